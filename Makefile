@@ -1,0 +1,72 @@
+# Every target prepares what it needs, once. `make help` lists them.
+SHELL  := /bin/bash
+PYTHON ?= python3
+JAVA   ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
+BIN    := .venv/bin
+ARGS   ?=
+
+# A venv holds absolute paths: in a checkout that was moved it is made anew.
+HERE := $(shell pwd -P | cksum | cut -d' ' -f1)
+VENV := .venv/made-for-$(HERE)
+DEPS := .venv/dependencies-$(HERE)
+SELF := .venv/onceonly-$(HERE)
+JARS := .jars/complete
+
+.PHONY: help setup demo test unit lint format bench lock clean
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' $(firstword $(MAKEFILE_LIST)) | column -t -s@
+
+setup: $(SELF) $(JARS)  ## the environment in .venv and the jars in .jars
+
+demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 ends when it is done
+	$(BIN)/onceonly demo run $(if $(EXIT),--exit)
+
+test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
+	$(BIN)/pytest $(ARGS)
+
+unit: setup  ## the tests that take seconds
+	$(BIN)/pytest tests/unit -q $(ARGS)
+
+lint: $(SELF)  ## style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(SELF)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup  ## against the alternatives, side by side
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: $(DEPS)  ## requirements.in -> requirements.lock
+	$(BIN)/uv pip compile requirements.in -o requirements.lock --universal --python-version 3.11 \
+	  --no-emit-index-url --custom-compile-command "make lock" --quiet $(ARGS)
+
+clean:  ## remove what make has made
+	rm -rf .venv .jars
+
+$(VENV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 or newer is missing: install it, or make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.lock)"
+	@touch $@
+
+$(DEPS): requirements.lock | $(VENV)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
+	@touch $@
+
+$(SELF): $(DEPS) pyproject.toml
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(JARS): jars/ivy.xml jars/ivysettings.xml | $(DEPS)
+	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); [ "$${version:-0}" -ge 17 ] || \
+	  { echo "Java 17 or newer is missing: install it, or make JAVA_HOME=/path/to/jdk"; exit 1; }
+	$(BIN)/python tools/jars.py --java "$(JAVA)"
+	@touch $@

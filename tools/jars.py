@@ -1,0 +1,45 @@
+"""Fetch the jars of jars/ivy.xml into .jars/spark and .jars/broker, with the Ivy that PySpark brings along."""
+
+import argparse
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+JARS = ROOT / ".jars"
+FOLDERS = ("spark", "broker")
+
+
+def ivy_jar() -> Path:
+    """The Ivy inside the installed PySpark, found without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SystemExit("pyspark is not installed here; run `make setup`.")
+    return next(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+
+
+def retrieve(java: str, into: Path) -> None:
+    """Resolve, verify checksums and copy; downloads are kept in .jars/cache."""
+    cache = JARS / "cache"
+    command = [java, f"-Divy.default.ivy.user.dir={cache}", "-jar", ivy_jar(), "-warn", "-cache", cache]
+    command += ["-settings", ROOT / "jars/ivysettings.xml", "-ivy", ROOT / "jars/ivy.xml"]
+    command += ["-retrieve", f"{into}/[conf]/[artifact]-[revision](-[classifier]).[ext]"]
+    subprocess.run(command, check=True)
+
+
+def main() -> None:
+    """Replace both folders only once everything has arrived."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--java", default="java", help="the java command")
+    arriving = JARS / "arriving"
+    shutil.rmtree(arriving, ignore_errors=True)
+    retrieve(parser.parse_args().java, arriving)
+    for folder in FOLDERS:
+        shutil.rmtree(JARS / folder, ignore_errors=True)
+        (arriving / folder).rename(JARS / folder)
+    arriving.rmdir()
+
+
+if __name__ == "__main__":
+    main()
