@@ -1,0 +1,260 @@
+"""The life of a checkpoint, as data: states, events, legal transitions, and the fold over recorded rows.
+
+PLANNED ──▶ STAGED ──▶ COMMITTING ──▶ COMMITTED
+   └──────────┴──▶ ABORTING ──▶ ABORTED ──▶ (planned or claimed again: same offsets, next attempt)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.offsets import Interval, Ranges, TopicRange
+
+FORMAT = 1  # of a state-table row; a reader refuses rows of a newer one
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # pipelines and sinks: no '-', which separates the parts of an identity
+
+Handle = Mapping[str, Any]  # a sink's receipt: JSON-serialisable, no secret, enough for any process to finish
+
+
+class State(Enum):
+    PLANNED = "planned"  # offsets pinned; a crash here aborts
+    STAGED = "staged"  # every sink pre-committed, handles recorded
+    COMMITTING = "committing"  # the decision is taken; a crash here commits
+    COMMITTED = "committed"
+    ABORTING = "aborting"  # will surely not be published; a crash here aborts
+    ABORTED = "aborted"  # nothing left of it; may be planned again
+
+    @property
+    def settled(self) -> bool:
+        return self in (State.COMMITTED, State.ABORTED)
+
+
+class Event(Enum):
+    PLANNED = "planned"  # offsets pinned; again: a new owner or definition, the same offsets
+    EMPTY = "empty"  # an interval without records: its boundaries are pinned and it is settled, in one step
+    CLAIMED = "claimed"  # a stage process took the next attempt
+    STAGED = "staged"
+    COMMITTING = "committing"  # the decision
+    PUBLISHED = "published"  # one sink
+    GIVEN_UP = "given_up"  # one sink, by a person, with a reason
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+# event -> (states it may come from, state it leads to); None is "no checkpoint yet"
+TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
+    Event.PLANNED: (frozenset({None, State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.EMPTY: (frozenset({None}), State.COMMITTED),
+    Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
+    Event.COMMITTING: (frozenset({State.STAGED}), State.COMMITTING),
+    Event.PUBLISHED: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.GIVEN_UP: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.COMMITTED: (frozenset({State.COMMITTING}), State.COMMITTED),
+    Event.ABORTING: (frozenset({State.PLANNED, State.STAGED}), State.ABORTING),
+    Event.ABORTED: (frozenset({State.ABORTING}), State.ABORTED),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One transition, one row of the state table (contract: schemas/state-row.v1.json)."""
+
+    pipeline: str
+    seq: int  # the pipeline's sequence number, also the version of its Delta `txn` action
+    epoch: int
+    event: Event
+    attempt: int
+    owner: str | None = None
+    sink: str | None = None
+    decision: int | None = None
+    interval: Interval | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] = field(default_factory=dict)  # what the next row of the pipeline needs; see state.Head
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Who a sink's pending output belongs to; its name is part of every folder and transactional id."""
+
+    state_id: str
+    pipeline: str
+    sink: str
+    epoch: int
+    attempt: int
+    nonce: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}-{self.epoch}-{self.attempt}-{self.nonce}"
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.state_id}-{self.pipeline}-{self.sink}"
+
+    @property
+    def app_id(self) -> str:
+        """The Delta application id under which this sink's decisions are numbered."""
+        return f"onceonly/{self.state_id}/{self.pipeline}/{self.sink}"
+
+    @classmethod
+    def parse(cls, name: str) -> Transaction | None:
+        """The transaction of that name; None for a name that is not one."""
+        parts = name.split("-")
+        if len(parts) != 6 or not (parts[3].isdigit() and parts[4].isdigit()):
+            return None
+        return cls(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4]), parts[5])
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A stage process's right to one attempt; the nonce makes its output its own."""
+
+    nonce: str
+    state_id: str
+    worker: str  # host and process, for people
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What publishing did: `already` when the evidence showed it done before; `detail` is recorded with PUBLISHED."""
+
+    already: bool = False
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One consistent cut of one pipeline, folded from its rows."""
+
+    pipeline: str
+    epoch: int
+    state: State
+    definition: Mapping[str, Any]
+    ranges: Ranges
+    interval: Interval | None
+    owners: tuple[str, ...]
+    first_seq: int
+    planned_at: datetime
+    updated_at: datetime
+    attempt: int = 0
+    claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
+    handles: Mapping[str, Handle] = field(default_factory=dict)
+    decision: int | None = None
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reason: str | None = None  # of the last abort
+
+    @property
+    def owner(self) -> str:
+        return self.owners[-1]
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Sinks that the decision still has to reach."""
+        return tuple(s for s in self.handles if s not in self.published and s not in self.given_up)
+
+    @property
+    def rows(self) -> int | None:
+        """Rows staged, over all sinks; None where a handle does not say."""
+        counts = [handle.get("rows") for handle in self.handles.values()]
+        return sum(c for c in counts if c is not None) if counts and None not in counts else None
+
+    def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
+        number = self.attempt if attempt is None else attempt
+        claim = self.claims[number]
+        return Transaction(claim.state_id, self.pipeline, sink, self.epoch, number, claim.nonce)
+
+    def apply(self, row: Row) -> Checkpoint:
+        """The checkpoint after `row`.
+
+        Raises:
+            OutcomeUnknown: the row is no legal transition, so the state table holds what Onceonly never writes.
+        """
+        allowed, state = TRANSITIONS[row.event]
+        if self.state not in allowed:
+            raise _illegal(row, self.state)
+        return replace(self, state=state, updated_at=row.at, **_changes(self, row))
+
+
+def first(row: Row) -> Checkpoint:
+    """The checkpoint that a first row describes."""
+    allowed, state = TRANSITIONS[row.event]
+    if None not in allowed:
+        raise _illegal(row, None)
+    return Checkpoint(
+        pipeline=row.pipeline,
+        epoch=row.epoch,
+        state=state,
+        definition=row.body["definition"],
+        ranges=tuple(TopicRange.from_json(r) for r in row.body["ranges"]),
+        interval=row.interval,
+        owners=(row.owner or "",),
+        first_seq=row.seq,
+        planned_at=row.at,
+        updated_at=row.at,
+    )
+
+
+def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
+    """Checkpoints by epoch, from complete histories in order of `seq`."""
+    checkpoints: dict[int, Checkpoint] = {}
+    for row in rows:
+        known = checkpoints.get(row.epoch)
+        checkpoints[row.epoch] = known.apply(row) if known else first(row)
+    return checkpoints
+
+
+def check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidPipeline(
+            f"'{name}' cannot be the name of a {kind}.",
+            "Names become part of folder names and transactional ids.",
+            "Use lower-case letters, digits and '_', a letter first, at most 63 characters.",
+        )
+
+
+def canonical(data: Any) -> str:
+    """JSON with sorted keys: equal data, equal text."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
+    match row.event:
+        case Event.PLANNED:
+            return {"owners": (*known.owners, row.owner or ""), "handles": {}, "definition": row.body["definition"]}
+        case Event.CLAIMED:
+            claims = {**known.claims, row.attempt: Claim(**row.body)}
+            return {"attempt": row.attempt, "claims": claims, "handles": {}}
+        case Event.STAGED:
+            return {"handles": row.body["handles"]}
+        case Event.COMMITTING:
+            return {"decision": row.decision}
+        case Event.PUBLISHED:
+            return {"published": {**known.published, row.sink or "": dict(row.body)}}
+        case Event.GIVEN_UP:
+            return {"given_up": {**known.given_up, row.sink or "": dict(row.body)}}
+        case Event.ABORTING:
+            return {"reason": row.body.get("reason")}
+        case _:
+            return {}
+
+
+def _illegal(row: Row, state: State | None) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{row.pipeline} epoch {row.epoch}: the state table holds an illegal transition.",
+        f"Row {row.id} (seq {row.seq}) says '{row.event.value}' after '{state.value if state else 'nothing'}'.",
+        "Nothing was changed. Was the table edited by hand? Restore it to the version before that row.",
+    )

@@ -1,0 +1,72 @@
+"""Errors by outcome, not by origin: the class says what may be done next.
+
+OnceonlyError
+├── NotCommitted         surely nothing was published: clean up, may be retried
+│   ├── InvalidPipeline  the user's to mend: definition, topic, table, transform
+│   ├── SourceLost       what was pinned is not in the log any more
+│   ├── BadRecord        a record that cannot be decoded
+│   └── Busy             another checkpoint is in flight: retry later
+├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
+└── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
+    └── CannotPublish    decided, and this sink refuses: a person must act
+
+Every message has three lines: what, why, what to do.
+"""
+
+from __future__ import annotations
+
+
+class OnceonlyError(Exception):
+    """Base of all; `exit_code` is what the command line ends with."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+        super().__init__("\n".join(part for part in (what, why, todo) if part))
+        self.what, self.why, self.todo = what, why, todo
+
+    def __reduce__(self) -> tuple[type[OnceonlyError], tuple[str, str, str]]:
+        return type(self), (self.what, self.why, self.todo)
+
+
+class NotCommitted(OnceonlyError):
+    """Surely nothing was published."""
+
+    exit_code = 1
+
+
+class InvalidPipeline(NotCommitted):
+    """Bad input, refused before anything was written."""
+
+    exit_code = 2
+
+
+class SourceLost(NotCommitted):
+    """A pinned range, topic or partition is gone; retrying cannot help by itself."""
+
+
+class BadRecord(NotCommitted):
+    """A record of the source cannot be decoded."""
+
+
+class Busy(NotCommitted):
+    """Another checkpoint of this pipeline is unsettled and its owner is alive."""
+
+
+class Fenced(OnceonlyError):
+    """A newer attempt, an abort or another owner has taken this over."""
+
+    exit_code = 1
+
+
+class OutcomeUnknown(OnceonlyError):
+    """Whether it landed is not known: delete nothing, recover."""
+
+
+class CannotPublish(OutcomeUnknown):
+    """The decision stands, but this sink cannot carry it out as things are."""
+
+
+def exit_code(error: BaseException) -> int:
+    """0 is never returned: 1 nothing published, 2 invalid input, 3 outcome unknown (also for any unclassified error)."""
+    return error.exit_code if isinstance(error, OnceonlyError) else OutcomeUnknown.exit_code

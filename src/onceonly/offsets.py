@@ -1,0 +1,192 @@
+"""Source offsets: what a checkpoint pins, and the arithmetic of boundaries.
+
+Offsets have gaps (control records, compaction), so nothing here counts rows; a range is half open,
+`start` included, `end` not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from onceonly.errors import SourceLost
+
+Offsets = Mapping[int, int]  # partition -> offset
+
+
+@dataclass(frozen=True)
+class TopicRange:
+    """The pinned part of one topic: partition -> (start, end)."""
+
+    topic: str
+    topic_id: str
+    partitions: Mapping[int, tuple[int, int]]
+
+    @property
+    def starts(self) -> dict[int, int]:
+        return {p: start for p, (start, _) in self.partitions.items()}
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {p: end for p, (_, end) in self.partitions.items()}
+
+    @property
+    def span(self) -> int:
+        """Offsets covered: an upper bound of the records, never their count."""
+        return sum(end - start for start, end in self.partitions.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "partitions": {str(p): [start, end] for p, (start, end) in sorted(self.partitions.items())},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
+        partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
+        return cls(data["topic"], data["topic_id"], partitions)
+
+
+Ranges = tuple[TopicRange, ...]
+
+
+@dataclass(frozen=True)
+class TopicLog:
+    """What a topic holds now: partition -> (log start, last stable offset)."""
+
+    topic: str
+    topic_id: str
+    partitions: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A data interval, half open, in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        return f"[{self.start:%Y-%m-%dT%H:%M:%SZ}, {self.end:%Y-%m-%dT%H:%M:%SZ})"
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """An instant and the offsets it was pinned to."""
+
+    time: datetime
+    topic_id: str
+    offsets: Offsets
+
+
+def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
+    """Refuse a topic that was deleted and made again: its offsets mean other records."""
+    if pinned_id != log.topic_id:
+        raise SourceLost(
+            f"topic '{log.topic}' is not the topic that {since} was pinned on.",
+            f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
+            "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+        )
+
+
+def check_held(range_: TopicRange, log: TopicLog) -> None:
+    """Refuse a range of which retention (or a deletion of records) has taken a part.
+
+    Raises:
+        SourceLost: another topic id, a vanished partition, or a start below the log's start.
+    """
+    same_topic(range_.topic_id, log, "this range")
+    for partition, (start, end) in sorted(range_.partitions.items()):
+        if end <= start:
+            continue
+        if partition not in log.partitions:
+            raise _vanished(log, partition)
+        log_start, _ = log.partitions[partition]
+        if start < log_start:
+            raise SourceLost(
+                f"topic '{log.topic}' partition {partition}: offsets {start} to {min(end, log_start) - 1} are gone.",
+                f"The range [{start}, {end}) is to be read, but the log now starts at {log_start} "
+                "(retention or deleted records).",
+                "Restore the records, or give the pipeline a new name to start over. Nothing was written.",
+            )
+
+
+def chain(previous: TopicRange | None, log: TopicLog) -> TopicRange:
+    """From the last checkpoint's end (at first: the log's start) to the last stable offset.
+
+    A partition that was added since starts at 0.
+    """
+    if previous is None:
+        return TopicRange(log.topic, log.topic_id, dict(log.partitions))
+    same_topic(previous.topic_id, log, "the last checkpoint")
+    for partition in previous.partitions:
+        if partition not in log.partitions:
+            raise _vanished(log, partition)
+    ends = previous.ends
+    partitions = {p: (ends.get(p, 0), max(end, ends.get(p, 0))) for p, (_, end) in log.partitions.items()}
+    range_ = TopicRange(log.topic, log.topic_id, partitions)
+    _refuse_shrunk(previous, log)
+    check_held(range_, log)
+    return range_
+
+
+def cap(range_: TopicRange, most: int) -> TopicRange:
+    """At most `most` offsets, shared among partitions in proportion to what each has waiting."""
+    waiting = range_.span
+    if waiting <= most:
+        return range_
+    left, capped = most, {}
+    for partition, (start, end) in sorted(range_.partitions.items()):
+        take = (end - start) * most // waiting
+        capped[partition] = (start, start + take)
+        left -= take
+    for partition, (start, end) in sorted(capped.items()):  # what rounding left over
+        extra = min(left, range_.partitions[partition][1] - end)
+        capped[partition] = (start, end + extra)
+        left -= extra
+    return TopicRange(range_.topic, range_.topic_id, capped)
+
+
+def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:
+    """Put a boundary that was looked up by timestamp between its pinned neighbours.
+
+    Timestamps are not monotone in a log; without this two intervals could share an offset. A partition that
+    a pinned boundary does not know counts as 0 there.
+    """
+    clamped = {}
+    for partition, offset in raw.items():
+        low = before.get(partition, 0) if before is not None else 0
+        high = after.get(partition, 0) if after is not None else None
+        clamped[partition] = max(low, offset if high is None else min(offset, high))
+    return clamped
+
+
+def between(topic: str, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
+    """The range from one boundary to the next; a partition missing from a boundary counts as 0."""
+    return TopicRange(topic, topic_id, {p: (start.get(p, 0), end.get(p, 0)) for p in sorted({*start, *end})})
+
+
+def has_data(ranges: Iterable[TopicRange]) -> bool:
+    return any(range_.span > 0 for range_ in ranges)
+
+
+def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
+    for partition, end in sorted(previous.ends.items()):
+        stable = log.partitions[partition][1]
+        if stable < end:
+            raise SourceLost(
+                f"topic '{log.topic}' partition {partition} is shorter than what was already read.",
+                f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
+                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+            )
+
+
+def _vanished(log: TopicLog, partition: int) -> SourceLost:
+    return SourceLost(
+        f"topic '{log.topic}' has no partition {partition} any more.",
+        f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
+        "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+    )

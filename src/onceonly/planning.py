@@ -1,0 +1,149 @@
+"""What the next checkpoint of a pipeline covers: pinned once, never moved.
+
+Offsets are looked up at the source outside the compare-and-set; whatever depends on what is already pinned (the chain's
+end, the neighbours of a boundary) is worked out from the same view that the PLANNED row is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from onceonly import offsets
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
+from onceonly.pipeline import Pipeline
+from onceonly.protocols import Found, Source
+from onceonly.state import View
+
+SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
+
+
+@dataclass
+class Pins:
+    """One planning: asks the source each thing once, however often the compare-and-set is lost."""
+
+    pipeline: Pipeline
+    source: Source
+    interval: Interval | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _log: TopicLog | None = None
+    _found: dict[datetime, Mapping[int, Found]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_mode(self.pipeline, self.interval, self.now)
+
+    @property
+    def log(self) -> TopicLog:
+        if self._log is None:
+            self._log = self.source.log()
+        return self._log
+
+    def range(self, view: View) -> TopicRange:
+        """The range to pin, given what `view` shows as pinned; it may be empty.
+
+        Raises:
+            SourceLost: the source no longer holds what would have to be read.
+            InvalidPipeline: the boundary cannot be pinned (a record from the future, lost history).
+        """
+        if view.latest:
+            self._check_lineage(view.latest)
+        return self._span(view, self.interval) if self.interval else self._chain(view.latest)
+
+    def _chain(self, latest: Checkpoint | None) -> TopicRange:
+        range_ = offsets.chain(latest.ranges[0] if latest else None, self.log)
+        most = self.pipeline.source.max_records
+        return offsets.cap(range_, most) if most else range_
+
+    def _span(self, view: View, interval: Interval) -> TopicRange:
+        start = self._boundary(view, interval.start, None)
+        end = self._boundary(view, interval.end, start)
+        range_ = offsets.between(self.log.topic, self.log.topic_id, start, end)
+        offsets.check_held(range_, self.log)
+        return range_
+
+    def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
+        """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
+        before, after = view.boundaries(time)
+        for neighbour in (before, after):
+            if neighbour is not None:
+                offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+            if neighbour is not None and neighbour.time == time:
+                return neighbour.offsets
+        low = floor if floor is not None else _offsets(before)
+        found = self._look_up(time)
+        self._refuse_lost(time, found, low or {})
+        return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
+
+    def _look_up(self, time: datetime) -> Mapping[int, Found]:
+        if time not in self._found:
+            self._found[time] = self.source.offsets_at(time)
+            self._refuse_future(time, self._found[time])
+        return self._found[time]
+
+    def _refuse_future(self, time: datetime, found: Mapping[int, Found]) -> None:
+        for partition, record in sorted(found.items()):
+            if record.at and record.at > self.now + SKEW:
+                raise InvalidPipeline(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
+                    f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
+                    f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
+                    "before records that are still to come.",
+                    "Mend the producer's clock and remove the record (kafka-delete-records), then retry. "
+                    "Nothing was written.",
+                )
+
+    def _refuse_lost(self, time: datetime, found: Mapping[int, Found], low: Offsets) -> None:
+        """At the log's start, retention may have taken records of this boundary, unless an earlier one covers it."""
+        for partition, record in sorted(found.items()):
+            log_start = self.log.partitions.get(partition, (0, 0))[0]
+            if record.offset <= log_start and log_start > low.get(partition, 0):
+                raise SourceLost(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
+                    f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has taken "
+                    "what came before, and with it perhaps records of this interval.",
+                    "Run a later interval, or restore the records. Nothing was written.",
+                )
+
+    def _check_lineage(self, latest: Checkpoint) -> None:
+        name, topic = self.pipeline.name, latest.ranges[0].topic
+        if topic != self.log.topic:
+            raise _other(name, f"read topic '{topic}' so far and now names '{self.log.topic}'")
+        if (latest.interval is None) != (self.interval is None):
+            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
+
+
+def _offsets(boundary: Boundary | None) -> Offsets | None:
+    return boundary.offsets if boundary else None
+
+
+def _other(name: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{name}: this is not the pipeline that the state table knows by that name.",
+        f"It {why}.",
+        "Give the changed pipeline a new name. Nothing was written.",
+    )
+
+
+def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) -> None:
+    if (pipeline.mode == "interval") != (interval is not None):
+        needs = "needs an interval" if pipeline.mode == "interval" else "takes no interval"
+        raise InvalidPipeline(
+            f"{pipeline.name}: a pipeline in {pipeline.mode} mode {needs}.",
+            todo="Pass --interval START END for interval pipelines only; in Airflow use a timetable with a data "
+            "interval. Nothing was written.",
+        )
+    if interval and interval.end <= interval.start:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} is empty or backwards.",
+            "Its end must come after its start (a cron string means a zero-width interval in Airflow 3).",
+            "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
+        )
+    if interval and interval.end > now:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} ends in the future.",
+            f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
+            "Run it after its end. Nothing was written.",
+        )

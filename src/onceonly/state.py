@@ -1,0 +1,207 @@
+"""The state table: an append-only Delta table, one row per transition, each a compare-and-set.
+
+A row is written from the snapshot that was read, with Delta's `txn` action (appId = pipeline, version = the pipeline's
+next sequence number). Of two writers from one snapshot the second gets `Lost`, re-reads and decides again; writers of
+different pipelines do not disturb each other. Source: Delta protocol, "Transaction Identifiers".
+
+Reading does not grow with history: a pipeline's last row says where its open checkpoints begin (`Head`), tidying
+merges small files, and file statistics skip the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from onceonly import staterow, statestore
+from onceonly.checkpoint import Checkpoint, Event, Row, first, fold
+from onceonly.errors import OutcomeUnknown
+from onceonly.offsets import Boundary, Interval
+from onceonly.staterow import Head
+
+SMALL_FILES = 64  # a pipeline's files are merged when there are more
+FULL_FILE = 4 << 20  # bytes; a merged file of this size is left alone, so that tidying costs the same for ever
+TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
+TRIES = 3
+INTERVAL_COLUMNS = ("interval_start", "interval_end")
+PINS = pc.field("event").isin([Event.PLANNED.value, Event.EMPTY.value])  # rows that pin offsets
+
+
+class Lost(Exception):
+    """The compare-and-set was lost to another writer of the same pipeline: read again, decide again."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One pipeline as one snapshot of the table shows it."""
+
+    pipeline: str
+    table: DeltaTable
+    head: Head
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the latest
+
+    @property
+    def open(self) -> list[Checkpoint]:
+        """Unsettled checkpoints, oldest first."""
+        return [self.checkpoints[epoch] for epoch in sorted(self.head.open)]
+
+    @property
+    def latest(self) -> Checkpoint | None:
+        return self.checkpoints.get(self.head.epoch)
+
+    def checkpoint(self, epoch: int) -> Checkpoint | None:
+        """That checkpoint, from this same snapshot; None when the epoch was never issued."""
+        if epoch not in self.checkpoints and 0 < epoch <= self.head.epoch:
+            self.checkpoints.update(_load(self.table, self.pipeline, [epoch]))
+        return self.checkpoints.get(epoch)
+
+    def planned_by(self, owner: str) -> list[Checkpoint]:
+        """What `owner` planned or took over, oldest first."""
+        return self._planned(pc.field("owner") == owner)
+
+    def planned_for(self, interval: Interval) -> list[Checkpoint]:
+        """What was pinned for any part of `interval`, oldest first."""
+        overlap = (pc.field("interval_start") < interval.end) & (pc.field("interval_end") > interval.start)
+        return self._planned(overlap)
+
+    def boundaries(self, time: datetime) -> tuple[Boundary | None, Boundary | None]:
+        """The nearest boundaries that are pinned at or before, and at or after, `time`."""
+        pinned = _scan(
+            self.table, self.pipeline, PINS & pc.field("interval_start").is_valid(), ["epoch", *INTERVAL_COLUMNS]
+        )
+        epochs = pinned["epoch"].to_pylist()
+        times = [pair for name in INTERVAL_COLUMNS for pair in zip(pinned[name].to_pylist(), epochs, strict=True)]
+        before = max((pair for pair in times if pair[0] <= time), default=None)
+        after = min((pair for pair in times if pair[0] >= time), default=None)
+        return self._boundary(before), self._boundary(after)
+
+    def _boundary(self, pair: tuple[datetime, int] | None) -> Boundary | None:
+        checkpoint = self.checkpoint(pair[1]) if pair else None
+        if pair is None or checkpoint is None or checkpoint.interval is None:
+            return None
+        pinned = checkpoint.ranges[0]
+        offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
+        return Boundary(pair[0], pinned.topic_id, offsets)
+
+    def _planned(self, chosen: pc.Expression) -> list[Checkpoint]:
+        table = _scan(self.table, self.pipeline, PINS & chosen, ["epoch"])
+        found = (self.checkpoint(epoch) for epoch in sorted(set(table["epoch"].to_pylist())))
+        return [checkpoint for checkpoint in found if checkpoint]
+
+
+class StateTable:
+    """The durable record of every pipeline, at a path or URI."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.id = statestore.open_(uri).id
+
+    def view(self, pipeline: str) -> View:
+        """The pipeline now. Cost follows its open checkpoints, not its history."""
+        table = statestore.open_(self.uri).table
+        seq = table.transaction_version(pipeline) or 0
+        if not seq:
+            return View(pipeline, table, Head())
+        tail = _rows(table, pipeline, pc.field("seq") > seq - TAIL)
+        if not tail or tail[-1].seq != seq:
+            raise OutcomeUnknown(
+                f"{pipeline}: the state table at {self.uri} is damaged.",
+                f"Its log says the last row is number {seq}; the rows end at {tail[-1].seq if tail else 0}.",
+                "Nothing was changed. Restore the table (Delta time travel) before running this pipeline.",
+            )
+        head = Head.from_json(tail[-1].head)
+        wanted = {**head.open, head.epoch: head.latest}
+        far = [epoch for epoch, first_seq in wanted.items() if first_seq <= seq - TAIL]
+        near = fold(row for row in tail if row.epoch in wanted and row.epoch not in far)
+        return View(pipeline, table, head, near | _load(table, pipeline, far))
+
+    def append(self, view: View, row: Row) -> View:
+        """Write `row` if the pipeline is still as `view` shows it.
+
+        Returns:
+            The view that follows; `view` itself must not be written from again.
+        Raises:
+            Lost: another writer was first; nothing was written.
+            OutcomeUnknown: the table cannot be read back after a failed write.
+        """
+        known = view.checkpoint(row.epoch)
+        checkpoint = known.apply(row) if known else first(row)
+        head = view.head.after(row, checkpoint)
+        self._write(view.table, replace(row, head=head.to_json()))
+        return View(view.pipeline, view.table, head, {**view.checkpoints, row.epoch: checkpoint})
+
+    def pipelines(self) -> list[str]:
+        """Every pipeline that ever wrote a row."""
+        return sorted(p["pipeline"] for p in statestore.open_(self.uri).table.partitions())
+
+    def history(self, pipeline: str, since_epoch: int = 0) -> list[Row]:
+        """All rows from that epoch on, in order; for people, not for decisions."""
+        return _rows(statestore.open_(self.uri).table, pipeline, pc.field("epoch") >= since_epoch)
+
+    def tidy(self, pipeline: str) -> None:
+        """Merge the pipeline's small files and drop old log entries, when there are many."""
+        table = statestore.open_(self.uri).table
+        if len(table.file_uris([("pipeline", "=", pipeline)])) <= SMALL_FILES:
+            return
+        with suppress(CommitFailedError):  # another process is tidying: its result serves us as well
+            table.optimize.compact(partition_filters=[("pipeline", "=", pipeline)], target_size=FULL_FILE)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            table.vacuum(retention_hours=1, dry_run=False)
+
+    def _write(self, table: DeltaTable, row: Row) -> None:
+        for _ in range(TRIES):
+            if (table.transaction_version(row.pipeline) or 0) != row.seq - 1:
+                raise Lost  # a fresh snapshot would accept the same number again
+            try:
+                return _commit(table, row)
+            except (DeltaError, OSError) as error:
+                again = self._look(row, error)
+                if again is None:
+                    return None
+                table = again
+        raise _unknown(row, self.uri, None)
+
+    def _look(self, row: Row, error: Exception) -> DeltaTable | None:
+        """After a failed write: None when the row is there after all, else the table to try again from."""
+        try:
+            table = statestore.open_(self.uri).table
+            there = _scan(table, row.pipeline, (pc.field("seq") == row.seq) & (pc.field("id") == row.id), ["id"])
+        except (DeltaError, OSError) as unreadable:
+            raise _unknown(row, self.uri, unreadable) from error
+        return None if there.num_rows else table
+
+
+def _commit(table: DeltaTable, row: Row) -> None:
+    stamp = CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)])
+    write_deltalake(table, staterow.to_arrow([row]), mode="append", commit_properties=stamp)
+
+
+def _load(table: DeltaTable, pipeline: str, epochs: Sequence[int]) -> dict[int, Checkpoint]:
+    return fold(_rows(table, pipeline, pc.field("epoch").isin(list(epochs)))) if epochs else {}
+
+
+def _rows(table: DeltaTable, pipeline: str, chosen: pc.Expression) -> list[Row]:
+    found = staterow.from_arrow(_scan(table, pipeline, chosen, staterow.SCHEMA.names))
+    return sorted(found, key=lambda row: row.seq)
+
+
+def _scan(table: DeltaTable, pipeline: str, chosen: pc.Expression, columns: Iterable[str]) -> pa.Table:
+    dataset: Any = table.to_pyarrow_dataset()
+    return dataset.to_table(filter=(pc.field("pipeline") == pipeline) & chosen, columns=list(columns))
+
+
+def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",
+        f"The state table at {uri} did not take the row or cannot be read back{f': {error}' if error else ''}.",
+        "Nothing was deleted. When the table's storage answers again: onceonly recover " + row.pipeline,
+    )

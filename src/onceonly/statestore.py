@@ -1,0 +1,145 @@
+"""Where the state table lives: created on first use, refused where compare-and-set cannot hold.
+
+A copy of a state table must not pass for the table itself: both would number decisions of the same sinks. So the
+table remembers where it is (the folder's inode, or the URI) beside its identity, and a copy is refused until a person
+says what it is: `relocate` (the original is gone) or `fork` (a second table, with a new identity).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from onceonly.checkpoint import FORMAT
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.staterow import SCHEMA, check_format
+
+ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
+CONFIGURATION = {
+    "delta.appendOnly": "true",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    FORMAT_KEY: str(FORMAT),
+}
+LOCAL_SCHEMES = {"", "file"}
+ATOMIC_SCHEMES = LOCAL_SCHEMES | {"s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
+
+
+@dataclass(frozen=True)
+class Opened:
+    table: DeltaTable
+    id: str
+
+
+def open_(uri: str) -> Opened:
+    """The table at `uri`, created if there is none.
+
+    Raises:
+        InvalidPipeline: storage without put-if-absent, a newer format, or a copy of another state table.
+        NotCommitted: the storage does not answer.
+    """
+    check_atomic(uri)
+    table = _existing(uri) or _create(uri)
+    configuration = table.metadata().configuration
+    check_format(int(configuration.get(FORMAT_KEY, FORMAT)))
+    if ID not in configuration:
+        raise InvalidPipeline(
+            f"{uri} cannot be the state table.",
+            "It is a Delta table that Onceonly did not make.",
+            "Point ONCEONLY_STATE to an empty folder. Nothing was written.",
+        )
+    if configuration[PLACE] != place(uri):
+        raise InvalidPipeline(
+            f"the state table at {uri} is a copy, or was moved.",
+            f"It was made at {configuration[PLACE]} and is now at {place(uri)}; two tables with one identity would "
+            "take each other's output for their own.",
+            "If the original is gone: onceonly state relocate. To use the copy beside it: onceonly state fork. "
+            "Nothing was written.",
+        )
+    return Opened(table, configuration[ID])
+
+
+def relocate(uri: str) -> None:
+    """Accept that the table was moved; its identity stays."""
+    table = _existing(uri)
+    if table is not None:
+        table.alter.set_table_properties({PLACE: place(uri)}, raise_if_not_exists=False)
+
+
+def fork(uri: str) -> None:
+    """Give a copy an identity of its own. The caller sees to it that nothing in it is unsettled."""
+    table = _existing(uri)
+    if table is not None:
+        table.alter.set_table_properties({ID: uuid.uuid4().hex, PLACE: place(uri)}, raise_if_not_exists=False)
+
+
+def check_atomic(uri: str) -> None:
+    """Refuse storage on which two writers could both believe they were first."""
+    scheme = urlsplit(uri).scheme.lower()
+    unsafe = _unsafe_s3() if scheme in ("s3", "s3a") else None
+    if scheme not in ATOMIC_SCHEMES or unsafe:
+        raise InvalidPipeline(
+            f"{uri} cannot hold the state table.",
+            unsafe or f"'{scheme}://' is not known to have put-if-absent, on which every decision rests.",
+            "Use a local or network file system, S3 with conditional put, GCS or Azure. Nothing was written.",
+        )
+
+
+def local_path(uri: str) -> Path | None:
+    """The folder that a path or file:// URI names; None for an object store."""
+    parts = urlsplit(uri)
+    if parts.scheme.lower() not in LOCAL_SCHEMES:
+        return None
+    return Path(unquote(parts.path) if parts.scheme else uri).absolute()
+
+
+def place(uri: str) -> str:
+    """What tells a table from its copy; the same through every mount of one file system."""
+    path = local_path(uri)
+    return f"inode {path.stat().st_ino}" if path else uri.rstrip("/").replace("s3a://", "s3://", 1)
+
+
+def _unsafe_s3() -> str | None:
+    if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
+        return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
+    if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":
+        return "AWS_CONDITIONAL_PUT is disabled: without put-if-absent the last writer would win silently."
+    return None
+
+
+def _existing(uri: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise NotCommitted(
+            f"the state table at {uri} cannot be opened.", str(error), "Check the storage and its credentials."
+        ) from error
+
+
+def _create(uri: str) -> DeltaTable:
+    path = local_path(uri)
+    if path:
+        path.mkdir(parents=True, exist_ok=True)
+    configuration = {**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)}
+    try:
+        return DeltaTable.create(
+            uri,
+            SCHEMA,
+            partition_by=["pipeline"],
+            configuration=configuration,
+            raise_if_key_not_exists=False,
+        )
+    except (DeltaError, OSError):
+        made_by_another = _existing(uri)
+        if made_by_another is None:
+            raise
+        return made_by_another
