@@ -20,6 +20,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' $(firstword $(MAKEFILE_LIST)) | column -t -s@
 
 setup: $(SELF) $(JARS)  ## the environment in .venv and the jars in .jars
+	@:
 
 demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 ends when it is done
 	$(BIN)/onceonly demo run $(if $(EXIT),--exit)

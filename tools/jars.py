@@ -22,10 +22,12 @@ def ivy_jar() -> Path:
 def retrieve(java: str, into: Path) -> None:
     """Resolve, verify checksums and copy; downloads are kept in .jars/cache."""
     cache = JARS / "cache"
-    command = [java, f"-Divy.default.ivy.user.dir={cache}", "-jar", ivy_jar(), "-warn", "-cache", cache]
+    command = [java, f"-Divy.default.ivy.user.dir={cache}", "-jar", ivy_jar(), "-cache", cache]
     command += ["-settings", ROOT / "jars/ivysettings.xml", "-ivy", ROOT / "jars/ivy.xml"]
     command += ["-retrieve", f"{into}/[conf]/[artifact]-[revision](-[classifier]).[ext]"]
-    subprocess.run(command, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(f"The jars of jars/ivy.xml cannot be fetched:\n{done.stdout[-4000:]}")
 
 
 def main() -> None:

@@ -1,0 +1,110 @@
+"""A process that outlives its starter and is still never lost, nor mistaken for another.
+
+Each start draws a token, writes it down, and only then starts the process with the token in its environment. Whatever
+carries the token belongs to this start: the process and its descendants, also where the pid was never recorded, the
+process has died before its children, or its pid has been given to someone else.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from onceonly.errors import NotCommitted
+
+TOKEN = "ONCEONLY_SERVICE_TOKEN"
+PATIENCE = 20.0  # seconds a service gets to end by itself
+
+
+class ServiceFailed(NotCommitted):
+    """An embedded service cannot be started or stopped."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """What is known of the last start; `pid` is None if the starter died in between."""
+
+    token: str
+    port: int
+    pid: int | None = None
+
+
+class Daemon:
+    """One background process with its folder, log and record of the last start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "server.log"
+        self._record = folder / "started.json"
+
+    def last(self) -> Started | None:
+        """The last start, alive or not; None after an orderly stop."""
+        try:
+            return Started(**json.loads(self._record.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def running(self) -> Started | None:
+        """The last start, if its process is alive."""
+        last = self.last()
+        return last if last and last.pid and _carries(last.pid, last.token) else None
+
+    def start(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
+        """Start in a session of its own; output goes to the log."""
+        token = uuid.uuid4().hex
+        self._write(Started(token, port))
+        self._write(Started(token, port, self._spawn(command, {**os.environ, **environment, TOKEN: token})))
+
+    def stop(self) -> None:
+        """End all that carries the token: ask, wait, kill. Returns when nothing is left."""
+        last = self.last()
+        if last is None:
+            return
+        for signal in (psutil.Process.terminate, psutil.Process.kill):
+            doomed = list(_carriers(last.token))
+            for process in doomed:
+                with suppress(psutil.NoSuchProcess):
+                    signal(process)
+            psutil.wait_procs(doomed, timeout=PATIENCE)
+        _reap(last.pid)
+        if left := [process.pid for process in _carriers(last.token)]:
+            raise ServiceFailed(f"{self.folder.name} does not end.", f"Processes {left} survive SIGKILL.")
+        self._record.unlink()
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of the log."""
+        with suppress(FileNotFoundError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def _write(self, started: Started) -> None:
+        new = self._record.with_suffix(".new")
+        new.write_text(json.dumps(asdict(started)))
+        new.replace(self._record)
+
+    def _spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        output = (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), output, (os.POSIX_SPAWN_DUP2, 1, 2)]
+        return os.posix_spawn(command[0], list(command), environment, file_actions=files, setsid=True)
+
+
+def _carries(pid: int, token: str) -> bool:
+    with suppress(psutil.Error):  # gone, a zombie, or another user's
+        return psutil.Process(pid).environ().get(TOKEN) == token
+    return False
+
+
+def _carriers(token: str) -> Iterator[psutil.Process]:
+    return (process for process in psutil.process_iter() if _carries(process.pid, token))
+
+
+def _reap(pid: int | None) -> None:
+    """Take leave of a child that was killed by someone else; it is a zombie until then."""
+    if pid is not None:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

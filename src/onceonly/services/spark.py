@@ -1,0 +1,67 @@
+"""A Spark Connect server: a warm JVM, so that a stage starts in about a second."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onceonly.services import machine
+from onceonly.services.daemon import ServiceFailed
+from onceonly.services.service import Service
+
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class SparkConnect(Service):
+    """Delta, the Kafka connector and Avro are on its class path; memory: ONCEONLY_SPARK_MEMORY (2g)."""
+
+    name = "spark"
+    port_variable = "ONCEONLY_SPARK_PORT"
+    default_port = 15002
+    seconds_to_start = 120.0
+
+    def command(self, port: int) -> Sequence[str]:
+        """The server in the foreground, by spark-class: the scripts in sbin would lose sight of it."""
+        options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
+        submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
+        place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
+        return [*submit, *place, "--driver-class-path", f"{machine.jars('spark', self.home)}/*", *options]
+
+    def environment(self) -> Mapping[str, str]:
+        """The workers take this interpreter, and find what the checkout has beside the package."""
+        paths = [str(machine.checkout() or ""), os.environ.get("PYTHONPATH", "")]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return {**python, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}
+
+    def is_ready(self, port: int) -> bool:
+        """Whether the gRPC port is open."""
+        return machine.is_open(port)
+
+    def address(self, port: int) -> str:
+        """The remote to give to `SparkSession.builder.remote`."""
+        return f"sc://{machine.LOCALHOST}:{port}"
+
+    def _settings(self, port: int) -> dict[str, str | int]:
+        return {
+            "spark.connect.grpc.binding.address": machine.LOCALHOST,
+            "spark.connect.grpc.binding.port": port,
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={self.folder}",
+            "spark.log.level": "WARN",
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+
+
+def spark_home() -> Path:
+    """The Spark inside the installed PySpark, found without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ServiceFailed(
+            "pyspark is not installed.", "The Spark server runs from it.", "pip install 'onceonly[spark]'"
+        )
+    return Path(spec.origin).parent
