@@ -286,7 +286,9 @@ class Coordinator:
                     case State.ABORTING:
                         self.abort(name, checkpoint.epoch, checkpoint.reason or "")
                     case State.PLANNED if not alive(checkpoint):
-                        self.abort(name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner)
+                        self.abort(
+                            name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
+                        )
             except Fenced:
                 continue  # settled by another process between our look and our step
             except Exception as error:
@@ -294,7 +296,7 @@ class Coordinator:
         return errors
 
     def _sweep(self, view: View) -> None:
-        """Remove output of attempts that can never be recorded any more: a zombie may finish writing after its abort."""
+        """Remove output of attempts that can never be recorded: a zombie may finish writing after its abort."""
         latest = view.latest
         if latest is None:
             return

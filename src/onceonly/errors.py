@@ -68,5 +68,5 @@ class CannotPublish(OutcomeUnknown):
 
 
 def exit_code(error: BaseException) -> int:
-    """0 is never returned: 1 nothing published, 2 invalid input, 3 outcome unknown (also for any unclassified error)."""
+    """1 nothing published, 2 invalid input, 3 outcome unknown; an error that nobody classified is unknown too."""
     return error.exit_code if isinstance(error, OnceonlyError) else OutcomeUnknown.exit_code

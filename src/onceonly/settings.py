@@ -1,0 +1,70 @@
+"""Where things are, from the environment; nothing here is secret.
+
+ONCEONLY_HOME             the embedded default keeps everything here: state table, lake, services (./.onceonly)
+ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
+ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
+ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
+ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without one, Spark's own configuration counts
+ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
+SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from onceonly.errors import InvalidPipeline
+
+
+@dataclass(frozen=True)
+class Settings:
+    home: Path
+    project: Path
+    state: str
+    bootstrap: str | None
+    jars: Path
+    notify: str | None
+    spark_remote: str | None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
+        project = Path(env.get("ONCEONLY_PROJECT") or Path.cwd()).absolute()
+        home = Path(env.get("ONCEONLY_HOME") or project / ".onceonly").absolute()
+        return cls(
+            home=home,
+            project=project,
+            state=env.get("ONCEONLY_STATE") or str(home / "state"),
+            bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
+            jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
+            notify=env.get("ONCEONLY_NOTIFY"),
+            spark_remote=env.get("SPARK_REMOTE"),
+        )
+
+    def locate(self, path: str) -> str:
+        """A sink's path as an absolute path or URI; relative ones are below the home."""
+        return path if urlsplit(path).scheme or Path(path).is_absolute() else str(self.home / path)
+
+    def brokers(self, named: str | None) -> str:
+        """The brokers that the pipeline names, else the environment's, else the embedded one's."""
+        found = named or self.bootstrap or self._embedded()
+        if not found:
+            raise InvalidPipeline(
+                "no Kafka broker is known.",
+                f"The pipeline names none, ONCEONLY_KAFKA_BOOTSTRAP is not set and no embedded one runs in {self.home}.",
+                "Set one of them, or: onceonly services up. Nothing was written.",
+            )
+        return found
+
+    def spark_jars(self) -> list[str]:
+        return sorted(str(jar) for jar in (self.jars / "spark").glob("*.jar"))
+
+    def _embedded(self) -> str | None:
+        try:
+            return str(json.loads((self.home / "services.json").read_text())["kafka"])
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,1 @@
+"""Exactly-once outputs. Each passes the contract suite in tests/contract."""

@@ -1,0 +1,150 @@
+"""Delta tables, appended to exactly once.
+
+`stage` writes a nested table inside the target's folder; `commit` adds its files to the target in one log entry that
+carries txn(app id, decision). Evidence is that version: at or above the decision means published, because decisions of
+a sink are published in order. The version and the commit must come from one snapshot: from a fresh one delta-rs would
+accept a lower number again; from a stale one the commit conflicts. Source: Delta protocol, "Transaction Identifiers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable
+from deltalake import Transaction as DeltaTxn
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalog, deltaspark, deltastage
+
+TRIES = 20  # commits lost to other writers of the target before giving the turn back
+
+
+class DeltaWriter:
+    """The live side of a `DeltaSink`.
+
+    Args:
+        uri: the target's absolute path or URI.
+        spark: makes (or returns) a session; called only when the target needs publishing through Spark.
+    """
+
+    def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
+        self.name, self.config, self.uri = config.name, config, uri
+        self._spark = spark
+
+    def check(self) -> list[str]:
+        """Raises InvalidPipeline when the target cannot be written; notes the publish path."""
+        target = deltalog.open_table(self.uri)
+        if target is None:
+            deltastage.refuse_foreign_folder(self.name, self.uri)
+            return [f"{self.name}: {self.uri} will be created by the first stage"]
+        deltastage.check_partitioning(self.config, target)
+        against = deltalog.takes_plain_append(target)
+        path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
+        return [f"{self.name}: publishes to {self.uri} {path}"]
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        target = deltastage.target(self.config, self.uri, rows)
+        deltastage.check_schema(self.name, target, rows)
+        plain = deltalog.takes_plain_append(target) is None
+        folder = deltalog.STAGED + txn.name
+        deltastage.write(deltalog.create_staged(target, folder, plain), rows)
+        adds = deltalog.staged_adds(self.uri, folder, 1)
+        staged_rows, size = deltalog.count(adds)
+        return {
+            "kind": "delta",
+            "uri": self.uri,
+            "table_id": target.metadata().id,
+            "fingerprint": deltalog.fingerprint(target),
+            "app_id": txn.app_id,
+            "folder": folder,
+            "publish": "delta-rs" if plain else "spark",
+            "files": len(adds),
+            "rows": staged_rows,
+            "bytes": size,
+        }
+
+    def commit(self, handle: Handle, decision: int) -> Outcome:
+        """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
+
+        Raises:
+            CannotPublish: the target or the staged files are not what they were; a person must act.
+            OutcomeUnknown: the log could not be written or read back; safe to call again.
+        """
+        for _ in range(TRIES):
+            target = self._target(handle)
+            version = target.transaction_version(handle["app_id"])
+            if version is not None and version >= decision:
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            try:
+                return self._publish(target, handle, decision)
+            except CommitFailedError:
+                continue  # another writer was first: look again before anything else
+            except (DeltaError, OSError) as error:
+                raise _unknown(handle, f"{type(error).__name__}: {error}") from error
+        raise _unknown(handle, f"{TRIES} commits in a row lost to other writers of the table")
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        """Delete the nested table of `txn`, unless the target's log refers to it."""
+        folder = deltalog.STAGED + txn.name
+        target = deltalog.open_table(self.uri)
+        if not deltalog.has_folder(self.uri, folder):
+            return
+        if target is None or folder not in deltalog.published_folders(target):
+            deltalog.file_system(self.uri).delete_dir(folder)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        """Transactions whose nested table is there and not published."""
+        target = deltalog.open_table(self.uri)
+        if target is None:
+            return []
+        published = deltalog.published_folders(target)
+        folders = [f for f in deltalog.staged_folders(self.uri, prefix) if f not in published]
+        found = (Transaction.parse(folder.removeprefix(deltalog.STAGED)) for folder in folders)
+        return [txn for txn in found if txn]
+
+    def _target(self, handle: Handle) -> DeltaTable:
+        target = deltalog.open_table(self.uri)
+        if target is None or target.metadata().id != handle["table_id"]:
+            now = "is gone" if target is None else f"is another table now (id {target.metadata().id})"
+            raise CannotPublish(
+                f"sink '{self.name}': {self.uri} is not the table that was staged for.",
+                f"It {now}; the rows were staged for id {handle['table_id']}.",
+                "Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up "
+                f"{self.name} --reason …. The staged rows are kept in {handle['folder']}.",
+            )
+        return target
+
+    def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
+        folder = handle["folder"]
+        adds = deltalog.staged_adds(self.uri, folder, 1) if deltalog.has_folder(self.uri, folder) else []
+        gone = deltalog.missing_files(self.uri, folder, adds)
+        if gone or len(adds) != handle["files"]:
+            raise CannotPublish(
+                f"sink '{self.name}': staged files are gone from {self.uri}.",
+                f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM takes "
+                "what was not published within its retention.",
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
+            )
+        if handle["publish"] == "spark" or deltalog.fingerprint(target) != handle["fingerprint"]:
+            return deltaspark.publish(self._spark(), self.name, self.uri, handle, decision)
+        _add_files(target, deltalog.as_target_adds(adds, folder), handle["app_id"], decision)
+        return Outcome(detail={"rows": handle["rows"], "version": target.version()})
+
+
+def _add_files(target: DeltaTable, adds: list[Any], app_id: str, decision: int) -> None:
+    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, decision)])
+    columns = target.metadata().partition_columns
+    target.create_write_transaction(adds, "append", target.schema(), partition_by=columns, commit_properties=stamp)
+
+
+def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"whether the rows reached {handle['uri']} is not known.",
+        why,
+        "Nothing was deleted; publishing again is safe: onceonly recover",
+    )

@@ -1,0 +1,161 @@
+"""Delta log entries and files, below what a table library offers: the one module that knows how a log is laid out.
+
+Source: Delta protocol, "Delta Log Entries", "Change Metadata", "Add File".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+from onceonly.checkpoint import canonical
+
+STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
+
+# Writer features under which adding plain files is all that an append is. Others go through Spark.
+PLAIN_APPEND = {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
+PLAIN_APPEND |= {"deletionVectors"}
+LAST_PLAIN_VERSION = 4  # of the writer, before features were named: generated columns and change data feed included
+PER_TABLE = ("delta.autoOptimize.autoCompact", "delta.checkpointInterval")  # settings that a staged table must not have
+
+
+def open_table(uri: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+
+
+def file_system(uri: str) -> pafs.PyFileSystem:
+    """The folder of a table, through the same storage layer (and credentials) as the table itself."""
+    return pafs.PyFileSystem(DeltaStorageHandler(uri))
+
+
+def fingerprint(table: DeltaTable) -> str:
+    """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol."""
+    metadata, protocol = table.metadata(), table.protocol()
+    constraints = {k: v for k, v in metadata.configuration.items() if k.startswith("delta.constraints.")}
+    features = sorted(protocol.writer_features or [])
+    shape = [table.schema().to_json(), metadata.partition_columns, constraints, protocol.min_writer_version, features]
+    return hashlib.sha256(canonical(shape).encode()).hexdigest()[:16]
+
+
+def takes_plain_append(table: DeltaTable) -> str | None:
+    """None when files can be added through delta-rs; else what stands against it."""
+    protocol = table.protocol()
+    features = set(protocol.writer_features or [])
+    if features - PLAIN_APPEND:
+        return ", ".join(sorted(features - PLAIN_APPEND))
+    if protocol.min_writer_version < 7 and protocol.min_writer_version > LAST_PLAIN_VERSION:
+        return f"writer version {protocol.min_writer_version}"
+    return None
+
+
+def create_staged(target: DeltaTable, folder: str, plain: bool) -> str:
+    """An empty table inside the target that enforces what the target enforces; returns its URI.
+
+    With `plain` it has the target's protocol and settings; without (publishing through Spark, which applies the
+    target's features itself) only its columns.
+    """
+    metadata, protocol = target.metadata(), target.protocol()
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if plain else {}
+    schema = json.loads(target.schema().to_json())
+    actions = [
+        {"protocol": _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema if plain else _bare(schema)),
+                "partitionColumns": list(metadata.partition_columns),
+                "configuration": configuration,
+                "createdTime": int(time.time() * 1000),
+            }
+        },
+    ]
+    files = file_system(target.table_uri)
+    files.create_dir(f"{folder}/_delta_log", recursive=True)
+    with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json") as out:
+        out.write("\n".join(json.dumps(action) for action in actions).encode())
+    return target.table_uri.rstrip("/") + "/" + folder
+
+
+def has_folder(target_uri: str, folder: str) -> bool:
+    return bool(file_system(target_uri).get_file_info(pafs.FileSelector(folder, allow_not_found=True)))
+
+
+def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
+    """The add actions of the staged table's only write; paths as in that log."""
+    with file_system(target_uri).open_input_stream(f"{folder}/_delta_log/{version:020}.json") as log:
+        actions = [json.loads(line) for line in log.read().decode().splitlines()]
+    if any("remove" in action or "metaData" in action for action in actions):
+        raise ValueError(f"{folder}: version {version} is not a plain append")
+    return [action["add"] for action in actions if "add" in action]
+
+
+def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
+    """The same files as seen from the target: paths prefixed (delta-rs encodes a path again, so they go in decoded)."""
+    return [
+        AddAction(
+            path=f"{folder}/{unquote(add['path'])}",
+            size=add["size"],
+            partition_values=add["partitionValues"],
+            modification_time=add["modificationTime"],
+            data_change=True,
+            stats=add.get("stats") or "{}",
+        )
+        for add in adds
+    ]
+
+
+def count(adds: list[dict[str, Any]]) -> tuple[int, int]:
+    """(rows, bytes) of add actions."""
+    rows = sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds)
+    return rows, sum(add["size"] for add in adds)
+
+
+def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
+    """Staged files that are gone or of another size (a VACUUM takes what was not published in time)."""
+    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+    there = {info.path: info.size for info in file_system(target_uri).get_file_info(selector)}
+    wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
+    return sorted(path for path, size in wanted.items() if there.get(path) != size)
+
+
+def staged_folders(target_uri: str, prefix: str) -> Iterator[str]:
+    """Names of the target's staged folders that start with `prefix`."""
+    selector = pafs.FileSelector("", allow_not_found=True)
+    for info in file_system(target_uri).get_file_info(selector):
+        if info.base_name.startswith(f"{STAGED}{prefix}-"):
+            yield info.base_name
+
+
+def published_folders(table: DeltaTable) -> set[str]:
+    """Staged folders that the table's log refers to."""
+    paths = table.get_add_actions()["path"].to_pylist()
+    return {path.split("/", 1)[0] for path in paths if path.startswith(STAGED)}
+
+
+def _protocol(protocol: Any) -> dict[str, Any]:
+    action = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    if protocol.reader_features is not None:
+        action["readerFeatures"] = protocol.reader_features
+    if protocol.writer_features is not None:
+        action["writerFeatures"] = protocol.writer_features
+    return action
+
+
+def _bare(schema: dict[str, Any]) -> dict[str, Any]:
+    """Columns and types alone: no generation expressions, identities or physical names."""
+    return {**schema, "fields": [{**column, "metadata": {}} for column in schema["fields"]]}

@@ -1,0 +1,125 @@
+"""Staging rows for a Delta table: the target's creation, the checks before any row is written, and the write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalog
+
+
+def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
+    """The table at `uri`, created from the rows' schema on first use.
+
+    Raises:
+        InvalidPipeline: something else lives there, or its partitioning is another.
+    """
+    table = deltalog.open_table(uri)
+    if table is None:
+        refuse_foreign_folder(config.name, uri)
+        table = _create(config, uri, rows)
+    check_partitioning(config, table)
+    return table
+
+
+def refuse_foreign_folder(sink: str, uri: str) -> None:
+    selector = pafs.FileSelector("", allow_not_found=True)
+    names = sorted(i.base_name for i in deltalog.file_system(uri).get_file_info(selector) if i.base_name)
+    foreign = [name for name in names if name != "_delta_log" and not name.startswith(deltalog.STAGED)]
+    if foreign:
+        raise InvalidPipeline(
+            f"sink '{sink}': {uri} is not a Delta table.",
+            f"The folder holds {len(foreign)} other things, such as '{foreign[0]}'.",
+            "Choose an empty folder or a Delta table. Nothing was written.",
+        )
+
+
+def check_partitioning(config: DeltaSink, table: DeltaTable) -> None:
+    found = list(table.metadata().partition_columns)
+    if config.partition_by and list(config.partition_by) != found:
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table is partitioned by {found or 'nothing'}, "
+            f"the pipeline says {list(config.partition_by)}.",
+            "A table's partitioning cannot be changed by appending.",
+            "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
+        )
+
+
+def check_schema(sink: str, table: DeltaTable, rows: Any) -> None:
+    """Every column of the table (generated ones may be left out) and no other, each of the table's type."""
+    have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
+    fields = json.loads(table.schema().to_json())["fields"]
+    want = {field["name"]: field["type"] for field in fields}
+    computed = {f["name"] for f in fields if _is_computed(f)}
+    problems = [f"'{name}' is missing" for name in want if name not in have and name not in computed]
+    problems += [f"'{name}' is not in the table" for name in have if name not in want]
+    problems += [
+        f"'{name}' is {_type(have[name])}, the table has {_type(want[name])}"
+        for name in want
+        if name in have and _shape(have[name]) != _shape(want[name])
+    ]
+    if problems:
+        raise InvalidPipeline(
+            f"sink '{sink}': the rows do not fit the table.",
+            f"Columns: {'; '.join(problems)}.",
+            "Change the transform's output (select, cast) or the table. Nothing was staged.",
+        )
+
+
+def write(uri: str, rows: Any) -> None:
+    """One Delta commit of all rows, by Spark; the staged table refuses rows that the target would refuse."""
+    rows.write.format("delta").mode("append").save(spark_uri(uri))
+
+
+def spark_uri(uri: str) -> str:
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
+
+
+def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
+    columns = rows.schema.names
+    missing = [name for name in config.partition_by if name not in columns]
+    if missing:
+        raise InvalidPipeline(
+            f"sink '{config.name}': no column {missing} to partition by.",
+            f"The transform's output has {columns}.",
+            "Change DeltaSink(partition_by=…) or the transform. Nothing was written.",
+        )
+    schema = Schema.from_json(json.dumps(_nullable(json.loads(rows.schema.json()))))
+    try:
+        return DeltaTable.create(uri, schema, mode="error", partition_by=list(config.partition_by))
+    except DeltaError:
+        made_by_another = deltalog.open_table(uri)
+        if made_by_another is None:
+            raise
+        return made_by_another
+
+
+def _nullable(schema: Any) -> Any:
+    """As Spark makes a table from a DataFrame: every column nullable, no metadata."""
+    if isinstance(schema, list):
+        return [_nullable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: loose[key] if key in loose else _nullable(value) for key, value in schema.items()}
+
+
+def _shape(kind: Any) -> Any:
+    """A type without nullability and metadata, which the staged table enforces by itself."""
+    return _nullable(kind)
+
+
+def _type(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind.get("type", kind))
+
+
+def _is_computed(field: dict[str, Any]) -> bool:
+    """Generated and identity columns, and those with a default: the table fills them in."""
+    keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+    return any(key in field["metadata"] for key in keys)
