@@ -1,0 +1,1 @@
+"""Where checkpoints read from; one module for each kind of source."""

@@ -1,0 +1,110 @@
+"""Decode the value of each record, or fail: a malformed record is never dropped and never becomes nulls.
+
+A tombstone (null value) stays null. As in any Spark query, what nobody uses is not computed: a transform that leaves
+`value` aside altogether does not decode it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import StructType
+
+CORRUPT = "_onceonly_corrupt"
+RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)")
+MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages|records) are detected")
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Where a malformed record is, and what is wrong with it, as far as that is known."""
+
+    topic: str
+    partition: int
+    offset: int
+    why: str
+
+
+def decode(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
+    """`rows` with the binary `value` decoded.
+
+    Args:
+        format: 'raw' (unchanged), 'json' (`schema` is Spark DDL) or 'avro' (`schema` is Avro JSON; plain binary
+            encoding, logical types as Spark maps them).
+    """
+    if format == "raw" or schema is None:
+        return rows
+    return rows.withColumn("value", _json(rows, schema) if format == "json" else _avro(schema, "FAILFAST"))
+
+
+def looks_malformed(error: Exception) -> bool:
+    return RAISED.search(str(error)) is not None or MALFORMED_AVRO.search(str(error)) is not None
+
+
+def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str | None) -> Malformed | None:
+    """The record that made decoding `rows` (undecoded) fail; None when there is none to be found.
+
+    For JSON the error says it. For Avro the rows are read once more and the first malformed one is named.
+    """
+    if raised := RAISED.search(str(error)):
+        return Malformed(raised[1], int(raised[2]), int(raised[3]), "It is no single JSON object of that schema.")
+    if format != "avro" or schema is None:
+        return None
+    return next(_malformed_avro(rows, schema), None)
+
+
+def _json(rows: DataFrame, ddl: str) -> Column:
+    """PERMISSIVE, so that the failure can name the record; the check is part of the value and cannot be pruned from it.
+
+    from_json ignores whatever follows the first object, and takes an empty text for null: neither passes here.
+    """
+    schema = rows.sparkSession.createDataFrame([], ddl).schema.add(CORRUPT, "string")
+    text = F.col("value").cast("string")
+    parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
+    one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    sound = parsed.isNotNull() & parsed[CORRUPT].isNull() & F.is_valid_utf8(text) & F.coalesce(one, F.lit(False))
+    where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
+    return F.when(text.isNull() | sound, parsed.dropFields(CORRUPT)).otherwise(F.raise_error(where))
+
+
+def _avro(schema: str, mode: str) -> Column:
+    return from_avro(F.col("value"), schema, {"mode": mode})
+
+
+def _malformed_avro(rows: DataFrame, schema: str) -> Iterator[Malformed]:
+    """PERMISSIVE turns a malformed record into nulls only; which of those are sound records of nulls, fastavro says."""
+    from fastavro import parse_schema
+
+    parsed = parse_schema(json.loads(schema))
+    decoded = rows.where(F.col("value").isNotNull()).withColumn("decoded", _avro(schema, "PERMISSIVE"))
+    candidates = decoded.where(_only_nulls(decoded)).select("topic", "partition", "offset", "value")
+    for row in candidates.orderBy("topic", "partition", "offset").toLocalIterator():
+        if why := _why_not_avro(bytes(row["value"]), parsed):
+            yield Malformed(row["topic"], row["partition"], row["offset"], why)
+
+
+def _only_nulls(decoded: DataFrame) -> Column:
+    type_ = decoded.schema["decoded"].dataType
+    names = type_.names if isinstance(type_, StructType) else []
+    nulls = [F.col("decoded").getField(name).isNull() for name in names]
+    return F.col("decoded").isNull() | (reduce(and_, nulls) if nulls else F.lit(False))
+
+
+def _why_not_avro(value: bytes, schema: object) -> str | None:
+    from fastavro import schemaless_reader
+
+    try:
+        schemaless_reader(io.BytesIO(value), schema, None)  # type: ignore[arg-type]
+    except Exception as error:  # whatever a decoder trips over
+        framed = " It begins like the Confluent wire format." if value[:1] == b"\0" and len(value) > 5 else ""
+        return f"Its {len(value)} bytes end or break off in the middle of a record ({error!r}).{framed}"
+    return None

@@ -1,0 +1,57 @@
+"""Read exactly the pinned part of a topic through Spark's own Kafka connector."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceonly.offsets import Ranges
+
+SCHEMA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+LOST = re.compile(
+    r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"
+    r"|have been lost|Cannot fetch record|COULD_NOT_READ_OFFSET_RANGE|out of range|TimeoutException"
+)
+
+
+def read_ranges(spark: SparkSession, bootstrap: str, ranges: Ranges) -> DataFrame:
+    """The committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
+
+    Lazy: that the ranges are (still) in the log is the caller's to verify, before and after the job.
+    """
+    starts, ends = _offsets(ranges)
+    if not starts:
+        return spark.createDataFrame([], SCHEMA)
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "assign": json.dumps({topic: [int(p) for p in offsets] for topic, offsets in starts.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "kafka.isolation.level": "read_committed",
+        "kafka.allow.auto.create.topics": "false",
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+    return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
+
+
+def looks_lost(error: Exception) -> bool:
+    """Whether a failed read may be due to records, a partition or a topic that are gone; only the log can tell."""
+    return LOST.search(str(error)) is not None
+
+
+def _offsets(ranges: Ranges) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for range_ in ranges:
+        for partition, (start, end) in sorted(range_.partitions.items()):
+            if start < end:
+                starts.setdefault(range_.topic, {})[str(partition)] = start
+                ends.setdefault(range_.topic, {})[str(partition)] = end
+    return starts, ends
