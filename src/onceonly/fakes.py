@@ -1,0 +1,253 @@
+"""A source and a sink without Spark, Kafka or Delta, for tests of pipelines; they keep the real contract.
+
+Both live in JSON files of a folder, each written atomically: what a killed process did, the next one finds. The fake
+sink passes the same suite as every sink (tests/contract), and can be told to fail.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from onceonly import offsets
+from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.offsets import TopicLog, TopicRange
+from onceonly.pipeline import Pipeline
+from onceonly.protocols import Found
+
+Failure = Literal[
+    "before",  # nothing is done, and the connection breaks
+    "after",  # it is done, and the answer is lost
+    "unknown",  # nothing is done, and the sink says that it does not know
+    "refused",  # nothing is done, and never will be as things are
+]
+
+
+class FakeSource:
+    """A topic: partitions of records with a time, a log start and a last stable offset."""
+
+    def __init__(self, topic: str, folder: Path) -> None:
+        self.topic, self._file = topic, folder / f"{topic}.topic.json"
+
+    # ---- what a producer or an administrator does
+
+    def append(self, partition: int, *records: tuple[datetime, Any] | None) -> None:
+        """Write records; None is an offset without one, as control records and compaction leave."""
+        with self._changed() as topic:
+            log = topic["partitions"].setdefault(str(partition), _empty())
+            log["records"] += [record and [record[0].isoformat(), record[1]] for record in records]
+
+    def expire(self, partition: int, start: int) -> None:
+        """Retention takes everything below `start`."""
+        with self._changed() as topic:
+            topic["partitions"][str(partition)]["start"] = start
+
+    def hold(self, partition: int, stable: int | None) -> None:
+        """A producer's open transaction keeps the last stable offset at `stable`; None: it has ended."""
+        with self._changed() as topic:
+            topic["partitions"][str(partition)]["stable"] = stable
+
+    def drop(self, partition: int) -> None:
+        with self._changed() as topic:
+            del topic["partitions"][str(partition)]
+
+    def recreate(self) -> None:
+        """Delete the topic and make it again, empty."""
+        with self._changed() as topic:
+            topic.update(id=uuid.uuid4().hex, partitions={p: _empty() for p in topic["partitions"]})
+
+    # ---- the Source protocol
+
+    def check(self) -> list[str]:
+        return []
+
+    def log(self) -> TopicLog:
+        topic = self._topic()
+        held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
+        return TopicLog(self.topic, topic["id"], held)
+
+    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+        return {int(p): _first_at(log, time) for p, log in self._topic()["partitions"].items()}
+
+    def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
+        """The records as a list of dicts; `spark` is not used."""
+        logs = self._topic()["partitions"]
+        wanted = ((p, offset) for range_ in ranges for p, span in range_.partitions.items() for offset in range(*span))
+        return [
+            {"partition": p, "offset": offset, "timestamp": record[0], "value": record[1]}
+            for p, offset in wanted
+            if (record := logs[str(p)]["records"][offset])
+        ]
+
+    def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        for range_ in ranges:
+            offsets.check_held(range_, self.log())
+
+    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
+        return error
+
+    def _topic(self) -> dict[str, Any]:
+        topic: dict[str, Any] = _read(self._file, None) or {"id": f"{self.topic}-1", "partitions": {}}
+        return topic
+
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        with _lock(self._file.parent):
+            topic = self._topic()
+            yield topic
+            _write(self._file, topic)
+
+
+class FakeSink:
+    """An output of JSON rows: one file per staged transaction, one for all that is published."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._published, self._failures = folder / "published.json", folder / "failures.json"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def fail(self, step: Literal["stage", "commit", "abort"], *failures: Failure) -> None:
+        """The next calls of `step` fail like this, one after the other, in whichever process."""
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            _write(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
+
+    def rows(self) -> list[Any]:
+        """What a reader of the output sees, in the order in which it was published."""
+        return [row for entry in self.entries() for row in entry["rows"]]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Publications in order: app_id, decision, txn (its name) and rows."""
+        entries: list[dict[str, Any]] = _read(self._published, [])
+        return entries
+
+    # ---- the Sink protocol
+
+    def check(self) -> list[str]:
+        return [f"{self.name}: publishes to {self.folder}"]
+
+    def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
+        staged = list(rows)
+        with self._failing("stage"):
+            _write(self._staged(txn.name), staged)
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
+
+    def commit(self, handle: Handle, decision: int) -> Outcome:
+        with self._failing("commit"), _lock(self.folder):
+            entries = self.entries()
+            if any(e["app_id"] == handle["app_id"] and e["decision"] >= decision for e in entries):
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            rows = _read(self._staged(handle["txn"]), None)
+            if rows is None:
+                raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
+            entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
+            _write(self._published, [*entries, entry])
+        return Outcome(detail={"rows": handle["rows"]})
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        with self._failing("abort"), _lock(self.folder):
+            if txn.name not in self._published_names():
+                self._staged(txn.name).unlink(missing_ok=True)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
+        found = (Transaction.parse(name) for name in sorted(names - self._published_names()))
+        return [txn for txn in found if txn]
+
+    def _staged(self, name: str) -> Path:
+        return self.folder / f"{name}.staged.json"
+
+    def _published_names(self) -> set[str]:
+        return {entry["txn"] for entry in self.entries()}
+
+    @contextmanager
+    def _failing(self, step: str) -> Iterator[None]:
+        failure = self._next_failure(step)
+        if failure == "before":
+            raise ConnectionError(f"{self.name}: broken off before {step}")
+        if failure == "unknown":
+            raise OutcomeUnknown(f"{self.name}: whether {step} happened is not known.", todo="Recover.")
+        if failure == "refused":
+            raise self._refusal("It was told to.")
+        yield
+        if failure == "after":
+            raise ConnectionError(f"{self.name}: broken off after {step}")
+
+    def _next_failure(self, step: str) -> Failure | None:
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            if not planned.get(step):
+                return None
+            failure: Failure = planned[step].pop(0)
+            _write(self._failures, planned)
+            return failure
+
+    def _refusal(self, why: str) -> CannotPublish:
+        todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
+        return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
+
+
+class FakeParts:
+    """Fake parts for any pipeline: topics in `folder`, each sink in the folder that its path names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def sink(self, pipeline: Pipeline, name: str) -> FakeSink:
+        return FakeSink(name, self.folder / pipeline.sink(name).path)
+
+    def source(self, pipeline: Pipeline) -> FakeSource:
+        return FakeSource(pipeline.source.topic, self.folder)
+
+    def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
+        """For `Coordinator.stage`: every record of the checkpoint to every sink."""
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        rows = self.source(pipeline).read(None, checkpoint.ranges)
+        return {sink.name: rows for sink in pipeline.sinks}
+
+
+def _empty() -> dict[str, Any]:
+    return {"start": 0, "stable": None, "records": []}
+
+
+def _stable(log: Mapping[str, Any]) -> int:
+    end = len(log["records"])
+    return end if log["stable"] is None else min(log["stable"], end)
+
+
+def _first_at(log: Mapping[str, Any], time: datetime) -> Found:
+    for offset in range(log["start"], _stable(log)):
+        record = log["records"][offset]
+        if record and datetime.fromisoformat(record[0]) >= time:
+            return Found(offset, datetime.fromisoformat(record[0]))
+    return Found(_stable(log), None)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path, default: Any) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return default
+
+
+def _write(path: Path, data: Any) -> None:
+    """All or nothing, also when the process is killed."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    temporary.write_text(json.dumps(data))
+    os.replace(temporary, path)
