@@ -113,7 +113,7 @@ class Transaction:
     def parse(cls, name: str) -> Transaction | None:
         """The transaction of that name; None for a name that is not one."""
         parts = name.split("-")
-        if len(parts) != 6 or not (parts[3].isdigit() and parts[4].isdigit()):
+        if len(parts) != 6 or not (parts[3].isdecimal() and parts[4].isdecimal()):
             return None
         return cls(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4]), parts[5])
 
