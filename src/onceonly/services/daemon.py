@@ -7,6 +7,7 @@ process has died before its children, or its pid has been given to someone else.
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,7 +53,7 @@ class Daemon:
     def running(self) -> Started | None:
         """The last start, if its process is alive."""
         last = self.last()
-        return last if last and last.pid and _carries(last.pid, last.token) else None
+        return last if last and last.pid and _is_leader(last.pid, last.token) else None
 
     def start(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
         """Start in a session of its own; output goes to the log."""
@@ -93,14 +94,23 @@ class Daemon:
         return os.posix_spawn(command[0], list(command), environment, file_actions=files, setsid=True)
 
 
-def _carries(pid: int, token: str) -> bool:
+def _is_leader(pid: int, token: str) -> bool:
+    """Whether this pid is still the process that was started; amid an exec the environment is empty for a moment."""
+    end = time.monotonic() + 1
     with suppress(psutil.Error):  # gone, a zombie, or another user's
-        return psutil.Process(pid).environ().get(TOKEN) == token
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+            if environment := process.environ():
+                return environment.get(TOKEN) == token
+            time.sleep(0.005)
     return False
 
 
 def _carriers(token: str) -> Iterator[psutil.Process]:
-    return (process for process in psutil.process_iter() if _carries(process.pid, token))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token:
+                yield process
 
 
 def _reap(pid: int | None) -> None:

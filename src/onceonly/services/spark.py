@@ -46,9 +46,9 @@ class SparkConnect(Service):
         return {
             "spark.connect.grpc.binding.address": machine.LOCALHOST,
             "spark.connect.grpc.binding.port": port,
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={self.folder}",
-            "spark.log.level": "WARN",
             "spark.local.dir": str(self.folder / "local"),
+            "spark.log.level": "WARN",
+            "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.session.timeZone": "UTC",

@@ -1,0 +1,184 @@
+"""The embedded services, from the point of view of someone who starts, kills and stops them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from onceonly.services import ServiceFailed, Services, ServiceState
+from onceonly.services.daemon import TOKEN
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A home whose services are ended, whatever the test did."""
+    yield tmp_path / "home with a space"
+    Services(tmp_path / "home with a space").down()
+
+
+def produce(bootstrap: str, *values: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("numbers", 1)])["numbers"].result(10)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce("numbers", value)
+    assert producer.flush(10) == 0
+
+
+def consume(bootstrap: str, count: int) -> list[str]:
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe(["numbers"])
+    values = [message.value().decode() for message in consumer.consume(count, timeout=20)]
+    consumer.close()
+    return values
+
+
+def pid_of(services: Services, name: str) -> int:
+    return next(status.pid or 0 for status in services.status() if status.name == name)
+
+
+def states(services: Services) -> dict[str, str]:
+    return {status.name: status.state for status in services.status()}
+
+
+def processes_of(home: Path) -> list[int]:
+    """Every living process that names this home in its command line."""
+    listed = psutil.process_iter(["cmdline", "status"])
+    return [p.pid for p in listed if p.info["status"] != "zombie" and str(home) in " ".join(p.info["cmdline"] or [])]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_up_twice_is_one_broker_and_down_leaves_nothing(home: Path) -> None:
+    services = Services(home, port=0)
+    bootstrap = services.up().bootstrap
+    produce(bootstrap, "1", "2")
+    pid = pid_of(services, "kafka")
+
+    assert consume(bootstrap, 2) == ["1", "2"]
+    assert services.up().bootstrap == bootstrap
+    assert Services(home).up().bootstrap == bootstrap
+    assert pid_of(Services(home), "kafka") == pid
+    assert json.loads((home / "services.json").read_text()) == {"kafka": bootstrap, "spark": None}
+    with pytest.raises(ServiceFailed, match="already"):
+        Services(home, port=1).up()
+
+    services.down()
+    assert processes_of(home) == []
+    assert not (home / "services.json").exists()
+    assert states(services) == {"kafka": ServiceState.STOPPED, "spark": ServiceState.STOPPED}
+    services.down()
+
+
+def test_two_processes_at_once_start_one_broker(home: Path) -> None:
+    code = f"import pathlib, onceonly.services as s; print(s.Services(pathlib.Path({str(home)!r}), 0).up().bootstrap)"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
+    answers = [process.communicate(timeout=60)[0] for process in both]
+
+    assert answers[0] == answers[1] != b""
+    assert len(processes_of(home)) == 1
+
+
+def test_a_killed_broker_comes_back_with_its_data(home: Path) -> None:
+    services = Services(home, port=0)
+    produce(services.up().bootstrap, "1", "2", "3")
+    os.kill(pid_of(services, "kafka"), signal.SIGKILL)
+    wait_until(lambda: states(services)["kafka"] == ServiceState.DIED)
+
+    assert consume(services.up().bootstrap, 3) == ["1", "2", "3"]
+
+
+def test_a_recycled_pid_is_not_killed(home: Path) -> None:
+    """The record names a living process that is not ours: `down` spares it and `up` does not take it for a broker."""
+    innocent = subprocess.Popen(["sleep", "60"])
+    try:
+        folder = home / "services" / "kafka"
+        folder.mkdir(parents=True)
+        record = {"token": "of an earlier start", "port": 1, "pid": innocent.pid}
+        (folder / "started.json").write_text(json.dumps(record))
+
+        assert states(Services(home))["kafka"] == ServiceState.DIED
+        Services(home).down()
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def test_children_of_a_killed_leader_are_found(home: Path) -> None:
+    """They carry the token, although the pid on record is gone."""
+    orphan = subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN: "this start"}, start_new_session=True)
+    folder = home / "services" / "spark"
+    folder.mkdir(parents=True)
+    (folder / "started.json").write_text(json.dumps({"token": "this start", "port": 1}))
+
+    Services(home).down()
+    assert not psutil.pid_exists(orphan.pid) or orphan.poll() is not None
+    orphan.wait()
+
+
+def test_a_taken_port_is_said_before_anything_starts(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ServiceFailed, match=rf"port {port}.*\n.*else listens.*\n.*ONCEONLY_KAFKA_PORT"):
+            Services(home, port=port).up()
+
+    assert processes_of(home) == []
+
+
+def test_without_jars_it_says_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ONCEONLY_JARS", str(tmp_path / "nowhere"))
+    with pytest.raises(ServiceFailed, match="make setup"):
+        Services(home, port=0).up()
+
+
+def test_a_broker_that_cannot_start_shows_its_log(home: Path) -> None:
+    services = Services(home, port=0)
+    services.up()
+    services.down()
+    meta = home / "services" / "kafka" / "data" / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
+
+    with pytest.raises(ServiceFailed, match=r"its process has ended\.\n(.*\n)*.*node"):
+        services.up()
+    assert processes_of(home) == []
+
+
+def test_spark_takes_this_python_and_writes_delta(spark: SparkSession, tmp_path: Path) -> None:
+    def interpreter(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from (pa.RecordBatch.from_pydict({"python": [sys.executable]}) for _ in batches)
+
+    assert spark.range(1).mapInArrow(interpreter, "python string").first()["python"] == sys.executable
+    spark.range(10).write.format("delta").save(str(tmp_path / "table"))
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 10
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_spark_and_broker_end_together(home: Path) -> None:
+    services = Services(home, port=0, spark_port=0)
+    found = services.up(spark=True)
+    assert json.loads((home / "services.json").read_text()) == {"kafka": found.bootstrap, "spark": found.spark_remote}
+    assert len(processes_of(home)) == 2
+
+    services.down()
+    assert processes_of(home) == []
