@@ -149,7 +149,7 @@ class StateTable:
     def tidy(self, pipeline: str) -> None:
         """Merge the pipeline's small files and drop old log entries, when there are many."""
         table = statestore.open_(self.uri).table
-        if len(table.file_uris([("pipeline", "=", pipeline)])) <= SMALL_FILES:
+        if len(table.file_uris(file_pruning_predicate=[("pipeline", "=", pipeline)])) <= SMALL_FILES:
             return
         with suppress(CommitFailedError):  # another process is tidying: its result serves us as well
             table.optimize.compact(partition_filters=[("pipeline", "=", pipeline)], target_size=FULL_FILE)
