@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly import staterow, statestore
 from onceonly.checkpoint import Checkpoint, Event, Row, first, fold
-from onceonly.errors import OutcomeUnknown
+from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.offsets import Boundary, Interval
 from onceonly.staterow import Head
 
@@ -175,7 +175,7 @@ class StateTable:
         try:
             table = statestore.open_(self.uri).table
             there = _scan(table, row.pipeline, (pc.field("seq") == row.seq) & (pc.field("id") == row.id), ["id"])
-        except (DeltaError, OSError) as unreadable:
+        except (DeltaError, OSError, OnceonlyError) as unreadable:  # also "cannot be opened": the row may be there
             raise _unknown(row, self.uri, unreadable) from error
         return None if there.num_rows else table
 
