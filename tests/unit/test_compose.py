@@ -1,0 +1,73 @@
+"""docker-compose.yml by its schema and by what it promises; no engine is needed."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+RUNS_ONCE = "airflow-init"
+
+
+def test_it_is_valid_compose() -> None:
+    schema = json.loads((ROOT / "tests/data/compose_spec.json").read_text())
+    newer = {"name"} | {key for key in COMPOSE if key.startswith("x-")}
+    known = {key: COMPOSE[key] for key in COMPOSE if key not in newer}
+    jsonschema.validate(known, schema, cls=jsonschema.Draft201909Validator)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_healthy_or_runs_once(name: str) -> None:
+    assert ("healthcheck" in SERVICES[name]) != (name == RUNS_ONCE)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_waits_for_what_it_needs(name: str) -> None:
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        expected = "service_completed_successfully" if needed == RUNS_ONCE else "service_healthy"
+        assert needed in SERVICES and how["condition"] == expected
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nobody_is_root_and_images_are_pinned(name: str) -> None:
+    assert SERVICES[name]["user"].split(":")[0] not in ("root", "0")
+    assert re.search(r":\d", SERVICES[name]["image"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_for_this_machine_only(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_secrets_come_from_files(name: str) -> None:
+    """None stands in the environment, each file that is read is granted, and each one granted is declared."""
+    service = SERVICES[name]
+    granted = set(service.get("secrets", []))
+    assert set(re.findall(r"/run/secrets/(\w+)", json.dumps(service))) <= granted <= set(COMPOSE["secrets"])
+    for key in service.get("environment", {}):
+        assert not re.search(r"PASSWORD|SECRET|_KEY|SQL_ALCHEMY", key) or key.endswith(("_CMD", "_FILE"))
+
+
+def test_every_secret_is_drawn() -> None:
+    spec = importlib.util.spec_from_file_location("make_secrets", ROOT / "docker/make_secrets.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert {f"docker/secrets/{name}" for name in module.DRAW} == {
+        secret["file"] for secret in COMPOSE["secrets"].values()
+    }
+    assert all(draw() != draw() for draw in module.DRAW.values())
+
+
+def test_the_broker_is_the_one_that_is_tested() -> None:
+    tested = re.search(r'name="kafka_2.13" rev="([\d.]+)"', (ROOT / "jars/ivy.xml").read_text())
+    assert tested and SERVICES["kafka"]["image"] == f"apache/kafka:{tested[1]}"
