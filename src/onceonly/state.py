@@ -106,7 +106,7 @@ class StateTable:
 
     def view(self, pipeline: str) -> View:
         """The pipeline now. Cost follows its open checkpoints, not its history."""
-        table = statestore.open_(self.uri).table
+        table = self._open()
         seq = table.transaction_version(pipeline) or 0
         if not seq:
             return View(pipeline, table, Head())
@@ -140,15 +140,15 @@ class StateTable:
 
     def pipelines(self) -> list[str]:
         """Every pipeline that ever wrote a row."""
-        return sorted(p["pipeline"] for p in statestore.open_(self.uri).table.partitions())
+        return sorted(p["pipeline"] for p in self._open().partitions())
 
     def history(self, pipeline: str, since_epoch: int = 0) -> list[Row]:
         """All rows from that epoch on, in order; for people, not for decisions."""
-        return _rows(statestore.open_(self.uri).table, pipeline, pc.field("epoch") >= since_epoch)
+        return _rows(self._open(), pipeline, pc.field("epoch") >= since_epoch)
 
     def tidy(self, pipeline: str) -> None:
         """Merge the pipeline's small files and drop old log entries, when there are many."""
-        table = statestore.open_(self.uri).table
+        table = self._open()
         if len(table.file_uris(file_pruning_predicate=[("pipeline", "=", pipeline)])) <= SMALL_FILES:
             return
         with suppress(CommitFailedError):  # another process is tidying: its result serves us as well
@@ -156,6 +156,17 @@ class StateTable:
             table.create_checkpoint()
             table.cleanup_metadata()
             table.vacuum(retention_hours=1, dry_run=False)
+
+    def _open(self) -> DeltaTable:
+        """The table as it is now; a new one in its place is not the table, and would number everything from 1."""
+        opened = statestore.open_(self.uri)
+        if opened.id != self.id:
+            raise OutcomeUnknown(
+                f"the state table at {self.uri} is not the one that this process began with.",
+                f"Its identity was {self.id} and is now {opened.id}: it was deleted, or forked.",
+                "Restore the table, or start again if that was meant. Nothing was written to it.",
+            )
+        return opened.table
 
     def _write(self, table: DeltaTable, row: Row) -> None:
         for _ in range(TRIES):
@@ -173,7 +184,7 @@ class StateTable:
     def _look(self, row: Row, error: Exception) -> DeltaTable | None:
         """After a failed write: None when the row is there after all, else the table to try again from."""
         try:
-            table = statestore.open_(self.uri).table
+            table = self._open()
             there = _scan(table, row.pipeline, (pc.field("seq") == row.seq) & (pc.field("id") == row.id), ["id"])
         except (DeltaError, OSError, OnceonlyError) as unreadable:  # also "cannot be opened": the row may be there
             raise _unknown(row, self.uri, unreadable) from error
