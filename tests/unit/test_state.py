@@ -1,0 +1,397 @@
+"""The state table on a real Delta table: every transition is a compare-and-set."""
+
+import multiprocessing
+import shutil
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from onceonly import state, statestore
+from onceonly.checkpoint import FORMAT, Event, Row, State
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.offsets import Interval, TopicRange
+from onceonly.state import Lost, StateTable, View
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
+PLAN = {"definition": {"name": "flights"}, "ranges": [RANGE.to_json()]}
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    return str(tmp_path / "state")
+
+
+@pytest.fixture
+def table(uri) -> StateTable:
+    return StateTable(uri)
+
+
+def planned(view: View, owner: str = "run", interval: Interval | None = None, event: Event = Event.PLANNED) -> Row:
+    return Row(view.pipeline, view.head.seq + 1, view.head.epoch + 1, event, 0, owner, interval=interval, body=PLAN)
+
+
+def following(view: View, epoch: int, event: Event, **columns) -> Row:
+    return Row(view.pipeline, view.head.seq + 1, epoch, event, 1, **columns)
+
+
+def settle(table: StateTable, view: View, epoch: int) -> View:
+    for event in (Event.ABORTING, Event.ABORTED):
+        view = table.append(view, following(view, epoch, event))
+    return view
+
+
+def sequence(table: StateTable, pipeline: str = "flights") -> list[int]:
+    return [row.seq for row in table.history(pipeline)]
+
+
+# ---- compare-and-set
+
+
+def test_what_is_written_is_read_back(table):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    again = table.view("flights")
+    assert again.head == view.head
+    assert again.checkpoints == view.checkpoints
+    assert again.latest.state is State.PLANNED
+    assert again.latest.ranges == (RANGE,)
+
+
+def test_of_two_writers_from_one_snapshot_the_second_loses(table, uri):
+    one, other = table.view("flights"), StateTable(uri).view("flights")
+    table.append(one, planned(one, "first"))
+    with pytest.raises(Lost):
+        table.append(other, planned(other, "second"))
+    assert [row.owner for row in table.history("flights")] == ["first"]
+
+
+def test_an_old_view_is_never_written_from_again(table):
+    view = table.view("flights")
+    table.append(view, planned(view))
+    with pytest.raises(Lost):
+        table.append(view, planned(view))
+    assert sequence(table) == [1]
+
+
+def test_the_loser_still_loses_after_tidying_and_a_log_checkpoint(table, uri, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    stale = StateTable(uri).view("flights")
+    settle(table, view, 1)
+    table.tidy("flights")
+    assert len(DeltaTable(uri).file_uris()) == 1
+    assert list(Path(uri).glob("_delta_log/*.checkpoint.parquet"))
+    with pytest.raises(Lost):
+        table.append(stale, following(stale, 1, Event.CLAIMED, body=vars_of_claim()))
+    assert sequence(table) == [1, 2, 3]
+
+
+def vars_of_claim() -> dict[str, str]:
+    return {"nonce": "n", "state_id": "s", "worker": "w"}
+
+
+def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    view = settle(table, view, 1)
+    StateTable(uri).tidy("flights")
+    settle(table, table.append(view, planned(view)), 2)
+    assert sequence(table) == [1, 2, 3, 4, 5, 6]
+
+
+def test_history_over_many_log_checkpoints_keeps_every_row(table, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 20)
+    view = table.view("flights")
+    for _ in range(60):  # checkpointInterval is 50
+        view = table.append(view, planned(view, event=Event.EMPTY))
+        table.tidy("flights")
+    assert sequence(table) == list(range(1, 61))
+    assert table.view("flights").head == view.head
+
+
+def test_pipelines_do_not_disturb_each_other(table, uri):
+    flights, trains = table.view("flights"), StateTable(uri).view("trains")
+    table.append(flights, planned(flights))
+    table.append(trains, planned(trains))
+    assert table.pipelines() == ["flights", "trains"]
+    assert (sequence(table), sequence(table, "trains")) == ([1], [1])
+
+
+def test_an_illegal_transition_is_not_written(table):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    with pytest.raises(OutcomeUnknown, match="illegal transition"):
+        table.append(view, following(view, 1, Event.COMMITTING, decision=1))
+    assert sequence(table) == [1]
+
+
+# ---- a write whose outcome is not known
+
+
+def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
+    real = state._commit
+
+    def lands_and_fails(delta, row):
+        real(delta, row)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(state, "_commit", lands_and_fails)
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    monkeypatch.undo()
+    assert view.latest.state is State.PLANNED
+    assert sequence(table) == [1]
+
+
+def test_a_row_that_did_not_land_is_written_again_once(table, monkeypatch):
+    real, failures = state._commit, [OSError("no route"), CommitFailedError("503")]
+
+    def fails_at_first(delta, row):
+        if failures:
+            raise failures.pop()
+        real(delta, row)
+
+    monkeypatch.setattr(state, "_commit", fails_at_first)
+    table.append(table.view("flights"), planned(table.view("flights")))
+    assert sequence(table) == [1]
+
+
+def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkeypatch):
+    def another_is_first(delta, row):
+        monkeypatch.undo()
+        other = StateTable(uri)
+        other.append(other.view("flights"), planned(other.view("flights"), "other"))
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(state, "_commit", another_is_first)
+    view = table.view("flights")
+    with pytest.raises(Lost):
+        table.append(view, planned(view, "mine"))
+    assert [row.owner for row in table.history("flights")] == ["other"]
+
+
+def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypatch):
+    monkeypatch.setattr(state, "_commit", failing(OSError("read-only file system")))
+    with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known") as unknown:
+        table.append(table.view("flights"), planned(table.view("flights")))
+    assert "onceonly recover flights" in unknown.value.todo
+
+
+def test_a_failed_write_that_cannot_be_read_back_is_an_unknown_outcome(table, monkeypatch):
+    view = table.view("flights")
+    monkeypatch.setattr(state, "_commit", failing(OSError("connection reset")))
+    monkeypatch.setattr(statestore, "open_", failing(OSError("storage is down")))
+    with pytest.raises(OutcomeUnknown, match="storage is down"):
+        table.append(view, planned(view))
+
+
+def test_a_failed_write_whose_table_cannot_be_opened_is_an_unknown_outcome(table, monkeypatch):
+    view = table.view("flights")
+    monkeypatch.setattr(state, "_commit", failing(OSError("connection reset")))
+    monkeypatch.setattr(statestore, "DeltaTable", failing(OSError("storage is down")))
+    with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known"):
+        table.append(view, planned(view))
+
+
+def failing(error: Exception):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+# ---- reading
+
+
+def test_an_open_checkpoint_is_seen_however_much_was_written_since(table, monkeypatch):
+    monkeypatch.setattr(state, "TAIL", 8)
+    view = table.append(table.view("flights"), planned(table.view("flights"), "waits"))
+    view = table.append(view, following(view, 1, Event.CLAIMED, body=vars_of_claim()))
+    for epoch in range(2, 8):
+        view = settle(table, table.append(view, planned(view)), epoch)
+    view = table.append(view, planned(view, "waits too"))
+    seen = table.view("flights")
+    assert [checkpoint.epoch for checkpoint in seen.open] == [1, 8]
+    assert seen.checkpoints[1].claims[1].nonce == "n"
+    assert seen.latest.owner == "waits too"
+
+
+def test_the_latest_checkpoint_is_seen_however_long_ago_it_was_planned(table, monkeypatch):
+    monkeypatch.setattr(state, "TAIL", 4)
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    for attempt in range(6):  # claimed again and again: its first row is beyond the tail
+        claim = replace(following(view, 1, Event.CLAIMED, body=vars_of_claim()), attempt=attempt + 1)
+        view = table.append(view, claim)
+    view = settle(table, view, 1)
+    assert table.view("flights").latest.ranges == (RANGE,)
+    assert sorted(table.view("flights").latest.claims) == [1, 2, 3, 4, 5, 6]
+
+
+def test_any_epoch_can_be_asked_for(table, monkeypatch):
+    monkeypatch.setattr(state, "TAIL", 2)
+    view = table.view("flights")
+    for _ in range(5):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    seen = table.view("flights")
+    assert seen.checkpoint(2).state is State.COMMITTED
+    assert (seen.checkpoint(6), seen.checkpoint(0), seen.checkpoint(-1)) == (None, None, None)
+
+
+def test_checkpoints_are_found_by_owner_and_by_interval(table):
+    hours = [Interval(NOON + timedelta(hours=h), NOON + timedelta(hours=h + 1)) for h in (0, 1, 5)]
+    view = table.view("flights")
+    for number, hour in enumerate(hours):
+        view = table.append(view, planned(view, f"run-{number}", hour, Event.EMPTY))
+    assert [c.epoch for c in view.planned_by("run-1")] == [2]
+    assert [c.epoch for c in view.planned_for(hours[2])] == [3]
+    assert [c.epoch for c in view.planned_for(Interval(NOON, NOON + timedelta(hours=2)))] == [1, 2]
+    assert view.planned_for(Interval(NOON + timedelta(hours=2), NOON + timedelta(hours=5))) == []
+
+
+def test_the_neighbours_of_an_instant(table):
+    view = table.view("flights")
+    late = Interval(NOON + timedelta(hours=4), NOON + timedelta(hours=6))
+    for interval in (Interval(NOON, NOON + timedelta(hours=1)), late):
+        view = table.append(view, planned(view, interval=interval, event=Event.EMPTY))
+    before, after = view.boundaries(NOON + timedelta(hours=3))
+    assert (before.time, before.offsets) == (NOON + timedelta(hours=1), {0: 8})
+    assert (after.time, after.offsets) == (late.start, {0: 0})
+    exact = view.boundaries(late.end)
+    assert [boundary.time for boundary in exact] == [late.end, late.end]
+    assert view.boundaries(NOON - timedelta(hours=1))[0] is None
+    assert view.boundaries(NOON + timedelta(hours=9))[1] is None
+
+
+# ---- tables that are not to be written
+
+
+def test_a_table_of_a_newer_onceonly_is_refused(table, uri):
+    DeltaTable(uri).alter.set_table_properties({statestore.FORMAT_KEY: str(FORMAT + 1)}, raise_if_not_exists=False)
+    with pytest.raises(InvalidPipeline, match="written by a newer Onceonly"):
+        StateTable(uri)
+    with pytest.raises(InvalidPipeline, match="Upgrade Onceonly"):
+        table.view("flights")
+
+
+def test_a_row_of_a_newer_onceonly_is_refused(table):
+    view = table.view("flights")
+    table.append(view, replace(planned(view), format=FORMAT + 1))
+    with pytest.raises(InvalidPipeline, match=f"rows of format {FORMAT + 1}"):
+        table.view("flights")
+
+
+def test_rows_that_were_deleted_by_hand_are_noticed(table, uri):
+    view = table.view("flights")
+    for _ in range(2):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    without = {"delta.appendOnly": "false"}
+    DeltaTable(uri).alter.set_table_properties(without, raise_if_not_exists=False)
+    DeltaTable(uri).delete("seq = 2")
+    with pytest.raises(OutcomeUnknown, match="damaged"):
+        table.view("flights")
+
+
+def test_a_copy_is_refused_and_relocated_when_the_original_is_gone(table, uri, tmp_path):
+    table.append(table.view("flights"), planned(table.view("flights")))
+    moved = str(tmp_path / "restored")
+    shutil.copytree(uri, moved)
+    with pytest.raises(InvalidPipeline, match="is a copy, or was moved") as refused:
+        StateTable(moved)
+    assert "onceonly state relocate" in refused.value.todo
+    shutil.rmtree(uri)
+    statestore.relocate(moved)
+    assert StateTable(moved).id == table.id
+    assert sequence(StateTable(moved)) == [1]
+
+
+def test_a_fork_has_an_identity_of_its_own(table, uri, tmp_path):
+    copy = str(tmp_path / "dev")
+    shutil.copytree(uri, copy)
+    statestore.fork(copy)
+    assert StateTable(copy).id != table.id
+    assert StateTable(uri).id == table.id
+
+
+def test_a_renamed_folder_is_still_the_same_table(table, uri, tmp_path):
+    Path(uri).rename(tmp_path / "renamed")
+    assert StateTable(str(tmp_path / "renamed")).id == table.id
+
+
+def test_a_file_uri_and_a_path_are_the_same_table(table, uri):
+    assert StateTable(f"file://{uri}").id == table.id
+
+
+def test_a_delta_table_of_someone_else_is_refused(uri):
+    write_deltalake(uri, pa.table({"x": [1]}))
+    with pytest.raises(InvalidPipeline, match="a Delta table that Onceonly did not make"):
+        StateTable(uri)
+    assert DeltaTable(uri).version() == 0
+
+
+def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(table, uri):
+    """A new one would number everything from 1 and read the log from its start."""
+    table.append(table.view("flights"), planned(table.view("flights")))
+    shutil.rmtree(uri)
+    with pytest.raises(OutcomeUnknown, match="is not the one that this process began with") as replaced:
+        table.view("flights")
+    assert "Restore the table" in replaced.value.todo
+
+
+def test_storage_that_does_not_answer_is_said_so(uri):
+    Path(uri).write_text("a file where a folder should be")
+    with pytest.raises(NotCommitted, match=uri):
+        StateTable(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "variable", "value", "why"),
+    [
+        ("s3://lake/state", "AWS_S3_ALLOW_UNSAFE_RENAME", "true", "the last writer would win silently"),
+        ("s3a://lake/state", "AWS_S3_ALLOW_UNSAFE_RENAME", "1", "the last writer would win silently"),
+        ("s3://lake/state", "AWS_CONDITIONAL_PUT", "disabled", "without put-if-absent"),
+        ("hdfs://lake/state", "X", "", "'hdfs://' is not known to have put-if-absent"),
+        ("dbfs:/lake/state", "X", "", "'dbfs://' is not known to have put-if-absent"),
+    ],
+)
+def test_storage_on_which_two_writers_could_both_be_first_is_refused(monkeypatch, uri, variable, value, why):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidPipeline, match="cannot hold the state table") as refused:
+        StateTable(uri)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["/data/state", "state", "file:///data/state", "s3://a/b", "gs://a/b", "abfss://a@b/c"])
+def test_storage_with_put_if_absent_is_taken(uri):
+    statestore.check_atomic(uri)
+
+
+# ---- many writers at once
+
+
+def hammer(uri: str, rows: int) -> None:
+    """Append `rows` rows to one pipeline, reading again whenever another was first."""
+    table, written = StateTable(uri), 0
+    while written < rows:
+        view = table.view("flights")
+        try:
+            table.append(view, planned(view, event=Event.EMPTY))
+            written += 1
+        except Lost:
+            continue
+
+
+def test_threads_on_one_pipeline_leave_no_hole_and_no_repeat(table, uri):
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(hammer, [uri] * 3, [5] * 3))
+    assert sequence(table) == list(range(1, 16))
+
+
+def test_processes_on_one_pipeline_leave_no_hole_and_no_repeat(uri):
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:  # the table too is made by the first
+        list(pool.map(hammer, [uri] * 2, [8] * 2))
+    assert sequence(StateTable(uri)) == list(range(1, 17))
+    assert [row.epoch for row in StateTable(uri).history("flights")] == list(range(1, 17))
