@@ -312,13 +312,15 @@ class Coordinator:
 
     def give_up(self, name: str, epoch: int, sink: str, who: str, reason: str) -> Checkpoint:
         """Record that this sink will never get this checkpoint, unless it shows that it has it."""
-        checkpoint = _get(self.state.view(name), epoch)
+        view = self.state.view(name)
+        checkpoint = _get(view, epoch)
         if checkpoint.state is not State.COMMITTING or sink not in checkpoint.waiting:
             raise InvalidPipeline(
                 f"{name} epoch {epoch}: sink '{sink}' is not waiting to be published.",
                 f"The checkpoint is {checkpoint.state.value}; waiting: {', '.join(checkpoint.waiting) or 'none'}.",
                 f"Look first: onceonly describe {name} {epoch}. Nothing was changed.",
             )
+        self._publish(view)  # a last try: what failed may have landed, and then it is published, not given up
 
         def decide(view: View) -> Row | None:
             now = _get(view, epoch)
