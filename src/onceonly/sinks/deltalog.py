@@ -42,6 +42,16 @@ def file_system(uri: str) -> pafs.PyFileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(uri))
 
 
+def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.FileInfo]:
+    """What a folder of the table holds; nothing, where the table's own folder is not there (delta-rs refuses that)."""
+    selector = pafs.FileSelector(folder, recursive=recursive, allow_not_found=True)
+    try:
+        found: list[pafs.FileInfo] = file_system(uri).get_file_info(selector)
+    except TableNotFoundError:
+        return []
+    return found
+
+
 def fingerprint(table: DeltaTable) -> str:
     """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol."""
     metadata, protocol = table.metadata(), table.protocol()
@@ -92,7 +102,7 @@ def create_staged(target: DeltaTable, folder: str, plain: bool) -> str:
 
 
 def has_folder(target_uri: str, folder: str) -> bool:
-    return bool(file_system(target_uri).get_file_info(pafs.FileSelector(folder, allow_not_found=True)))
+    return bool(entries(target_uri, folder))
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
@@ -127,16 +137,14 @@ def count(adds: list[dict[str, Any]]) -> tuple[int, int]:
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
     """Staged files that are gone or of another size (a VACUUM takes what was not published in time)."""
-    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
-    there = {info.path: info.size for info in file_system(target_uri).get_file_info(selector)}
+    there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)
 
 
 def staged_folders(target_uri: str, prefix: str) -> Iterator[str]:
     """Names of the target's staged folders that start with `prefix`."""
-    selector = pafs.FileSelector("", allow_not_found=True)
-    for info in file_system(target_uri).get_file_info(selector):
+    for info in entries(target_uri):
         if info.base_name.startswith(f"{STAGED}{prefix}-"):
             yield info.base_name
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow.fs as pafs
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
@@ -29,8 +28,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
 
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
-    selector = pafs.FileSelector("", allow_not_found=True)
-    names = sorted(i.base_name for i in deltalog.file_system(uri).get_file_info(selector) if i.base_name)
+    names = sorted(info.base_name for info in deltalog.entries(uri) if info.base_name)
     foreign = [name for name in names if name != "_delta_log" and not name.startswith(deltalog.STAGED)]
     if foreign:
         raise InvalidPipeline(
