@@ -1,0 +1,160 @@
+"""onceonly describe: everything that is recorded of one checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly.cli import console as show
+from onceonly.cli import reading
+from onceonly.cli.app import json_option, print_json
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.state import StateTable
+
+HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
+
+\b
+--json prints the keys of `onceonly status PIPELINE --json`, and
+"owners", "attempts": [{"attempt", "worker", "nonce"}],
+"handles", "published", "given_up": by sink, "definition",
+"timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}].
+"""
+
+
+@click.command(help=HELP, short_help="Everything recorded of one checkpoint.")
+@click.argument("pipeline")
+@click.argument("epoch", type=int)
+@json_option
+def describe(pipeline: str, epoch: int, as_json: bool) -> None:
+    state = reading.required(Settings.from_env())
+    checkpoint = reading.checkpoint(state, pipeline, epoch)
+    timeline = _timeline(state, checkpoint)
+    if as_json:
+        return print_json(reading.without_secrets(_everything(checkpoint, timeline)))
+    out = show.console()
+    print_checkpoint(out, checkpoint)
+    _print_timeline(out, timeline)
+
+
+def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
+    """What a person needs to know before touching it."""
+    out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint)))
+    facts = {
+        "interval": str(checkpoint.interval) if checkpoint.interval else "",
+        "covers": show.covers(checkpoint),
+        "rows": show.number(reading.rows(checkpoint)),
+        "decision": show.number(checkpoint.decision),
+        "owner": checkpoint.owner,
+        "earlier owners": ", ".join(dict.fromkeys(checkpoint.owners[:-1])),
+        "planned": f"{show.clock(checkpoint.planned_at)} UTC, {show.age(checkpoint.planned_at)} ago",
+        "transform": str(checkpoint.definition.get("transform", "")),
+        "last abort": checkpoint.reason or "",
+    }
+    for name, value in facts.items():
+        if value:
+            out.print(Text.assemble((f"  {name:<15}", "dim"), value))
+    _print_offsets(out, checkpoint)
+    _print_attempts(out, checkpoint)
+    _print_sinks(out, checkpoint)
+
+
+def _state(checkpoint: Checkpoint) -> Text:
+    text = show.state_text(checkpoint.state)
+    if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
+        text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
+    return text
+
+
+def _print_offsets(out: Console, checkpoint: Checkpoint) -> None:
+    table = show.table("topic", "partition", "from", "to", right=("partition", "from", "to"))
+    for range_ in checkpoint.ranges:
+        for partition, (start, end) in sorted(range_.partitions.items()):
+            table.add_row(range_.topic, str(partition), f"{start:,}", f"{end:,}")
+    _section(out, "Offsets (the last one not included)", table)
+
+
+def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:
+    table = show.table("attempt", "worker", "nonce", right=("attempt",))
+    for attempt, claim in sorted(checkpoint.claims.items()):
+        table.add_row(str(attempt), claim.worker, claim.nonce)
+    if checkpoint.claims:
+        _section(out, "Attempts", table)
+
+
+def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
+    for sink, handle in checkpoint.handles.items():
+        table = show.table("", "")
+        table.show_header = False
+        for key, value in reading.without_secrets(dict(handle)).items():
+            table.add_row(Text(key, "dim"), value if isinstance(value, str) else json.dumps(value))
+        _section(out, f"Sink '{sink}': {_outcome(checkpoint, sink)}", table)
+
+
+def _outcome(checkpoint: Checkpoint, sink: str) -> str:
+    if sink in checkpoint.published:
+        return f"published {_words(checkpoint.published[sink])}".strip()
+    if sink in checkpoint.given_up:
+        return f"given up {_words(checkpoint.given_up[sink])}"
+    return "waiting to be published" if checkpoint.decision else "staged"
+
+
+def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
+    table = show.table("at (UTC)", "event", "attempt", "", right=("attempt",))
+    for row in timeline:
+        words = [row["sink"] or "", _words(row["detail"])]
+        if row["owner"]:
+            words.append(f"by {show.owner(row['owner'])}")
+        table.add_row(
+            row["at"].replace("T", " ").rstrip("Z"), row["event"], str(row["attempt"]), " ".join(words).strip()
+        )
+    _section(out, "Timeline", table)
+
+
+def _section(out: Console, title: str, body: Any) -> None:
+    out.print(Text(f"\n{title}", "bold"))
+    out.print(Padding(body, (0, 0, 0, 2)))
+
+
+def _words(detail: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in detail.items() if value not in (None, False, ""))
+
+
+def _timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    rows = [row for row in state.history(checkpoint.pipeline, checkpoint.epoch) if row.epoch == checkpoint.epoch]
+    return [_entry(row) for row in rows]
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.STAGED)
+    return {
+        "at": reading.iso(row.at),
+        "event": row.event.value,
+        "attempt": row.attempt,
+        "owner": row.owner,
+        "sink": row.sink,
+        "decision": row.decision,
+        "detail": {} if shown_elsewhere else dict(row.body),
+    }
+
+
+def _everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
+    claims = sorted(checkpoint.claims.items())
+    return {
+        **reading.to_json(checkpoint),
+        "owners": list(checkpoint.owners),
+        "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "handles": dict(checkpoint.handles),
+        "published": dict(checkpoint.published),
+        "given_up": dict(checkpoint.given_up),
+        "definition": dict(checkpoint.definition),
+        "timeline": timeline,
+    }

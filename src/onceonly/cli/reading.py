@@ -1,0 +1,112 @@
+"""Reading the state table without making one, and checkpoints as JSON."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import InvalidPipeline
+from onceonly.offsets import has_data
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.state import StateTable
+
+KEYS = """\
+pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
+planned_at, updated_at, waiting, reason"""
+CREDENTIALS = re.compile(r"://[^/@\s]+@")
+
+
+def existing(settings: Settings) -> StateTable | None:
+    """The state table; None when there is none yet."""
+    from deltalake import DeltaTable
+
+    from onceonly.state import StateTable
+    from onceonly.statestore import check_atomic
+
+    check_atomic(settings.state)
+    return StateTable(settings.state) if DeltaTable.is_deltatable(settings.state) else None
+
+
+def required(settings: Settings) -> StateTable:
+    state = existing(settings)
+    if state is None:
+        raise InvalidPipeline(
+            f"there is no state table at {settings.state}.",
+            "It is made by the first run; ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for.",
+            "Run a pipeline: onceonly run dags/flights.py:flights",
+        )
+    return state
+
+
+def check_known(state: StateTable, pipeline: str) -> None:
+    names = state.pipelines()
+    if pipeline not in names:
+        raise InvalidPipeline(
+            f"the state table knows no pipeline '{pipeline}'.",
+            f"It knows: {', '.join(names)}." if names else "It knows none yet.",
+            "See what there is: onceonly status",
+        )
+
+
+def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
+    check_known(state, pipeline)
+    view = state.view(pipeline)
+    found = view.checkpoint(epoch)
+    if found is None:
+        raise InvalidPipeline(
+            f"{pipeline} has no epoch {epoch}.",
+            f"The last one planned is {view.head.epoch}.",
+            f"See what there is: onceonly status {pipeline}",
+        )
+    return found
+
+
+def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
+    """The last checkpoints and every unsettled one, newest first."""
+    from onceonly.checkpoint import fold
+
+    view = state.view(pipeline)
+    last = fold(state.history(pipeline, max(1, view.head.epoch - most + 1)))
+    found = {checkpoint.epoch: checkpoint for checkpoint in view.open} | last
+    return [found[epoch] for epoch in sorted(found, reverse=True)]
+
+
+def rows(checkpoint: Checkpoint) -> int | None:
+    return checkpoint.rows if has_data(checkpoint.ranges) else 0
+
+
+def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Keys: see KEYS; times are ISO-8601 in UTC."""
+    interval = checkpoint.interval
+    return {
+        "pipeline": checkpoint.pipeline,
+        "epoch": checkpoint.epoch,
+        "state": checkpoint.state.value,
+        "interval": {"start": iso(interval.start), "end": iso(interval.end)} if interval else None,
+        "ranges": [range_.to_json() for range_ in checkpoint.ranges],
+        "attempt": checkpoint.attempt,
+        "rows": rows(checkpoint),
+        "decision": checkpoint.decision,
+        "owner": checkpoint.owner,
+        "planned_at": iso(checkpoint.planned_at),
+        "updated_at": iso(checkpoint.updated_at),
+        "waiting": list(checkpoint.waiting) if not checkpoint.state.settled else [],
+        "reason": checkpoint.reason,
+    }
+
+
+def iso(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")
+
+
+def without_secrets(data: Any) -> Any:
+    """Handles hold no secret, but an address that a user gave may carry a password."""
+    if isinstance(data, dict):
+        return {key: without_secrets(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [without_secrets(value) for value in data]
+    return CREDENTIALS.sub("://…@", data) if isinstance(data, str) else data

@@ -1,0 +1,210 @@
+"""onceonly run: one checkpoint from plan to commit, without Airflow."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onceonly.checkpoint import Checkpoint, Event, Row, State
+from onceonly.cli import console as show
+from onceonly.cli import reading, target
+from onceonly.cli.app import HINT, explain, json_option, print_json
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.offsets import Interval
+from onceonly.pipeline import Pipeline
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.coordinator import Coordinator
+    from onceonly.wiring import LiveParts
+
+RECOVERY = {
+    State.PLANNED: "aborts it; the next run takes the same offsets",
+    State.ABORTING: "aborts it; the next run takes the same offsets",
+    State.STAGED: "publishes it",
+    State.COMMITTING: "finishes publishing it",
+}
+HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, commit.
+
+Without --interval a pipeline goes on where its last checkpoint ended; run it again until it says that there is no new
+data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing of it
+stays.
+
+\b
+--json prints one object: "result" (committed, no_new_data, empty_interval,
+already_committed, planned or staged), "seconds", "settled" (what earlier runs
+had left), and the keys of `onceonly status PIPELINE --json` for this checkpoint
+(with no new data: "pipeline" alone).
+"""
+
+
+@click.command(help=HELP, short_help="Run one checkpoint: plan, stage, commit.")
+@click.argument("file", metavar="FILE.py:NAME")
+@click.option("--interval", nargs=2, metavar="START END", help="ISO-8601, UTC when no zone is given; END is excluded.")
+@click.option("--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` goes on.")
+@json_option
+@click.pass_context
+def run(ctx: click.Context, file: str, interval: tuple[str, str] | None, until: str | None, as_json: bool) -> None:
+    steps = show.Steps(quiet=as_json)
+    settings = Settings.from_env()
+    started = time.monotonic()
+    span = _interval(interval)
+    with steps.step("check") as words:
+        pipeline = target.load(file, settings.project)
+        parts = _checked(pipeline, span, settings)
+        words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
+    running = _start(pipeline, parts, steps)
+    ctx.meta[HINT] = running.hint
+    result = {"result": running.go(span, until), **running.json()}
+    if as_json:
+        print_json({**result, "seconds": round(time.monotonic() - started, 3)})
+
+
+@dataclass
+class _Run:
+    pipeline: Pipeline
+    parts: LiveParts
+    owner: str
+    steps: show.Steps
+    settled: list[Checkpoint] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    through: Coordinator = field(init=False)
+
+    def notice(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Planning settles what earlier runs left: say so."""
+        if self.checkpoint is None and row.event in (Event.COMMITTED, Event.ABORTED):
+            self.settled.append(checkpoint)
+
+    def go(self, interval: Interval | None, until: str | None) -> str:
+        """Take the steps; returns the result's name."""
+        nothing_to_do = self.plan(interval)
+        if nothing_to_do or self.checkpoint is None:
+            return nothing_to_do
+        if until != "plan":
+            self.stage(self.checkpoint)
+        if until is None:
+            self.commit(self.checkpoint)
+            return "committed"
+        return self.stop(self.checkpoint)
+
+    def plan(self, interval: Interval | None) -> str:
+        """Pin what the run covers; the result's name when there is nothing to do."""
+        from onceonly.liveness import alive
+
+        with self.steps.step("plan") as words:
+            planned = self.through.plan(self.pipeline, self.owner, alive, interval)
+            self.checkpoint = planned.checkpoint
+            words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
+            result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
+            words.append(said)
+        return result
+
+    def stage(self, checkpoint: Checkpoint) -> None:
+        from onceonly import wiring
+
+        name, epoch = checkpoint.pipeline, checkpoint.epoch
+        try:
+            with self.steps.step("stage") as words:
+                done = self.checkpoint = wiring.stage(self.parts, self.through, name, epoch, self.owner)
+                words.append(f"{show.number(done.rows)} rows (attempt {done.attempt})")
+                words += [f"{sink}{show.files(handle)}" for sink, handle in done.handles.items()]
+        except NotCommitted as error:
+            self._abort(checkpoint, error)
+            raise
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        with self.steps.step("commit") as words:
+            done = self.checkpoint = self.through.commit(checkpoint.pipeline, checkpoint.epoch)
+            words.append(f"decision {done.decision}")
+            words += [_published(done, sink) for sink in done.published]
+
+    def stop(self, checkpoint: Checkpoint) -> str:
+        recovery = RECOVERY[checkpoint.state]
+        self.steps.say(f"Stopped as asked. `onceonly recover {checkpoint.pipeline}` {recovery}.", "dim")
+        return checkpoint.state.value
+
+    def json(self) -> dict[str, Any]:
+        left = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
+        known = reading.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
+        return {**known, "settled": left}
+
+    def hint(self) -> str:
+        """What is open of this run, and what recovery would make of it."""
+        mine = [cp for cp in self.through.state.view(self.pipeline.name).open if cp.owner == self.owner]
+        if not mine:
+            return "Nothing of this run is open."
+        cp = mine[-1]
+        return f"Epoch {cp.epoch} is {cp.state.value}: `onceonly recover {cp.pipeline}` {RECOVERY[cp.state]}."
+
+    def _abort(self, checkpoint: Checkpoint, error: NotCommitted) -> None:
+        """Leave nothing pending; should that fail as well, the first error is still the one to show."""
+        try:
+            with self.steps.step("abort") as words:
+                self.through.abort(checkpoint.pipeline, checkpoint.epoch, error.what, self.owner)
+                words.append(f"epoch {checkpoint.epoch}: nothing of it stays")
+        except Exception as failed:
+            why = explain(failed)["what"]
+            error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
+
+
+def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
+    from onceonly import liveness, wiring
+
+    running = _Run(pipeline, parts, liveness.this_process(), steps)
+    running.through = wiring.coordinator(parts, running.notice)
+    return running
+
+
+def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> LiveParts:
+    """Whatever can be refused is refused before the state table is touched."""
+    from onceonly import wiring
+    from onceonly.planning import Pins
+
+    parts = wiring.LiveParts(settings)
+    Pins(pipeline, parts.source(pipeline), interval)
+    wiring.check(pipeline, parts)
+    return parts
+
+
+def _interval(given: tuple[str, str] | None) -> Interval | None:
+    return Interval(_time(given[0]), _time(given[1])) if given else None
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidPipeline(
+            f"'{text}' is no time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
+        ) from error
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str]:
+    """(result, words): the result is empty when there is something to stage."""
+    if checkpoint is None:
+        return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
+    if checkpoint.state is not State.COMMITTED:
+        again = "" if fresh else " (planned before; the same offsets again)"
+        return "", f"epoch {checkpoint.epoch}{again}, {show.covers(checkpoint)}"
+    if fresh:
+        return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
+    rows = show.number(reading.rows(checkpoint))
+    done = f"already committed {show.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
+    return "already_committed", f"{done}: nothing to do"
+
+
+def _published(checkpoint: Checkpoint, sink: str) -> str:
+    uri = str(checkpoint.handles[sink].get("uri", ""))
+    detail = checkpoint.published[sink]
+    version = f" (version {detail['version']})" if "version" in detail else ""
+    already = " (was published already)" if detail.get("already") else ""
+    return f"{sink} → {show.place(uri)}{version}{already}"
+
+
+def _sinks(pipeline: Pipeline) -> str:
+    return "sink" if len(pipeline.sinks) == 1 else f"{len(pipeline.sinks)} sinks"

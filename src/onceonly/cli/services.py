@@ -1,0 +1,83 @@
+"""onceonly services: a broker and a Spark server on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from onceonly.cli import console as show
+from onceonly.cli.app import json_option, print_json
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.services import Services
+
+
+@click.group(short_help="A broker and a Spark server on this machine.")
+def services() -> None:
+    """A Kafka broker and a Spark Connect server on this machine, below ONCEONLY_HOME."""
+
+
+@services.command()
+@click.option("--spark", is_flag=True, help="Also a Spark Connect server: a stage then starts in about a second.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="The broker's port; 0: any free one.")
+@json_option
+def up(spark: bool, port: int | None, as_json: bool) -> None:
+    """Start what does not run, and wait until it serves.
+
+    --json prints {"kafka", "spark"}: addresses, null for what does not run.
+    """
+    steps = show.Steps(quiet=as_json)
+    with steps.step("start") as words:
+        endpoints = _services(port).up(spark)
+        words.append(f"Kafka at {endpoints.bootstrap}")
+        words += [f"Spark at {endpoints.spark_remote}"] if endpoints.spark_remote else []
+    if as_json:
+        return print_json({"kafka": endpoints.bootstrap, "spark": endpoints.spark_remote})
+    if endpoints.spark_remote:
+        steps.say(f"To use it: export SPARK_REMOTE={endpoints.spark_remote}", "dim")
+
+
+@services.command()
+@json_option
+def status(as_json: bool) -> None:
+    """What runs, and where.
+
+    --json prints {"services": [{"name", "state", "pid", "address", "folder"}]}; state: running, stopped or died.
+    """
+    found = [vars(each) | {"state": str(each.state), "folder": str(each.folder)} for each in _services().status()]
+    if as_json:
+        return print_json({"services": found})
+    table = show.table("service", "state", "pid", "address", "folder", right=("pid",))
+    for each in found:
+        table.add_row(each["name"], _state(each), str(each["pid"] or "-"), each["address"] or "-", each["folder"])
+    show.console().print(table)
+
+
+@services.command()
+@json_option
+def down(as_json: bool) -> None:
+    """Stop all; the data stays.
+
+    --json prints {"stopped": [names]}.
+    """
+    found = _services()
+    running = [each.name for each in found.status() if each.state == "running"]
+    steps = show.Steps(quiet=as_json)
+    with steps.step("stop") as words:
+        found.down()
+        words.append(", ".join(running) or "nothing was running")
+    if as_json:
+        print_json({"stopped": running})
+
+
+def _services(port: int | None = None) -> Services:
+    from onceonly.services import Services
+
+    return Services(Settings.from_env().home, port)
+
+
+def _state(each: dict[str, Any]) -> Text:
+    return Text(each["state"], {"running": "green", "died": "red"}.get(each["state"], ""))

@@ -1,0 +1,156 @@
+"""onceonly recover, abort, resolve: bring checkpoints to an end."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.cli import console as show
+from onceonly.cli import reading
+from onceonly.cli.app import explain, json_option, print_json
+from onceonly.cli.describe import print_checkpoint
+from onceonly.errors import exit_code
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.coordinator import Coordinator
+
+
+@click.command(short_help="Settle what ended owners left behind.")
+@click.argument("pipeline", required=False)
+@click.option("--force", is_flag=True, help="Treat every owner as ended; yours to know that none is at work.")
+@json_option
+@click.pass_context
+def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
+    """Settle what ended owners left behind, of one PIPELINE or of all.
+
+    What was decided is published; what was staged is decided and published; the rest is aborted. Checkpoints whose
+    owner is at work stay as they are (an owner on another machine counts as alive for an hour after its last step).
+
+    \b
+    --json prints {"recovered": [{"was", …}], "errors": [{"pipeline", "error",
+    "what", "why", "todo"}]}, each checkpoint with the keys of
+    `onceonly status PIPELINE --json`. The exit code is that of the first error.
+    """
+    settings = Settings.from_env()
+    state = reading.required(settings)
+    if pipeline:
+        reading.check_known(state, pipeline)
+    through = _coordinator(settings)
+    recovered: list[dict[str, Any]] = []
+    errors: list[tuple[str, Exception]] = []
+    for name in [pipeline] if pipeline else state.pipelines():
+        settled, error = _recover(through, name, force)
+        recovered += settled
+        errors += [(name, error)] if error else []
+    if as_json:
+        print_json({"recovered": recovered, "errors": [{"pipeline": name, **explain(e)} for name, e in errors]})
+    else:
+        _print(recovered, [error for _, error in errors])
+    if errors:
+        ctx.exit(exit_code(errors[0][1]))
+
+
+@click.command(short_help="Discard an undecided checkpoint.")
+@click.argument("pipeline")
+@click.argument("epoch", type=int)
+@click.option("--reason", required=True, help="Recorded, and shown by `onceonly describe`.")
+@json_option
+def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
+    """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
+
+    Its offsets stay pinned: the next run takes the same ones. --json prints the checkpoint as
+    `onceonly status PIPELINE --json` does.
+    """
+    settings = Settings.from_env()
+    was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
+    now = _coordinator(settings).abort(pipeline, epoch, reason)
+    if as_json:
+        return print_json(reading.to_json(now))
+    show.console().print(_change(reading.to_json(now) | {"was": was.value}))
+
+
+@click.command(short_help="Give up a sink that cannot be published to.")
+@click.argument("pipeline")
+@click.argument("epoch", type=int)
+@click.option("--give-up", "sink", metavar="SINK", required=True, help="The sink that shall never get these rows.")
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@json_option
+def resolve(pipeline: str, epoch: int, sink: str, reason: str, as_json: bool) -> None:
+    """Give up publishing a decided checkpoint to one sink that cannot take it any more.
+
+    For a target that was dropped or altered for good: its rows of this checkpoint are then missing there, and the
+    checkpoint can end. --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up".
+    """
+    settings = Settings.from_env()
+    found = reading.checkpoint(reading.required(settings), pipeline, epoch)
+    out = show.console()
+    if not as_json:
+        print_checkpoint(out, found)
+        out.print()
+    now = _coordinator(settings).give_up(pipeline, epoch, sink, getpass.getuser(), reason)
+    if as_json:
+        return print_json({**reading.to_json(now), "given_up": dict(now.given_up)})
+    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is given up, as {getpass.getuser()}: {reason}"))
+    out.print(_change(reading.to_json(now) | {"was": found.state.value}))
+
+
+def _coordinator(settings: Settings) -> Coordinator:
+    from onceonly import wiring
+
+    return wiring.coordinator(wiring.LiveParts(settings))
+
+
+def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
+    """What was unsettled, as it is now; the error is the first one, met after everything else was tried."""
+    from onceonly.liveness import alive, nobody
+
+    before = through.state.view(name).open
+    error: Exception | None = None
+    try:
+        through.recover(name, nobody if force else alive)
+    except Exception as caught:
+        error = caught
+    view = through.state.view(name)
+    return [_became(cp, view.checkpoint(cp.epoch) or cp) for cp in before], error
+
+
+def _became(was: Checkpoint, now: Checkpoint) -> dict[str, Any]:
+    return {"was": was.state.value, **reading.to_json(now)}
+
+
+def _print(recovered: list[dict[str, Any]], errors: list[Exception]) -> None:
+    out = show.console()
+    for each in recovered:
+        out.print(_change(each))
+    for error in errors:
+        said = explain(error)
+        show.error_console().print(show.lines_of(said["what"], said["why"], said["todo"]))
+    if not recovered and not errors:
+        out.print("Nothing to settle: every checkpoint is committed or aborted.")
+
+
+def _change(now: dict[str, Any]) -> Text:
+    """'flights epoch 7: staged → committed, 6,000 rows'."""
+    state = State(now["state"])
+    text = Text.assemble(("✓ " if state.settled else "• ", "green" if state.settled else "yellow"))
+    text.append(f"{now['pipeline']} epoch {now['epoch']}: {now['was']}")
+    if now["was"] != now["state"]:
+        text.append(" → ").append(show.state_text(state))
+    elif not state.settled:
+        text.append(_waits(state, now), "yellow")
+    if state is State.COMMITTED:
+        text.append(f", {show.number(now['rows'])} rows")
+    if state is State.ABORTED and now["reason"]:
+        text.append(f" ({now['reason']})", "dim")
+    return text
+
+
+def _waits(state: State, now: dict[str, Any]) -> str:
+    if state is State.COMMITTING:
+        return f" still, waiting for {', '.join(now['waiting'])}"
+    return f" still: its owner ({show.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"

@@ -1,0 +1,100 @@
+"""onceonly state: what to do with a state table that was moved or copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onceonly.checkpoint import NAME
+from onceonly.cli import console as show
+from onceonly.errors import InvalidPipeline
+from onceonly.settings import Settings
+
+
+@click.group()
+def state() -> None:
+    """Move or copy the state table (of ONCEONLY_STATE)."""
+
+
+@state.command()
+def relocate() -> None:
+    """Accept that the state table was moved here: the original is gone.
+
+    Never for a copy whose original is still in use: the two would take each other's output for their own.
+    """
+    from onceonly import statestore
+
+    uri = Settings.from_env().state
+    if _is_original(_copy(uri), uri):
+        return show.console().print(f"{uri} is where it was made: nothing to do.", markup=False)
+    statestore.relocate(uri)
+    show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
+
+
+@state.command()
+def fork() -> None:
+    """Make a copy of the state table a second one, with an identity of its own.
+
+    Its pipelines go on from the copied offsets: give them other sinks, or the rows that follow arrive twice.
+    """
+    from onceonly import statestore
+
+    uri = Settings.from_env().state
+    table = _copy(uri)
+    if _is_original(table, uri):
+        raise InvalidPipeline(
+            f"{uri} is the state table itself, not a copy.",
+            "With a new identity it would no longer know what it has published.",
+            "Copy the folder, point ONCEONLY_STATE to the copy, and fork that. Nothing was written.",
+        )
+    _refuse_open(table, uri)
+    statestore.fork(uri)
+    show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+
+
+def _copy(uri: str) -> Any:
+    """The table as it lies there: opening it as the state table would be refused."""
+    from deltalake import DeltaTable
+
+    from onceonly.statestore import ID
+
+    table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+    if table is None or ID not in table.metadata().configuration:
+        raise InvalidPipeline(
+            f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the moved or copied folder."
+        )
+    return table
+
+
+def _is_original(table: Any, uri: str) -> bool:
+    from onceonly.statestore import PLACE, place
+
+    return bool(table.metadata().configuration[PLACE] == place(uri))
+
+
+def _refuse_open(table: Any, uri: str) -> None:
+    """Both tables would settle what is open, and both publish it."""
+    unsettled = {name: epochs for name in _pipelines(table) if (epochs := _open(table, name))}
+    if unsettled:
+        listed = "; ".join(f"{name} epoch {', '.join(map(str, epochs))}" for name, epochs in unsettled.items())
+        raise InvalidPipeline(
+            f"{uri} cannot be forked: it holds unsettled checkpoints.",
+            f"{listed}. The original will settle them; a fork would do so a second time.",
+            "Settle them in the original (onceonly recover), then copy it again. Nothing was written.",
+        )
+
+
+def _pipelines(table: Any) -> list[str]:
+    return sorted(part["pipeline"] for part in table.partitions() if NAME.fullmatch(part["pipeline"]))
+
+
+def _open(table: Any, pipeline: str) -> list[int]:
+    """Unsettled epochs, as the pipeline's last row has them."""
+    import pyarrow.compute as pc
+
+    from onceonly import staterow
+
+    last = (pc.field("pipeline") == pipeline) & (pc.field("seq") == table.transaction_version(pipeline))
+    rows = staterow.from_arrow(table.to_pyarrow_dataset().to_table(filter=last, columns=staterow.SCHEMA.names))
+    return sorted(epoch for row in rows for epoch in staterow.Head.from_json(row.head).open)

@@ -1,0 +1,103 @@
+"""onceonly status: what every pipeline, or one pipeline, has done lately."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.cli import console as show
+from onceonly.cli import reading
+from onceonly.cli.app import json_option, print_json
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.state import StateTable
+
+RECENT = 20
+HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
+
+\b
+--json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
+"committed_at", "rows", "unsettled"}}]}}, and for one pipeline
+{{"state_table", "pipeline", "checkpoints": […]}}, each with
+{reading.KEYS}.
+"""
+
+
+@click.command(help=HELP, short_help="What the pipelines have done lately.")
+@click.argument("pipeline", required=False)
+@click.option("--last", default=RECENT, show_default=True, type=click.IntRange(1), help="How many checkpoints.")
+@json_option
+def status(pipeline: str | None, last: int, as_json: bool) -> None:
+    settings = Settings.from_env()
+    state = reading.existing(settings)
+    if pipeline:
+        state = state or reading.required(settings)
+        reading.check_known(state, pipeline)
+        _one(state, pipeline, reading.recent(state, pipeline, last), as_json)
+    else:
+        _all(settings.state, [_summary(state, name) for name in state.pipelines()] if state else [], as_json)
+
+
+def _summary(state: StateTable, pipeline: str) -> dict[str, Any]:
+    checkpoints = reading.recent(state, pipeline, RECENT)
+    latest = checkpoints[0]
+    committed = next((cp for cp in checkpoints if cp.state is State.COMMITTED), None)
+    unsettled = sorted(cp.epoch for cp in checkpoints if not cp.state.settled)
+    return {
+        "pipeline": pipeline,
+        "epoch": latest.epoch,
+        "state": latest.state.value,
+        "committed_at": committed.updated_at if committed else None,
+        "rows": reading.rows(latest),
+        "unsettled": unsettled,
+    }
+
+
+def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        stamped = [{**each, "committed_at": _iso(each["committed_at"])} for each in found]
+        return print_json({"state_table": uri, "pipelines": stamped})
+    out = show.console()
+    if not found:
+        out.print(f"Nothing has run yet: there is no checkpoint in {show.place(uri)}.", markup=False)
+        return out.print("Start with: onceonly run dags/flights.py:flights", style="dim", markup=False)
+    table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch", "rows"))
+    for each in found:
+        committed = f"{show.age(each['committed_at'])} ago" if each["committed_at"] else "never"
+        open_ = ", ".join(map(str, each["unsettled"]))
+        state = show.state_text(State(each["state"]))
+        table.add_row(
+            each["pipeline"], str(each["epoch"]), state, committed, show.number(each["rows"]), Text(open_, "yellow")
+        )
+    out.print(table)
+    if any(each["unsettled"] for each in found):
+        out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
+
+
+def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+    if as_json:
+        listed = [reading.to_json(checkpoint) for checkpoint in checkpoints]
+        return print_json({"state_table": state.uri, "pipeline": pipeline, "checkpoints": listed})
+    table = show.table(
+        "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt", "rows")
+    )
+    for cp in checkpoints:
+        table.add_row(
+            str(cp.epoch),
+            show.state_text(cp.state),
+            str(cp.interval) if cp.interval else show.covers(cp),
+            str(cp.attempt or "-"),
+            show.number(reading.rows(cp)),
+            show.number(cp.decision),
+            show.age(cp.updated_at),
+            show.owner(cp.owner),
+        )
+    show.console().print(table)
+
+
+def _iso(time: Any) -> str | None:
+    return reading.iso(time) if time else None

@@ -1,0 +1,71 @@
+"""FILE.py:NAME on the command line: the pipeline object in a DAG file (or any other)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+
+from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.pipeline import Pipeline
+
+USE = "Use FILE.py:NAME, such as dags/flights.py:flights. Nothing was written."
+
+
+def load(target: str, project: Path) -> Pipeline:
+    """The pipeline that `target` names; without a name, the only one in the file.
+
+    Raises:
+        InvalidPipeline: no such file, it does not import, or holds no such pipeline.
+    """
+    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    path = _find(file, project)
+    found = {key: value for key, value in vars(_module(path, project)).items() if isinstance(value, Pipeline)}
+    if name in found:
+        return found[name]
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    wanted = f"pipeline '{name}'" if name else "one pipeline"
+    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.pipeline.Pipeline."
+    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, USE)
+
+
+def _find(file: str, project: Path) -> Path:
+    for path in (Path(file).absolute(), project / file):
+        if path.is_file():
+            return path
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", USE)
+
+
+def _module(path: Path, project: Path) -> ModuleType:
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+    name = f"onceonly_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidPipeline(f"{path} is not a Python file.", todo=USE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _explained(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OnceonlyError:
+        raise  # a definition that was refused says why
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise InvalidPipeline(
+            f"{path} cannot be loaded.",
+            f"{type(error).__name__}: {error}{where}",
+            "Mend the file; it is run from the project's folder (ONCEONLY_PROJECT). Nothing was written.",
+        ) from error
