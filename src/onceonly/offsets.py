@@ -100,10 +100,10 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
     """
     same_topic(range_.topic_id, log, "this range")
     for partition, (start, end) in sorted(range_.partitions.items()):
-        if partition not in log.partitions:
-            raise _vanished(log, partition)
-        if end <= start:
+        if end == start:
             continue
+        if partition not in log.partitions:  # its end counts as 0: the range may be backwards
+            raise _vanished(log, partition)
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
