@@ -27,10 +27,10 @@ SINKS = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
 
 
 class World:
-    """One pipeline with its topic, its outputs and its state table; every call is a process of its own."""
+    """One pipeline with its topic, its outputs and its state table; every call remembers nothing of the one before."""
 
     def __init__(self, folder, **changes) -> None:
-        self.uri = str(folder / "state")
+        self.state = StateTable(str(folder / "state"))
         self.parts = FakeParts(folder)
         defaults = {"name": "flights", "source": KafkaSource("flights"), "transform": "jobs.flights:clean"}
         self.pipeline = Pipeline(**{**defaults, "sinks": SINKS, **changes})
@@ -39,7 +39,7 @@ class World:
 
     @property
     def coordinator(self) -> Coordinator:
-        return Coordinator(StateTable(self.uri), self.parts)
+        return Coordinator(self.state, self.parts)
 
     @property
     def source(self) -> FakeSource:
@@ -87,10 +87,10 @@ class World:
             self.stage(number)
 
     def now(self, epoch: int = 1) -> Checkpoint:
-        return StateTable(self.uri).view("flights").checkpoint(epoch)
+        return self.state.view("flights").checkpoint(epoch)
 
     def events(self) -> list[str]:
-        return [row.event.value for row in StateTable(self.uri).history("flights")]
+        return [row.event.value for row in self.state.history("flights")]
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def values(sink: FakeSink) -> list[int]:
 
 
 def leftovers(world: World) -> list[str]:
-    state_id = StateTable(world.uri).id
-    return [txn.name for sink in (world.lake, world.files) for txn in sink.leftovers(f"{state_id}-flights-{sink.name}")]
+    prefix = f"{world.state.id}-flights"
+    return [txn.name for sink in (world.lake, world.files) for txn in sink.leftovers(f"{prefix}-{sink.name}")]
 
 
 def meanwhile(monkeypatch, event: Event, act: Callable[[], object], after: bool = False) -> None:
@@ -816,7 +816,7 @@ def test_every_error_that_stops_a_checkpoint_names_a_command(hourly):
 
 def test_each_transition_is_told_once(world):
     told = []
-    watched = Coordinator(StateTable(world.uri), world.parts, lambda checkpoint, row: told.append(row.event.value))
+    watched = Coordinator(world.state, world.parts, lambda checkpoint, row: told.append(row.event.value))
     watched.plan(world.pipeline, "run-1", world.alive)
     watched.stage("flights", 1, world.parts.produce)
     watched.commit("flights", 1)

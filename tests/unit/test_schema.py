@@ -1,0 +1,97 @@
+"""The state table's rows, read by another library, keep the contract in schemas/state-row.v1.json."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from jsonschema import Draft202012Validator, ValidationError
+
+from onceonly import staterow
+from onceonly.checkpoint import FORMAT, Event
+from onceonly.coordinator import Coordinator
+from onceonly.errors import CannotPublish
+from onceonly.fakes import FakeParts
+from onceonly.liveness import nobody
+from onceonly.offsets import Interval
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.state import StateTable
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+FLIGHTS = Pipeline(
+    name="flights",
+    source=KafkaSource("flights"),
+    transform="jobs.flights:clean",
+    sinks=[DeltaSink("lake", "lake"), DeltaSink("files", "files", ["day"])],
+    mode="interval",
+)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> list[dict[str, Any]]:
+    """Every event that there is, as written by a coordinator."""
+    folder = tmp_path_factory.mktemp("schema")
+    parts, state = FakeParts(folder), StateTable(str(folder / "state"))
+    coordinator, source = Coordinator(state, parts), parts.source(FLIGHTS)
+    source.append(0, (NOON, "a"), None, (NOON + 2 * HOUR, "b"))
+
+    coordinator.plan(FLIGHTS, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.stage("flights", 1, parts.produce)
+    coordinator.abort("flights", 1, "the gate failed")
+    coordinator.plan(FLIGHTS, "run-2", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.stage("flights", 1, parts.produce)
+    parts.sink(FLIGHTS, "lake").fail("commit", "refused", "refused")
+    with pytest.raises(CannotPublish):
+        coordinator.commit("flights", 1)
+    coordinator.give_up("flights", 1, "lake", "ann", "the table was dropped")
+    coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
+    return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
+
+
+def decoded(record: dict[str, Any]) -> dict[str, Any]:
+    texts = {name: json.loads(record[name]) for name in ("head", "body")}
+    return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in {**record, **texts}.items()}
+
+
+def test_the_schema_is_one():
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_every_row_of_every_event_keeps_the_contract(rows):
+    assert {row["event"] for row in rows} == {event.value for event in Event}
+    validator = Draft202012Validator(SCHEMA)
+    for row in rows:
+        validator.validate(row)
+
+
+def test_the_contract_and_the_table_have_the_same_columns(rows):
+    assert SCHEMA["required"] == staterow.SCHEMA.names
+    assert set(SCHEMA["properties"]) == set(staterow.SCHEMA.names)
+    assert SCHEMA["properties"]["event"]["enum"] == [event.value for event in Event]
+
+
+@pytest.mark.parametrize(
+    ("event", "broken"),
+    [
+        ("planned", {"body": {}}),
+        ("planned", {"owner": None}),
+        ("empty", {"interval_end": None}),
+        ("claimed", {"body": {"nonce": "a-b", "state_id": "0" * 32, "worker": "x"}}),
+        ("staged", {"body": {"handles": {}}}),
+        ("committing", {"decision": None}),
+        ("published", {"sink": None}),
+        ("given_up", {"body": {"who": "ann", "reason": ""}}),
+        ("committed", {"body": {"note": "x"}}),
+        ("aborting", {"sink": "lake"}),
+        ("aborted", {"extra": 1}),
+        ("aborted", {"format": 2}),
+    ],
+)
+def test_a_row_that_breaks_the_contract_is_told(rows, event, broken):
+    row = next(row for row in rows if row["event"] == event)
+    with pytest.raises(ValidationError):
+        Draft202012Validator(SCHEMA).validate({**row, **broken})
