@@ -26,6 +26,13 @@ def airflow_run(dag_id: str, run_id: str) -> str:
     return f"airflow:{dag_id}:{run_id}"
 
 
+def parse_airflow_run(owner: str) -> tuple[str, str] | None:
+    """(DAG id, run id) of an owner that is a DAG run."""
+    kind, _, rest = owner.partition(":")
+    dag_id, _, run_id = rest.partition(":")
+    return (dag_id, run_id) if kind == "airflow" else None
+
+
 def alive(checkpoint: Checkpoint) -> bool:
     """Exact for a process of this machine; anyone else has a lease."""
     kind, _, rest = checkpoint.owner.partition(":")

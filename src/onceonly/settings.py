@@ -4,7 +4,7 @@ ONCEONLY_HOME             the embedded default keeps everything here: state tabl
 ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
 ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
-ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without one, Spark's own configuration counts
+ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without it, Spark's own settings count
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
 SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
 """
@@ -55,7 +55,8 @@ class Settings:
         if not found:
             raise InvalidPipeline(
                 "no Kafka broker is known.",
-                f"The pipeline names none, ONCEONLY_KAFKA_BOOTSTRAP is not set and no embedded one runs in {self.home}.",
+                "The pipeline names none, ONCEONLY_KAFKA_BOOTSTRAP is not set and no embedded one runs in "
+                f"{self.home}.",
                 "Set one of them, or: onceonly services up. Nothing was written.",
             )
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from onceonly import transforms
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint import Checkpoint, Row
 from onceonly.coordinator import Coordinator, Notify
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline import Pipeline
@@ -38,11 +38,21 @@ class LiveParts:
         return session(self.settings)
 
 
-def coordinator(parts: LiveParts, notify: Notify | None = None) -> Coordinator:
-    """A coordinator on the state table and services that the settings name."""
+def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
+    """A coordinator on the state table and services that the settings name.
+
+    Args:
+        log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
+    """
     settings = parts.settings
-    if notify is None and settings.notify:
-        notify = transforms.load(settings.notify, settings.project)
+    hooks: list[Callable[..., None]] = [log] if log else []
+    if settings.notify:
+        hooks.append(transforms.load(settings.notify, settings.project))
+
+    def notify(checkpoint: Checkpoint, row: Row) -> None:
+        for hook in hooks:
+            hook(checkpoint, row)
+
     return Coordinator(StateTable(settings.state), parts, notify)
 
 

@@ -126,8 +126,8 @@ class DeltaWriter:
         if gone or len(adds) != handle["files"]:
             raise CannotPublish(
                 f"sink '{self.name}': staged files are gone from {self.uri}.",
-                f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM takes "
-                "what was not published within its retention.",
+                f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM "
+                "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
             )
         if handle["publish"] == "spark" or deltalog.fingerprint(target) != handle["fingerprint"]:

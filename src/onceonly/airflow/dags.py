@@ -1,0 +1,67 @@
+"""The two DAG factories: `checkpoint_dag` for a pipeline, `recovery_dag` for all of them.
+
+    plan ──▶ stage ──▶ commit          commit is retried, and never leads to abort
+               └─(failed)──▶ abort
+
+The shape alone excludes nothing (Airflow runs tasks twice, kills them late, skips abort on "mark failed"): the state
+table does.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule
+
+from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline import Pipeline
+
+# Busy, a broker that restarts, a table under load: worth waiting for. Invalid input fails at once, whatever this says.
+PATIENT: dict[str, Any] = {
+    "retries": 12,
+    "retry_delay": timedelta(seconds=5),
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=5),
+}
+STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
+
+
+def checkpoint_dag(
+    pipeline: Pipeline, *, schedule: Any, dag_id: str | None = None, spark_conn_id: str = "spark", **dag_arguments: Any
+) -> DAG:
+    """The DAG of a pipeline: each run is one checkpoint.
+
+    Args:
+        schedule: as for any DAG; a cron string of an interval pipeline means its data intervals.
+        spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
+        dag_arguments: passed on to `airflow.sdk.DAG`.
+    """
+    at_once = 1 if pipeline.mode == "chained" else 4
+    defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
+    with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, **PATIENT)
+        stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
+        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, **PATIENT)
+        abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
+        plan >> stage >> commit
+        stage >> abort
+    return dag
+
+
+def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * * *", **dag_arguments: Any) -> DAG:
+    """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest."""
+    defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
+    with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
+        RecoverOperator(task_id="recover")
+    return dag
+
+
+def _timetable(pipeline: Pipeline, schedule: Any) -> Any:
+    """A cron string is a zero-width interval in Airflow 3; an interval pipeline needs the width."""
+    if pipeline.mode == "chained" or not isinstance(schedule, str):
+        return schedule
+    if schedule == "@once":
+        raise InvalidPipeline(f"{pipeline.name}: '@once' has no data interval.", todo="Use a cron string or timetable.")
+    return CronDataIntervalTimetable(schedule, timezone="UTC")

@@ -1,0 +1,197 @@
+"""One operator per step. Each is a thin call of the coordinator; heavy imports happen in `execute` only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from onceonly.checkpoint import Checkpoint, Row, State
+from onceonly.errors import Fenced, InvalidPipeline
+from onceonly.offsets import Interval
+from onceonly.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from onceonly.coordinator import Alive, Coordinator
+    from onceonly.wiring import LiveParts
+
+PLAN_TASK = "plan"
+
+
+class OnceonlyOperator(BaseOperator):
+    """Shared by all: the coordinator, the run's owner key, and how errors become task outcomes."""
+
+    def parts(self) -> LiveParts:
+        from onceonly.wiring import LiveParts
+
+        return LiveParts()
+
+    def coordinator(self) -> Coordinator:
+        from onceonly.wiring import coordinator
+
+        return coordinator(self.parts(), log=self._log_transition)
+
+    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        sink = f" {row.sink}" if row.sink else ""
+        self.log.info("%s epoch %s: %s%s", checkpoint.pipeline, checkpoint.epoch, row.event.value, sink)
+
+
+class CheckpointOperator(OnceonlyOperator):
+    """A step of the checkpoint that this run planned.
+
+    Args:
+        pipeline: its name.
+        epoch: which checkpoint; by default the one that the run's plan task returned.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "epoch")
+
+    def __init__(self, *, pipeline: str, epoch: int | str | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.pipeline, self.epoch = pipeline, epoch
+
+    def find_epoch(self, context: Any) -> int:
+        epoch = self.epoch if self.epoch is not None else context["ti"].xcom_pull(task_ids=PLAN_TASK)
+        if epoch is None:
+            raise AirflowFailException(
+                f"{self.pipeline}: no epoch to work on.\nThe task '{PLAN_TASK}' of this run returned none.\n"
+                f"Clear '{PLAN_TASK}' and what follows, or pass epoch=…."
+            )
+        return int(epoch)
+
+
+class PlanOperator(OnceonlyOperator):
+    """Settles what earlier checkpoints left, pins the next one, and returns its epoch; skips when there is no data."""
+
+    def __init__(self, *, pipeline: Pipeline, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.pipeline = pipeline
+
+    def execute(self, context: Any) -> int:
+        interval = _interval(context) if self.pipeline.mode == "interval" else None
+        with task_outcome():
+            planned = self.coordinator().plan(self.pipeline, owner_of(context), alive_in(context), interval)
+        checkpoint = planned.checkpoint
+        if checkpoint is None:
+            raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
+        if checkpoint.state is State.COMMITTED:
+            raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_settled(checkpoint)}")
+        for range_ in checkpoint.ranges:
+            self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
+        return checkpoint.epoch
+
+
+class StageOperator(CheckpointOperator):
+    """Runs the stage job on Spark: spark-submit, or in this process through Spark Connect.
+
+    Args:
+        spark_conn_id: connection whose host is a Spark master or an `sc://` address; extra `conf` adds Spark settings.
+    """
+
+    def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.spark_conn_id = spark_conn_id
+
+    def execute(self, context: Any) -> None:
+        from onceonly.airflow import submit
+
+        epoch, owner = self.find_epoch(context), owner_of(context)
+        with task_outcome():
+            target = submit.target(self.spark_conn_id)
+            if target.remote:
+                submit.through_connect(target, self._log_transition, self.pipeline, epoch, owner)
+            else:
+                submit.through_spark_submit(target, self.log, self.pipeline, epoch, owner)
+
+
+class CommitOperator(CheckpointOperator):
+    """Takes the decision and publishes; safe to run any number of times."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        with task_outcome():
+            done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
+        return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
+
+
+class AbortOperator(CheckpointOperator):
+    """Discards what the run staged; does nothing when another process has settled or taken over the checkpoint."""
+
+    def execute(self, context: Any) -> None:
+        try:
+            self.coordinator().abort(
+                self.pipeline, self.find_epoch(context), "its stage failed in Airflow", owner_of(context)
+            )
+        except Fenced as fenced:
+            raise AirflowSkipException(str(fenced)) from fenced
+
+
+class RecoverOperator(OnceonlyOperator):
+    """Settles all pipelines of the state table; the first error fails the task after everything was tried."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        through, settled, errors = self.coordinator(), {}, []
+        for name in through.state.pipelines():
+            try:
+                done = through.recover(name, alive_in(context))
+                settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
+            except Exception as error:
+                self.log.error("%s", error)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return {name: epochs for name, epochs in settled.items() if epochs}
+
+
+def owner_of(context: Any) -> str:
+    from onceonly.liveness import airflow_run
+
+    return airflow_run(context["ti"].dag_id, context["run_id"])
+
+
+def alive_in(context: Any) -> Alive:
+    """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    from onceonly.liveness import alive, parse_airflow_run
+
+    def in_airflow(checkpoint: Checkpoint) -> bool:
+        run = parse_airflow_run(checkpoint.owner)
+        if run is None:
+            return alive(checkpoint)
+        try:
+            return context["ti"].get_dagrun_state(*run) in ("queued", "running")
+        except AirflowRuntimeError as error:
+            if "NOT_FOUND" in str(error).upper():  # the run was deleted
+                return False
+            raise
+
+    return in_airflow
+
+
+@contextmanager
+def task_outcome() -> Iterator[None]:
+    """Invalid input is not retried: nothing but a person can change it."""
+    try:
+        yield
+    except InvalidPipeline as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _interval(context: Any) -> Interval:
+    start, end = context.get("data_interval_start"), context.get("data_interval_end")
+    if start is None or end is None or end <= start:
+        raise AirflowFailException(
+            f"this run has no data interval (start {start}, end {end}).\n"
+            "A pipeline in interval mode takes its window from it; a cron string means a zero-width interval in "
+            "Airflow 3.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
+        )
+    return Interval(start, end)
+
+
+def _settled(checkpoint: Checkpoint) -> str:
+    if not checkpoint.decision:
+        return f"the interval {checkpoint.interval} holds no records"
+    return f"already committed (by {checkpoint.owner}), nothing to do"

@@ -1,0 +1,127 @@
+"""How the stage job reaches Spark: spark-submit in a process group of its own, or Spark Connect from this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.settings import Settings
+from onceonly.sparkconf import conf
+from onceonly.wiring import LiveParts, coordinator, stage
+
+PR_SET_PDEATHSIG = 1
+TAIL = 12  # lines of the job's output that go into an error
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where Spark is: a master for spark-submit, or a Connect address."""
+
+    master: str = "local[*]"
+    remote: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def target(conn_id: str) -> Target:
+    """The Spark connection.
+
+    Raises:
+        InvalidPipeline: there is no such connection.
+    """
+    try:
+        connection: Any = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' does not exist.",
+            "The stage task reaches Spark through it.",
+            f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, sc://…). "
+            "Nothing was written.",
+        ) from error
+    host = connection.host or "local[*]"
+    address = f"{host}:{connection.port}" if connection.port else host
+    extra = {key: str(value) for key, value in connection.extra_dejson.get("conf", {}).items()}
+    return Target(remote=address, conf=extra) if address.startswith("sc://") else Target(address, conf=extra)
+
+
+def through_connect(spark: Target, log: Callable[[Any, Any], None], name: str, epoch: int, owner: str) -> None:
+    """Stage from this process on the Connect server."""
+    parts = LiveParts(replace(Settings.from_env(), spark_remote=spark.remote))
+    stage(parts, coordinator(parts, log=log), name, epoch, owner)
+
+
+def through_spark_submit(spark: Target, log: Any, name: str, epoch: int, owner: str) -> None:
+    """Run jobs/stage.py by spark-submit and wait for it.
+
+    Raises:
+        InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
+    """
+    settings = Settings.from_env()
+    tail: list[str] = []
+    with _job(_command(spark, settings, [name, str(epoch), owner]), settings) as job:
+        for line in job.stdout or ():
+            log.info("%s", line.rstrip())
+            tail = [*tail, line.rstrip()][-TAIL:]
+        code = job.wait()
+    if code:
+        raise _error(code, [line.removeprefix("ONCEONLY: ") for line in tail])
+
+
+@contextmanager
+def _job(command: list[str], settings: Settings) -> Iterator[subprocess.Popen[str]]:
+    """The job's process group, which does not outlive this block, nor (on Linux) this process."""
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
+    job = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        yield job
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[str]:
+    package = find_spec("pyspark")
+    if package is None or not package.submodule_search_locations:
+        raise InvalidPipeline("pyspark is not installed here.", todo="pip install 'onceonly[spark]'")
+    submit = Path(package.submodule_search_locations[0]) / "bin" / "spark-submit"
+    settings_ = conf(settings) | spark.conf
+    pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
+    return [str(submit), "--master", spark.master, *pairs, str(settings.project / "jobs" / "stage.py"), *arguments]
+
+
+def _error(code: int, tail: list[str]) -> Exception:
+    kind = {1: NotCommitted, 2: InvalidPipeline}.get(code, OutcomeUnknown)
+    if code < 0:
+        return NotCommitted(
+            f"the stage job was killed by signal {-code}.",
+            "Nothing is published by staging.",
+            "The next attempt, or recovery, removes what it left.",
+        )
+    return kind("the stage job failed.", "\n".join(tail))

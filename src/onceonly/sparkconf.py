@@ -1,0 +1,20 @@
+"""What every Spark session of ours needs, wherever it runs; no import of Spark itself."""
+
+from __future__ import annotations
+
+from onceonly.settings import Settings
+
+CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have tiny logs; the default is 50 tasks each
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def conf(settings: Settings) -> dict[str, str]:
+    """For a session that Onceonly starts itself, in this process or by spark-submit."""
+    jars = settings.spark_jars()
+    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    place = {"spark.sql.warehouse.dir": str(settings.home / "warehouse")}
+    return CONF | quiet | place | ({"spark.jars": ",".join(jars)} if jars else {})
