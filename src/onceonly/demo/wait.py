@@ -1,0 +1,24 @@
+"""Waiting for a condition, with a limit and words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from onceonly.errors import NotCommitted
+
+T = TypeVar("T")
+
+
+def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: Callable[[], None] | None = None) -> T:
+    """What `ready` returns once it is neither None nor False; `meanwhile` may raise to end the wait."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = ready()
+        if found:
+            return found
+        if meanwhile:
+            meanwhile()
+        time.sleep(0.2)
+    raise NotCommitted(f"gave up waiting until {what}.", f"It took more than {seconds:.0f} s.")
