@@ -427,6 +427,23 @@ def test_a_process_that_was_overtaken_while_it_wrote_removes_its_own_output_only
     assert values(world.lake) == [0, 1, 2, 3, 4]
 
 
+def test_a_zombie_that_finishes_while_the_next_attempt_is_at_work_is_fenced(world):
+    world.plan()
+
+    def killed(checkpoint: Checkpoint) -> dict:
+        raise KeyboardInterrupt
+
+    def slow(checkpoint: Checkpoint) -> dict:
+        if checkpoint.attempt == 1:
+            with pytest.raises(KeyboardInterrupt):
+                world.coordinator.stage("flights", 1, killed)
+        return world.parts.produce(checkpoint)
+
+    with pytest.raises(Fenced, match="attempt 2 is current and this was attempt 1"):
+        world.coordinator.stage("flights", 1, slow)
+    assert (world.now().state, world.now().attempt, leftovers(world)) == (State.PLANNED, 2, [])
+
+
 def test_a_zombie_that_finishes_writing_after_the_commit_changes_nothing(world):
     world.plan()
 
