@@ -96,8 +96,9 @@ def create_staged(target: DeltaTable, folder: str, plain: bool) -> str:
     ]
     files = file_system(target.table_uri)
     files.create_dir(f"{folder}/_delta_log", recursive=True)
-    with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json") as out:
-        out.write("\n".join(json.dumps(action) for action in actions).encode())
+    log = "\n".join(json.dumps(action) for action in actions).encode()
+    with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json", buffer_size=len(log) + 1) as out:
+        out.write(log)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
     return target.table_uri.rstrip("/") + "/" + folder
 
 
