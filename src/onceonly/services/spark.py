@@ -19,7 +19,7 @@ class SparkConnect(Service):
     name = "spark"
     port_variable = "ONCEONLY_SPARK_PORT"
     default_port = 15002
-    seconds_to_start = 120.0
+    seconds_to_start = 240.0
 
     def command(self, port: int) -> Sequence[str]:
         """The server in the foreground, by spark-class: the scripts in sbin would lose sight of it."""
