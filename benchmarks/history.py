@@ -1,0 +1,87 @@
+"""Plan + commit with 20,000 checkpoints of history against 10, on the real state table with fake sink and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from benchmarks.ratio import Ratio, alternate
+from onceonly import staterow, statestore
+from onceonly.checkpoint import Checkpoint, Event, Row, first
+from onceonly.coordinator import Coordinator
+from onceonly.fakes import FakeParts
+from onceonly.offsets import Interval, TopicRange
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.state import StateTable
+from onceonly.staterow import Head
+
+HOUR = timedelta(hours=1)
+START = datetime(2000, 1, 1, tzinfo=UTC)
+CHUNK = 2_000  # checkpoints in one generated file, about what tidying leaves
+
+
+def history(folder: Path, mode: str, epochs: int = 20_000, rounds: int = 15) -> Ratio:
+    """One more checkpoint on a long history, and on a short one."""
+    long, short = (_steps(folder / f"{mode}-{held}", mode, held) for held in (epochs, 10))
+    name = f"plan + commit, {mode} mode: {epochs:,} checkpoints of history against 10"
+    return alternate(name, lambda: next(long), lambda: next(short), 1.5, rounds, warm=3)
+
+
+def _steps(folder: Path, mode: str, held: int) -> Iterator[None]:
+    """Each step plans, stages (a fake: next to nothing) and commits one checkpoint."""
+    folder.mkdir(parents=True)
+    parts = FakeParts(folder)
+    pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=[DeltaSink("s", path="s")], mode=mode)
+    source = parts.source(pipeline)
+    source.append(0, *[(START, "past")])
+    state = StateTable(str(folder / "state"))
+    _generate(state, pipeline, source.log().topic_id, held)
+    through = Coordinator(state, parts)
+    for number in count(held):
+        start = START + number * HOUR
+        source.append(0, (start, "row"))
+        interval = Interval(start, start + HOUR) if mode == "interval" else None
+        planned = through.plan(pipeline, f"owner-{number}", lambda checkpoint: True, interval)
+        assert planned.checkpoint is not None
+        through.stage("p", planned.checkpoint.epoch, lambda checkpoint: {"s": ["row"]})
+        through.commit("p", planned.checkpoint.epoch)
+        yield
+
+
+def _generate(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) -> None:
+    """Committed checkpoints of one offset each, as the coordinator would have written them."""
+    head, rows = Head(), []
+    for epoch in range(1, epochs + 1):
+        for row in _life(state, pipeline, topic_id, epoch, head):
+            known: Checkpoint = known.apply(row) if row.event is not Event.PLANNED else first(row)  # noqa: F821
+            head = head.after(row, known)
+            rows.append(replace(row, head=head.to_json()))
+        if epoch % CHUNK == 0 or epoch == epochs:
+            table = statestore.open_(state.uri).table
+            stamp = CommitProperties(app_transactions=[Transaction(pipeline.name, head.seq)])
+            write_deltalake(table, staterow.to_arrow(rows), mode="append", commit_properties=stamp)
+            rows = []
+
+
+def _life(state: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head: Head) -> Iterator[Row]:
+    start = START + (epoch - 1) * HOUR
+    interval = Interval(start, start + HOUR) if pipeline.mode == "interval" else None
+    ranges = [TopicRange("t", topic_id, {0: (0, 0)}).to_json()]
+    planned = {"definition": pipeline.to_json(), "ranges": ranges}
+    handle = {"folder": "staged-" + "x" * 80, "rows": 1, "app_id": "onceonly/" + "y" * 60}
+    claim = {"nonce": "0" * 12, "state_id": state.id, "worker": "host:1"}
+    events: list[tuple[Event, dict[str, object]]] = [
+        (Event.PLANNED, {"owner": f"owner-{epoch - 1}", "interval": interval, "body": planned}),
+        (Event.CLAIMED, {"attempt": 1, "body": claim}),
+        (Event.STAGED, {"attempt": 1, "body": {"handles": {"s": handle}}}),
+        (Event.COMMITTING, {"attempt": 1, "decision": epoch}),
+        (Event.PUBLISHED, {"attempt": 1, "decision": epoch, "sink": "s", "body": {"already": False}}),
+        (Event.COMMITTED, {"attempt": 1, "decision": epoch}),
+    ]
+    for offset, (event, columns) in enumerate(events, start=1):
+        yield Row(pipeline=pipeline.name, seq=head.seq + offset, epoch=epoch, event=event, **{"attempt": 0} | columns)
