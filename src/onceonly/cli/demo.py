@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +26,9 @@ def demo() -> None:
 @click.option("--exit", "exit_", is_flag=True, help="End when the pipeline has run, instead of staying up.")
 def run(exit_: bool) -> None:
     """Start everything on this machine, load flights, run the pipeline."""
-    import_module("onceonly.demo.run").run(exit_)
+    from onceonly.demo.run import run as run_demo
+
+    run_demo(exit_)
 
 
 @demo.command()

@@ -54,7 +54,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
         "rows": show.number(reading.rows(checkpoint)),
         "decision": show.number(checkpoint.decision),
         "owner": checkpoint.owner,
-        "earlier owners": ", ".join(dict.fromkeys(checkpoint.owners[:-1])),
+        "earlier owners": ", ".join(dict.fromkeys(show.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{show.clock(checkpoint.planned_at)} UTC, {show.age(checkpoint.planned_at)} ago",
         "transform": str(checkpoint.definition.get("transform", "")),
         "last abort": checkpoint.reason or "",
@@ -121,7 +121,7 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
 
 def _section(out: Console, title: str, body: Any) -> None:
     out.print(Text(f"\n{title}", "bold"))
-    out.print(Padding(body, (0, 0, 0, 2)))
+    out.print(Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def _words(detail: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]
 
 
 def _entry(row: Row) -> dict[str, Any]:
-    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.STAGED)
+    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
     return {
         "at": reading.iso(row.at),
         "event": row.event.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -106,6 +107,7 @@ class _Run:
     def stage(self, checkpoint: Checkpoint) -> None:
         from onceonly import wiring
 
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # it says goodbye at each end of a JVM
         name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
             with self.steps.step("stage") as words:
@@ -144,7 +146,8 @@ class _Run:
         """Leave nothing pending; should that fail as well, the first error is still the one to show."""
         try:
             with self.steps.step("abort") as words:
-                self.through.abort(checkpoint.pipeline, checkpoint.epoch, error.what, self.owner)
+                reason = f"{error.what} {error.why}".strip()
+                self.through.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
                 words.append(f"epoch {checkpoint.epoch}: nothing of it stays")
         except Exception as failed:
             why = explain(failed)["what"]

@@ -1,0 +1,96 @@
+"""The example's flights: what is encoded, when they are, in which order."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_reader
+
+from onceonly.demo import flights
+from onceonly.errors import InvalidPipeline
+from onceonly.offsets import Interval
+
+PROJECT = Path(__file__).parents[2]
+SCHEMA = flights.read_schema(PROJECT)
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+@pytest.fixture(scope="module")
+def year() -> pa.Table:
+    return flights.table(SCHEMA)
+
+
+def test_the_year_is_whole(year: pa.Table) -> None:
+    assert year.num_rows == 336_776
+    assert year["dep_time"].null_count == 8_255
+    assert year["tailnum"].null_count == 2_512
+
+
+def test_the_time_of_a_flight_is_its_scheduled_local_hour_in_utc(year: pa.Table) -> None:
+    hours = zip(*(year[name].to_pylist() for name in ("year", "month", "day", "hour")), strict=True)
+    local = {parts: datetime(*parts, tzinfo=NEW_YORK).astimezone(UTC) for parts in set(hours)}
+    told = zip(*(year[name].to_pylist() for name in ("year", "month", "day", "hour", "time_hour")), strict=True)
+    assert all(local[tuple(parts)] == at for *parts, at in told)
+
+
+def test_flights_come_in_order_of_time_and_always_in_the_same(year: pa.Table) -> None:
+    times = year["time_hour"].to_pylist()
+    assert times == sorted(times)
+    assert year.equals(flights.table(SCHEMA))
+
+
+def test_periods_are_slices_of_the_year(year: pa.Table) -> None:
+    january, february = (flights.table(SCHEMA, flights.month(text)) for text in ("2013-01", "2013-02"))
+    assert pa.concat_tables([january, february]).equals(year.slice(0, january.num_rows + february.num_rows))
+    assert flights.table(SCHEMA, flights.until("2013-01-31")).equals(january)
+    assert flights.table(SCHEMA, flights.until("2013-12-31")).num_rows == year.num_rows - 88  # New Year's Eve
+
+
+def test_avro_gives_back_what_went_in(year: pa.Table) -> None:
+    encode, parsed = flights.encoder(SCHEMA), parse_schema(SCHEMA)
+    some = pa.concat_tables([year.slice(0, 200), year.filter(pa.compute.is_null(year["tailnum"])).slice(0, 50)])
+    for record, original in zip(flights.records(some), some.to_pylist(), strict=True):
+        assert schemaless_reader(io.BytesIO(encode(record)), parsed, None) == original
+        assert datetime.fromtimestamp(record["time_hour"] / 1000, UTC) == original["time_hour"]
+
+
+def test_carriers_are_spread_over_the_partitions(year: pa.Table) -> None:
+    carriers = Counter(flights.partition(carrier, 4) for carrier in set(year["carrier"].to_pylist()))
+    assert set(carriers) == {0, 1, 2, 3}
+    assert [flights.partition(carrier, 4) for carrier in ("UA", "B6", "EV", "WN")] == [
+        0,
+        1,
+        2,
+        3,
+    ]  # crc32, as librdkafka's 'consistent' partitioner: never to change
+
+
+@pytest.mark.parametrize("text", ["2013-13", "January", "2014-02", "2012-12", ""])
+def test_a_month_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPipeline, match="--month 2013-01"):
+        flights.month(text)
+
+
+@pytest.mark.parametrize("text", ["2013-02-30", "tomorrow", "2012-12-31"])
+def test_a_day_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPipeline, match="--until 2013-01-31"):
+        flights.until(text)
+
+
+def test_a_month_ends_where_the_next_begins() -> None:
+    ends = [flights.month(f"2013-{month:02}").end for month in range(1, 13)]
+    starts = [flights.month(f"2013-{month:02}").start for month in range(1, 13)]
+    assert ends[:-1] == starts[1:]
+    assert flights.month("2013-02") == Interval(datetime(2013, 2, 1, tzinfo=UTC), datetime(2013, 3, 1, tzinfo=UTC))
+    assert flights.until("2013-01-01").end - flights.FIRST == timedelta(days=1)
+
+
+def test_away_from_the_project_it_says_where_to_go(tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match="ONCEONLY_PROJECT"):
+        flights.read_schema(tmp_path)
