@@ -71,7 +71,7 @@ def _json(rows: DataFrame, ddl: str) -> Column:
     text = F.col("value").cast("string")
     parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
     one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    sound = parsed.isNotNull() & parsed[CORRUPT].isNull() & F.is_valid_utf8(text) & F.coalesce(one, F.lit(False))
+    sound = parsed[CORRUPT].isNull() & F.is_valid_utf8(text) & F.coalesce(one, F.lit(False))
     where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
     return F.when(text.isNull() | sound, parsed.dropFields(CORRUPT)).otherwise(F.raise_error(where))
 
