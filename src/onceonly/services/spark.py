@@ -9,6 +9,7 @@ from pathlib import Path
 from onceonly.services import machine
 from onceonly.services.daemon import ServiceFailed
 from onceonly.services.service import Service
+from onceonly.sparkconf import CONF
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -49,9 +50,8 @@ class SparkConnect(Service):
             "spark.local.dir": str(self.folder / "local"),
             "spark.log.level": "WARN",
             "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # one machine: more would only cost
+            **CONF,
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
         }

@@ -107,9 +107,12 @@ def has_folder(target_uri: str, folder: str) -> bool:
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
-    """The add actions of the staged table's only write; paths as in that log."""
-    with file_system(target_uri).open_input_stream(f"{folder}/_delta_log/{version:020}.json") as log:
-        actions = [json.loads(line) for line in log.read().decode().splitlines()]
+    """The add actions of the staged table's only write; paths as in that log. No rows: Spark writes no entry."""
+    try:
+        with file_system(target_uri).open_input_stream(f"{folder}/_delta_log/{version:020}.json") as log:
+            actions = [json.loads(line) for line in log.read().decode().splitlines()]
+    except FileNotFoundError:
+        return []
     if any("remove" in action or "metaData" in action for action in actions):
         raise ValueError(f"{folder}: version {version} is not a plain append")
     return [action["add"] for action in actions if "add" in action]
