@@ -95,7 +95,7 @@ class DeltaWriter:
         if not deltalog.has_folder(self.uri, folder):
             return
         if target is None or folder not in deltalog.published_folders(target):
-            deltalog.file_system(self.uri).delete_dir(folder)
+            deltalog.delete_folder(self.uri, folder)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         """Transactions whose nested table is there and not published."""

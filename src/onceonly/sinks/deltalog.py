@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from onceonly.checkpoint import canonical
+from onceonly.statestore import local_path
 
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
 
@@ -100,6 +103,16 @@ def create_staged(target: DeltaTable, folder: str, plain: bool) -> str:
     with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json", buffer_size=len(log) + 1) as out:
         out.write(log)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
     return target.table_uri.rstrip("/") + "/" + folder
+
+
+def delete_folder(target_uri: str, folder: str) -> None:
+    """Delete a staged folder. On a local disk delta-rs would delete the files and leave the empty folders."""
+    path = local_path(target_uri)
+    if path is None:
+        file_system(target_uri).delete_dir(folder)
+        return
+    with suppress(FileNotFoundError):  # another process is deleting it too
+        shutil.rmtree(path / folder)
 
 
 def has_folder(target_uri: str, folder: str) -> bool:
