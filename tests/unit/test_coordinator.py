@@ -349,6 +349,18 @@ def test_a_partition_that_vanished_between_two_intervals_is_said_so(hourly):
     assert hourly.now(2) is None
 
 
+def test_a_look_up_that_grew_old_while_a_neighbour_was_planned_does_not_cross_it(tmp_path, monkeypatch):
+    hourly = World(tmp_path / "hourly", mode="interval")
+
+    def neighbour() -> None:
+        hourly.put(5, 6, 3)
+        hourly.plan("run-1", minutes(0, 10))
+
+    meanwhile(monkeypatch, Event.EMPTY, neighbour)
+    assert hourly.plan("run-2", minutes(10, 20)).ranges[0].partitions == {0: (8, 8)}
+    assert hourly.now(1).ranges[0].partitions == {0: (0, 8)}
+
+
 def test_intervals_run_side_by_side(hourly):
     hourly.staged(3)
     assert [hourly.commit(epoch).decision for epoch in (3, 1, 2)] == [1, 2, 3]
