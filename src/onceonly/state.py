@@ -10,15 +10,13 @@ merges small files, and file statistics skip the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly import staterow, statestore
@@ -32,7 +30,7 @@ FULL_FILE = 4 << 20  # bytes; a merged file of this size is left alone, so that 
 TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
 TRIES = 3
 INTERVAL_COLUMNS = ("interval_start", "interval_end")
-PINS = pc.field("event").isin([Event.PLANNED.value, Event.EMPTY.value])  # rows that pin offsets
+PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that pin offsets
 
 
 class Lost(Exception):
@@ -65,17 +63,16 @@ class View:
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
         """What `owner` planned or took over, oldest first."""
-        return self._planned(pc.field("owner") == owner)
+        return self._planned(f"owner = {_text(owner)}")
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
         """What was pinned for any part of `interval`, oldest first."""
-        overlap = (pc.field("interval_start") < interval.end) & (pc.field("interval_end") > interval.start)
-        return self._planned(overlap)
+        return self._planned(f"interval_start < {_time(interval.end)} AND interval_end > {_time(interval.start)}")
 
     def boundaries(self, time: datetime) -> tuple[Boundary | None, Boundary | None]:
         """The nearest boundaries that are pinned at or before, and at or after, `time`."""
         pinned = _scan(
-            self.table, self.pipeline, PINS & pc.field("interval_start").is_valid(), ["epoch", *INTERVAL_COLUMNS]
+            self.table, self.pipeline, f"{PINS} AND interval_start IS NOT NULL", ["epoch", *INTERVAL_COLUMNS]
         )
         epochs = pinned["epoch"].to_pylist()
         times = [pair for name in INTERVAL_COLUMNS for pair in zip(pinned[name].to_pylist(), epochs, strict=True)]
@@ -91,8 +88,8 @@ class View:
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets)
 
-    def _planned(self, chosen: pc.Expression) -> list[Checkpoint]:
-        table = _scan(self.table, self.pipeline, PINS & chosen, ["epoch"])
+    def _planned(self, chosen: str) -> list[Checkpoint]:
+        table = _scan(self.table, self.pipeline, f"{PINS} AND {chosen}", ["epoch"])
         found = (self.checkpoint(epoch) for epoch in sorted(set(table["epoch"].to_pylist())))
         return [checkpoint for checkpoint in found if checkpoint]
 
@@ -110,7 +107,7 @@ class StateTable:
         seq = table.transaction_version(pipeline) or 0
         if not seq:
             return View(pipeline, table, Head())
-        tail = _rows(table, pipeline, pc.field("seq") > seq - TAIL)
+        tail = _rows(table, pipeline, f"seq > {seq - TAIL}")
         if not tail or tail[-1].seq != seq:
             raise OutcomeUnknown(
                 f"{pipeline}: the state table at {self.uri} is damaged.",
@@ -144,7 +141,7 @@ class StateTable:
 
     def history(self, pipeline: str, since_epoch: int = 0) -> list[Row]:
         """All rows from that epoch on, in order; for people, not for decisions."""
-        return _rows(self._open(), pipeline, pc.field("epoch") >= since_epoch)
+        return _rows(self._open(), pipeline, f"epoch >= {since_epoch}")
 
     def tidy(self, pipeline: str) -> None:
         """Merge the pipeline's small files and drop old log entries, when there are many."""
@@ -185,7 +182,7 @@ class StateTable:
         """After a failed write: None when the row is there after all, else the table to try again from."""
         try:
             table = self._open()
-            there = _scan(table, row.pipeline, (pc.field("seq") == row.seq) & (pc.field("id") == row.id), ["id"])
+            there = _scan(table, row.pipeline, f"seq = {row.seq} AND id = {_text(row.id)}", ["id"])
         except (DeltaError, OSError, OnceonlyError) as unreadable:  # also "cannot be opened": the row may be there
             raise _unknown(row, self.uri, unreadable) from error
         return None if there.num_rows else table
@@ -197,17 +194,28 @@ def _commit(table: DeltaTable, row: Row) -> None:
 
 
 def _load(table: DeltaTable, pipeline: str, epochs: Sequence[int]) -> dict[int, Checkpoint]:
-    return fold(_rows(table, pipeline, pc.field("epoch").isin(list(epochs)))) if epochs else {}
+    chosen = f"epoch IN ({', '.join(map(str, epochs))})"
+    return fold(_rows(table, pipeline, chosen)) if epochs else {}
 
 
-def _rows(table: DeltaTable, pipeline: str, chosen: pc.Expression) -> list[Row]:
+def _rows(table: DeltaTable, pipeline: str, chosen: str) -> list[Row]:
     found = staterow.from_arrow(_scan(table, pipeline, chosen, staterow.SCHEMA.names))
     return sorted(found, key=lambda row: row.seq)
 
 
-def _scan(table: DeltaTable, pipeline: str, chosen: pc.Expression, columns: Iterable[str]) -> pa.Table:
-    dataset: Any = table.to_pyarrow_dataset()
-    return dataset.to_table(filter=(pc.field("pipeline") == pipeline) & chosen, columns=list(columns))
+def _scan(table: DeltaTable, pipeline: str, chosen: str, columns: Sequence[str]) -> pa.Table:
+    """By delta-rs's own engine: pyarrow's, reading through its file system, aborts some processes at their exit."""
+    query = f"SELECT {', '.join(columns)} FROM state WHERE pipeline = {_text(pipeline)} AND {chosen}"
+    found = pa.table(QueryBuilder().register("state", table).execute(query).read_all())
+    return found.cast(pa.schema([staterow.SCHEMA.field(name) for name in columns]))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _time(value: datetime) -> str:
+    return f"arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
 def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from onceonly.offsets import Interval
 
@@ -61,7 +62,9 @@ def _csv(period: Interval) -> pd.DataFrame:
 
 
 def _delta(table: str | Path) -> pd.DataFrame:
-    rows = DeltaTable(str(table)).to_pandas(columns=[*COLUMNS.values(), "scheduled"])
+    columns = ", ".join([*COLUMNS.values(), "scheduled"])
+    query = QueryBuilder().register("flights", DeltaTable(str(table))).execute(f"SELECT {columns} FROM flights")
+    rows = pa.table(query.read_all()).to_pandas()
     return rows.assign(scheduled=rows["scheduled"].dt.tz_convert("UTC"))
 
 
