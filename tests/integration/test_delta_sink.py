@@ -1,0 +1,428 @@
+"""The Delta sink with a real Spark, read back by deltalake (which shares no code with Spark's Delta)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from onceonly.checkpoint import Handle, Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks.delta import DeltaWriter
+
+pytestmark = pytest.mark.integration
+ODD = ["plain", "two words", "50%", "a/b", "12:30", "a=b", "Zürich ✈", "#1?", "100%25", " ", None]
+
+
+def no_spark() -> Any:
+    raise AssertionError("this commit or abort needs no Spark")
+
+
+class Delta:
+    """One target, with the Spark that stages for it."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.spark, self.folder, self.uri = spark, folder, str(folder)
+
+    def writer(self, *partition_by: str, spark: Callable[[], Any] = no_spark) -> DeltaWriter:
+        return DeltaWriter(DeltaSink("lake", self.uri, partition_by), self.uri, spark)
+
+    def stage(self, rows: Any, epoch: int = 1, partition_by: tuple[str, ...] = ()) -> Handle:
+        return json.loads(json.dumps(self.writer(*partition_by).stage(transaction(epoch), rows)))
+
+    def commit(self, handle: Handle, decision: int = 1) -> Any:
+        return self.writer().commit(handle, decision)
+
+    def commit_through_spark(self, handle: Handle, decision: int = 1) -> Any:
+        return self.writer(spark=lambda: self.spark).commit(handle, decision)
+
+    def sql(self, statement: str) -> None:
+        self.spark.sql(statement.format(t=f"delta.`{self.uri}`")).collect()
+
+    def numbers(self, count: int, start: int = 0) -> Any:
+        return self.spark.range(start, start + count).selectExpr("CAST(id AS INT) AS n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """As deltalake sees it, in the order of the first column."""
+        rows = DeltaTable(self.uri).to_pyarrow_table().to_pylist()
+        return sorted(rows, key=lambda row: str(next(iter(row.values()))))
+
+    def read_by_spark(self) -> list[dict[str, Any]]:
+        rows = [row.asDict() for row in self.spark.read.format("delta").load(self.uri).collect()]
+        return sorted(rows, key=lambda row: str(next(iter(row.values()))))
+
+    def ns(self) -> list[int]:
+        """Column n, as Spark sees it: it reads the features that deltalake does not."""
+        return sorted(row["n"] for row in self.read_by_spark())
+
+    def staged(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("staged-*"))
+
+    def log(self, version: int) -> list[dict[str, Any]]:
+        path = self.folder / "_delta_log" / f"{version:020}.json"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def version(self) -> int:
+        return len(list((self.folder / "_delta_log").glob("*.json"))) - 1
+
+
+def transaction(epoch: int = 1) -> Transaction:
+    return Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"nonce{epoch}")
+
+
+@pytest.fixture
+def delta(spark, tmp_path) -> Delta:
+    return Delta(spark, tmp_path / "lake")
+
+
+# ---- what is published is what was staged
+
+
+def test_spark_and_deltalake_read_the_same_published_rows(delta):
+    rows = delta.spark.sql(
+        "SELECT CAST(id AS INT) AS n, CAST(id AS DECIMAL(10, 2)) AS price, DATE'2013-01-01' + CAST(id AS INT) AS day, "
+        "array(id, NULL) AS list, named_struct('a', id, 'b', CAST(NULL AS STRING)) AS pair, "
+        "CAST('é' AS BINARY) AS raw, map('k', id) AS kv, "
+        "TIMESTAMP'2013-01-01 12:00:00.123456' AS at, id % 2 = 0 AS even, id / 3 AS third "
+        "FROM range(50)"
+    )
+    delta.commit(delta.stage(rows, partition_by=("even",)))
+    by_spark, by_deltalake = delta.read_by_spark(), delta.read()
+    for row in by_deltalake:
+        row["kv"] = dict(row["kv"])
+    for row in by_spark:
+        row.update(pair=row["pair"].asDict(), raw=bytes(row["raw"]), at=row["at"].astimezone().replace(tzinfo=None))
+    for row in by_deltalake:
+        row["at"] = row["at"].astimezone().replace(tzinfo=None)
+    assert len(by_deltalake) == 50
+    assert by_spark == by_deltalake
+
+
+def test_odd_partition_values_arrive_unchanged(delta):
+    rows = delta.spark.createDataFrame(list(enumerate(ODD)), "n INT, place STRING")
+    handle = delta.stage(rows, partition_by=("place",))
+    assert handle["rows"] == len(ODD)
+    delta.commit(handle)
+    expected = dict(enumerate(ODD))
+    assert {row["n"]: row["place"] for row in delta.read()} == expected
+    assert {row["n"]: row["place"] for row in delta.read_by_spark()} == expected
+    one = delta.spark.read.format("delta").load(delta.uri).where("place = '12:30'").collect()
+    assert [row["n"] for row in one] == [ODD.index("12:30")]
+
+
+def test_a_million_rows_are_one_log_entry_whose_cost_is_their_number_of_files(delta, capsys):
+    handle = delta.stage(delta.spark.range(1_000_000).selectExpr("id", "id % 100 AS k", "uuid() AS text"))
+    before = delta.version()
+    begun = time.perf_counter()
+    delta.commit(handle)
+    seconds = time.perf_counter() - begun
+    with capsys.disabled():
+        print(f"\n1,000,000 rows in {handle['files']} files published in {seconds * 1000:.0f} ms")
+    assert delta.version() == before + 1
+    actions = delta.log(before + 1)
+    adds = [action["add"] for action in actions if "add" in action]
+    assert len(adds) == handle["files"]
+    assert all(add["path"].startswith(handle["folder"]) for add in adds)
+    assert [action["txn"]["version"] for action in actions if "txn" in action] == [1]
+    assert DeltaTable(delta.uri).count() == 1_000_000
+
+
+def test_statistics_are_published_too(delta):
+    delta.commit(delta.stage(delta.numbers(10)))
+    stats = pa.table(DeltaTable(delta.uri).get_add_actions(flatten=True)).to_pydict()
+    assert (min(stats["min.n"]), max(stats["max.n"]), sum(stats["num_records"])) == (0, 9, 10)
+
+
+def test_the_published_table_takes_appends_and_reads_by_others(delta):
+    delta.commit(delta.stage(delta.numbers(3)))
+    write_deltalake(delta.uri, pa.table({"n": pa.array([10], pa.int32())}), mode="append")
+    delta.sql("INSERT INTO {t} VALUES (20)")
+    delta.commit(delta.stage(delta.numbers(1, start=30), epoch=2), decision=2)
+    assert delta.ns() == [0, 1, 2, 10, 20, 30]
+
+
+# ---- what the table would refuse is refused while staging
+
+
+def refused(delta: Delta, rows: Any, words: list[str]) -> None:
+    """Staging fails with an error that says `words`, and what it wrote can be removed."""
+    with pytest.raises(Exception) as error:
+        delta.stage(rows)
+    assert all(word in str(error.value) for word in words), str(error.value)[:1000]
+    delta.writer().abort(transaction(), None)
+    assert delta.staged() == []
+    assert delta.ns() == []
+
+
+def test_a_violated_check_constraint_is_an_error_while_staging(delta):
+    delta.sql("CREATE TABLE {t} (n INT) USING delta")
+    delta.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (n > 0)")
+    refused(delta, delta.numbers(3), ["positive"])
+
+
+def test_a_null_in_a_not_null_column_is_an_error_while_staging(delta):
+    delta.sql("CREATE TABLE {t} (n INT NOT NULL) USING delta")
+    refused(delta, delta.spark.sql("SELECT CAST(NULL AS INT) AS n"), ["n"])
+
+
+def test_a_generated_column_is_computed(delta):
+    delta.sql("CREATE TABLE {t} (n INT, twice INT GENERATED ALWAYS AS (n * 2)) USING delta")
+    delta.commit(delta.stage(delta.numbers(3)))
+    assert delta.read_by_spark() == [{"n": n, "twice": 2 * n} for n in range(3)]
+
+
+def test_a_wrong_value_for_a_generated_column_is_an_error_while_staging(delta):
+    delta.sql("CREATE TABLE {t} (n INT, twice INT GENERATED ALWAYS AS (n * 2)) USING delta")
+    refused(delta, delta.numbers(3).selectExpr("n", "n + 1 AS twice"), ["twice"])
+
+
+@pytest.mark.parametrize(
+    ("select", "problem"),
+    [
+        (["n"], "'price' is missing"),
+        (["n", "CAST(1 AS DOUBLE) AS price", "n AS more"], "'more' is not in the table"),
+        (["n", "'1.5' AS price"], "'price' is string, the table has double"),
+        (["CAST(n AS BIGINT) AS n", "CAST(1 AS DOUBLE) AS price"], "'n' is long, the table has integer"),
+    ],
+)
+def test_rows_that_do_not_fit_the_table_are_refused_column_by_column(delta, select, problem):
+    delta.sql("CREATE TABLE {t} (n INT, price DOUBLE) USING delta")
+    with pytest.raises(InvalidPipeline, match="the rows do not fit the table") as error:
+        delta.stage(delta.numbers(1).selectExpr(*select))
+    assert problem in error.value.why
+    assert delta.staged() == []
+
+
+def test_every_column_that_does_not_fit_is_named_at_once(delta):
+    delta.sql("CREATE TABLE {t} (n INT, a INT, b INT) USING delta")
+    with pytest.raises(InvalidPipeline) as error:
+        delta.stage(delta.numbers(1).selectExpr("CAST(n AS STRING) AS n", "n AS c"))
+    for problem in ("'a' is missing", "'b' is missing", "'c' is not in the table", "'n' is string"):
+        assert problem in error.value.why
+
+
+def test_the_order_of_columns_does_not_matter(delta):
+    delta.sql("CREATE TABLE {t} (n INT, text STRING) USING delta")
+    delta.commit(delta.stage(delta.numbers(1).selectExpr("'x' AS text", "n")))
+    assert delta.read() == [{"n": 0, "text": "x"}]
+
+
+def test_a_partition_column_that_is_not_there_is_refused(delta):
+    with pytest.raises(InvalidPipeline, match=r"no column \['day'\] to partition by"):
+        delta.stage(delta.numbers(1), partition_by=("day",))
+    assert not delta.folder.exists() or list(delta.folder.iterdir()) == []
+
+
+def test_a_table_partitioned_otherwise_is_refused(delta):
+    delta.sql("CREATE TABLE {t} (n INT, day STRING) USING delta PARTITIONED BY (day)")
+    with pytest.raises(InvalidPipeline, match=r"partitioned by \['day'\], the pipeline says \['n'\]"):
+        delta.stage(delta.numbers(1).selectExpr("n", "'x' AS day"), partition_by=("n",))
+
+
+@pytest.mark.parametrize("name", ["part-0.parquet", "notes.txt", "sub/file"])
+def test_a_folder_with_something_else_is_left_alone(delta, name):
+    (delta.folder / name).parent.mkdir(parents=True)
+    (delta.folder / name).write_text("mine")
+    with pytest.raises(InvalidPipeline, match="is not a Delta table"):
+        delta.stage(delta.numbers(1))
+    with pytest.raises(InvalidPipeline, match="is not a Delta table"):
+        delta.writer().check()
+    assert [path.name for path in delta.folder.iterdir()] == [Path(name).parts[0]]
+
+
+# ---- what happens to the target between stage and commit
+
+
+def test_a_target_dropped_after_staging_is_not_made_again(delta):
+    handle = delta.stage(delta.numbers(3))
+    shutil.rmtree(delta.folder)
+    with pytest.raises(CannotPublish, match="It is gone") as error:
+        delta.commit(handle)
+    assert "--give-up lake" in error.value.todo
+    assert not delta.folder.exists() or list(delta.folder.iterdir()) == []
+
+
+def test_a_target_replaced_after_staging_is_not_touched(delta):
+    handle = delta.stage(delta.numbers(3))
+    shutil.rmtree(delta.folder / "_delta_log")
+    DeltaTable.create(delta.uri, pa.schema([("n", pa.int32())]))
+    with pytest.raises(CannotPublish, match="It is another table now"):
+        delta.commit(handle)
+    assert (delta.version(), delta.read()) == (0, [])
+    assert len(delta.staged()) == 1
+
+
+def vacuum_by_spark(delta: Delta) -> None:
+    delta.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    delta.sql("VACUUM {t} RETAIN 0 HOURS")
+
+
+def vacuum_by_deltalake(delta: Delta) -> None:
+    DeltaTable(delta.uri).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+VACUUMS = pytest.mark.parametrize("vacuum", [vacuum_by_spark, vacuum_by_deltalake])
+
+
+@VACUUMS
+def test_staged_files_that_were_vacuumed_are_not_half_published(delta, vacuum):
+    handle = delta.stage(delta.numbers(3))
+    vacuum(delta)
+    with pytest.raises(CannotPublish, match="a VACUUM takes what was not published") as error:
+        delta.commit(handle)
+    assert "--give-up lake" in error.value.todo
+    assert (DeltaTable(delta.uri).transaction_version(handle["app_id"]), delta.ns()) == (None, [])
+
+
+def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
+    handle = delta.stage(delta.numbers(4).repartition(4))
+    next((delta.folder / handle["folder"]).glob("*.parquet")).unlink()
+    with pytest.raises(CannotPublish, match=f"1 of {handle['files']} in"):
+        delta.commit(handle)
+    assert delta.ns() == []
+
+
+@VACUUMS
+def test_vacuum_keeps_what_is_published(delta, vacuum):
+    delta.commit(delta.stage(delta.numbers(3)))
+    vacuum(delta)
+    assert delta.ns() == [0, 1, 2]
+
+
+def test_what_was_published_and_compacted_since_is_no_leftover(delta):
+    delta.commit(delta.stage(delta.numbers(4).repartition(4)))
+    DeltaTable(delta.uri).optimize.compact()
+    assert delta.commit(delta.stage(delta.numbers(1, start=9), epoch=2), decision=2).already is False
+    assert delta.ns() == [0, 1, 2, 3, 9]
+
+
+def test_a_column_added_to_the_target_after_staging_is_null_in_the_staged_rows(delta):
+    handle = delta.stage(delta.numbers(2))
+    delta.sql("ALTER TABLE {t} ADD COLUMN later STRING")
+    assert delta.commit_through_spark(handle).already is False
+    assert delta.commit_through_spark(handle).already is True
+    assert delta.read() == [{"n": 0, "later": None}, {"n": 1, "later": None}]
+
+
+def test_a_constraint_added_after_staging_that_the_rows_violate_is_refused(delta):
+    handle = delta.stage(delta.numbers(2))
+    delta.sql("ALTER TABLE {t} ADD CONSTRAINT big CHECK (n > 1000)")
+    with pytest.raises(CannotPublish, match="refuses the staged rows as it is now"):
+        delta.commit_through_spark(handle)
+    assert (delta.ns(), len(delta.staged())) == ([], 1)
+
+
+def test_a_foreign_append_between_reading_and_publishing_is_no_disturbance(delta, monkeypatch):
+    handle = delta.stage(delta.numbers(2))
+    real = DeltaWriter._publish
+
+    def overtaken(self, target, *args):
+        write_deltalake(delta.uri, pa.table({"n": pa.array([100], pa.int32())}), mode="append")
+        return real(self, target, *args)
+
+    monkeypatch.setattr(DeltaWriter, "_publish", overtaken)
+    delta.commit(handle)
+    assert delta.ns() == [0, 1, 100]
+
+
+def test_of_two_publishers_from_one_snapshot_one_publishes(delta, monkeypatch):
+    handle = delta.stage(delta.numbers(2))
+    real = DeltaWriter._publish
+
+    def overtaken(self, *args):
+        monkeypatch.setattr(DeltaWriter, "_publish", real)
+        delta.commit(handle)
+        return real(self, *args)
+
+    monkeypatch.setattr(DeltaWriter, "_publish", overtaken)
+    assert delta.commit(handle).already is True
+    assert delta.ns() == [0, 1]
+
+
+# ---- tables that delta-rs cannot write
+
+FEATURES = {
+    "row tracking": "CREATE TABLE {t} (n INT) USING delta TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
+    "clustering": "CREATE TABLE {t} (n INT) USING delta CLUSTER BY (n)",
+    "column mapping": "CREATE TABLE {t} (n INT) USING delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_table_that_delta_rs_cannot_write_is_published_through_spark_once(delta, feature):
+    delta.sql(FEATURES[feature])
+    assert "through Spark" in delta.writer().check()[0]
+    first, second = delta.stage(delta.numbers(2)), delta.stage(delta.numbers(1, start=5), epoch=2)
+    assert first["publish"] == "spark"
+    outcomes = [delta.commit_through_spark(first, 1) for _ in range(3)]
+    assert [outcome.already for outcome in outcomes] == [False, True, True]
+    delta.commit_through_spark(second, 2)
+    assert delta.commit_through_spark(first, 1).already is True
+    assert delta.ns() == [0, 1, 5]
+
+
+def test_the_path_is_told_before_any_work(delta):
+    assert "will be created by the first stage" in delta.writer().check()[0]
+    delta.sql("CREATE TABLE {t} (n INT) USING delta")
+    assert "through delta-rs, metadata only" in delta.writer().check()[0]
+
+
+@pytest.mark.parametrize(
+    "properties", ["'delta.enableChangeDataFeed' = 'true'", "'delta.enableDeletionVectors' = 'true'"]
+)
+def test_tables_with_features_that_an_append_does_not_touch_take_the_light_path(delta, properties):
+    delta.sql(f"CREATE TABLE {{t}} (n INT) USING delta TBLPROPERTIES ({properties})")
+    handle = delta.stage(delta.numbers(2))
+    assert handle["publish"] == "delta-rs"
+    delta.commit(handle)
+    delta.sql("DELETE FROM {t} WHERE n = 0")
+    delta.commit(delta.stage(delta.numbers(1, start=7), epoch=2), 2)
+    assert delta.ns() == [1, 7]
+
+
+# ---- no JVM
+
+
+LIGHT = """
+import json, os, sys
+from onceonly.checkpoint import Transaction
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks.delta import DeltaWriter
+
+uri, handle, waiting = sys.argv[1], json.loads(sys.argv[2]), Transaction.parse(sys.argv[3])
+
+def spark():
+    raise AssertionError("asked for Spark")
+
+def writer():
+    return DeltaWriter(DeltaSink("lake", uri), uri, spark)
+
+writer().check()
+assert writer().commit(handle, 1).already is False
+assert writer().commit(handle, 1).already is True
+assert writer().leftovers(waiting.prefix) == [waiting]
+writer().abort(waiting, None)
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print(json.dumps({"modules": sorted({"pyspark", "py4j"} & set(sys.modules)), "children": children}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_commit_abort_and_recovery_start_no_jvm(delta):
+    handle = delta.stage(delta.numbers(2))
+    delta.stage(delta.numbers(1), epoch=2)
+    command = [sys.executable, "-c", LIGHT, delta.uri, json.dumps(handle), transaction(2).name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "JAVA_HOME": "/none"})
+    assert json.loads(done.stdout) == {"modules": [], "children": []}
+    assert delta.ns() == [0, 1]
+    assert [unquote(name) for name in delta.staged()] == [handle["folder"]]
