@@ -133,7 +133,7 @@ class DeltaWriter:
         if handle["publish"] == "spark" or deltalog.fingerprint(target) != handle["fingerprint"]:
             return deltaspark.publish(self._spark(), self.name, self.uri, handle, decision)
         _add_files(target, deltalog.as_target_adds(adds, folder), handle["app_id"], decision)
-        return Outcome(detail={"rows": handle["rows"], "version": target.version()})
+        return Outcome(detail={"rows": handle["rows"]})
 
 
 def _add_files(target: DeltaTable, adds: list[Any], app_id: str, decision: int) -> None:

@@ -1,0 +1,77 @@
+"""A process that settles what is left, runs one checkpoint and SIGKILLs its own group at a named point.
+
+Arguments: FOLDER SPARK MODE POINT [HOUR …]. The point '-' is never reached. Run by test_crash.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from integration.project import Project, hour
+
+from onceonly import liveness, wiring
+from onceonly.checkpoint import Row
+from onceonly.sinks.delta import DeltaWriter
+from onceonly.state import StateTable, View
+
+POINT = sys.argv[4]
+
+
+def reach(point: str) -> None:
+    if point == POINT:
+        os.killpg(0, signal.SIGKILL)
+
+
+def around(method: str) -> Callable[..., Any]:
+    inner = getattr(DeltaWriter, method)
+
+    def outer(*arguments: Any) -> Any:
+        reach(f"before {method}")
+        result = inner(*arguments)
+        reach(f"after {method}")
+        return result
+
+    return outer
+
+
+def mortal_append(inner: Callable[..., View]) -> Callable[..., View]:
+    def outer(table: StateTable, view: View, row: Row) -> View:
+        reach(f"before {row.event.value} row")
+        result = inner(table, view, row)
+        reach(f"after {row.event.value} row")
+        return result
+
+    return outer
+
+
+def main() -> None:
+    folder, spark, mode = sys.argv[1:4]
+    StateTable.append = mortal_append(StateTable.append)  # type: ignore[method-assign]
+    for method in ("stage", "commit", "abort"):
+        setattr(DeltaWriter, method, around(method))
+    project = Project.found(folder, spark)
+    intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]
+    for interval in intervals:
+        once(project, mode, interval)
+
+
+def once(project: Project, mode: str, interval: Any) -> None:
+    parts = project.parts
+    pipeline = project.pipeline(mode, most=10 if mode == "chained" else None)
+    through = wiring.coordinator(parts)
+    owner = liveness.this_process()
+    planned = through.plan(pipeline, owner, liveness.alive, interval).checkpoint
+    if planned is None or planned.state.settled:
+        print("nothing to do")
+        return
+    wiring.stage(parts, through, pipeline.name, planned.epoch, owner)
+    done = through.commit(pipeline.name, planned.epoch)
+    print(f"epoch {done.epoch} {done.state.value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""A small project on real services for the tests: a topic of numbered records, read into a Delta table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from onceonly.offsets import Interval
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.settings import Settings
+from onceonly.wiring import LiveParts
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+TRANSFORM = """
+def numbers(batch):
+    return batch.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", "CAST(partition AS STRING) AS part")
+
+
+def broken(batch):
+    raise RuntimeError("the transform fails on purpose")
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project folder with its own home, topic and Spark server."""
+
+    folder: Path
+    bootstrap: str
+    spark: str
+    topic: str
+
+    @classmethod
+    def found(cls, folder: str, spark: str) -> Project:
+        """In a child process: the same project, from the environment."""
+        topic = next(Path(folder).glob("transforms_*.py")).stem.removeprefix("transforms_")
+        return cls(Path(folder), os.environ["ONCEONLY_KAFKA_BOOTSTRAP"], spark, topic)
+
+    def env(self) -> dict[str, str]:
+        return {
+            "ONCEONLY_HOME": str(self.folder / "home"),
+            "ONCEONLY_PROJECT": str(self.folder),
+            "ONCEONLY_KAFKA_BOOTSTRAP": self.bootstrap,
+        }
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_env({**self.env(), "SPARK_REMOTE": self.spark})
+
+    @property
+    def parts(self) -> LiveParts:
+        return LiveParts(self.settings)
+
+    def pipeline(self, mode: str = "chained", most: int | None = None, transform: str = "numbers") -> Pipeline:
+        return Pipeline(
+            name=f"numbers_{mode}",
+            mode=mode,
+            source=KafkaSource(topic=self.topic, max_records=most),
+            transform=f"transforms_{self.topic}:{transform}",
+            sinks=[DeltaSink("numbers", path=f"lake/{mode}", partition_by=["part"])],
+        )
+
+    def published(self, mode: str = "chained") -> Counter[int]:
+        """Number -> how often, as an independent reader finds it."""
+        folder = self.folder / "home" / "lake" / mode
+        if not (folder / "_delta_log").exists():
+            return Counter()
+        return Counter(DeltaTable(str(folder)).to_pyarrow_table()["n"].to_pylist())
+
+    def staged_folders(self, mode: str = "chained") -> list[str]:
+        return sorted(f.name for f in (self.folder / "home" / "lake" / mode).glob("staged-*"))
+
+    def child(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """A process of its own, in a group of its own, with this project's environment."""
+        path = os.pathsep.join([str(Path(__file__).parents[1]), str(self.folder)])
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), str(self.folder), self.spark, *arguments],
+            env={**os.environ, **self.env(), "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Project:
+    """The folder's files, and the topic with four partitions."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    (folder / f"transforms_{topic}.py").write_text(TRANSFORM)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    keep = {"retention.ms": "-1"}
+    for created in admin.create_topics([NewTopic(topic, 4, 1, config=keep)]).values():
+        created.result()
+    return Project(folder, bootstrap, spark, topic)
+
+
+def produce(project: Project, numbers: Iterable[int], times: Mapping[int, datetime] | None = None) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": project.bootstrap})
+    for number in numbers:
+        time = (times or {}).get(number, START)
+        stamp = int(time.timestamp() * 1000)
+        producer.produce(project.topic, str(number).encode(), partition=number % 4, timestamp=stamp)
+    assert producer.flush(30) == 0
+
+
+def hour(number: int) -> Interval:
+    return Interval(START + number * HOUR, START + (number + 1) * HOUR)
+
+
+def output(child: subprocess.Popen[str], seconds: float = 120) -> str:
+    """What the child printed; its whole group is gone afterwards."""
+    try:
+        return child.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        raise
