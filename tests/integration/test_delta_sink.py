@@ -299,7 +299,7 @@ def test_vacuum_keeps_what_is_published(delta, vacuum):
     assert delta.ns() == [0, 1, 2]
 
 
-def test_what_was_published_and_compacted_since_is_no_leftover(delta):
+def test_what_is_published_may_be_compacted_before_the_next_decision(delta):
     delta.commit(delta.stage(delta.numbers(4).repartition(4)))
     DeltaTable(delta.uri).optimize.compact()
     assert delta.commit(delta.stage(delta.numbers(1, start=9), epoch=2), decision=2).already is False
