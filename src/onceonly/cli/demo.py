@@ -48,10 +48,10 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
     """
     from onceonly.demo.load import load as load_flights
 
-    period = _period(month, until, all_)
+    period, out = _period(month, until, all_), show.console()
     bar = Progress(
         TextColumn("flights"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=show.console(), transient=True, disable=as_json,
+        console=out, transient=True, disable=as_json or not out.is_terminal,
     )  # fmt: skip
     with bar:
         task = bar.add_task("flights", total=None)
@@ -60,7 +60,7 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
         )
     if as_json:
         return print_json(loaded.to_json())
-    show.console().print(_words(loaded), markup=False)
+    out.print(_words(loaded), markup=False)
 
 
 def _period(month: str | None, until: str | None, all_: bool) -> Interval:
