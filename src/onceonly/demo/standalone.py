@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -72,7 +73,9 @@ class Standalone:
         return Daemon(self.folder)
 
     def _environment(self) -> dict[str, str]:
+        beside_python = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
         return {
+            "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.settings.project / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

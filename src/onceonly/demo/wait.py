@@ -20,5 +20,5 @@ def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: C
             return found
         if meanwhile:
             meanwhile()
-        time.sleep(0.2)
+        time.sleep(0.5)
     raise NotCommitted(f"gave up waiting until {what}.", f"It took more than {seconds:.0f} s.")

@@ -1,0 +1,126 @@
+"""The DAGs in a real Airflow: states that a user sees in the UI, rows that an independent reader finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.project import HOUR, START, Project, make_project, output, produce
+
+from onceonly import wiring
+from onceonly.checkpoint import State
+from onceonly.liveness import airflow_run
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Airflow:
+    """One metadata database for all tests of this file."""
+
+    home: Path
+    spark: str
+
+    def env(self) -> dict[str, str]:
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
+            "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+            "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": self.spark}),
+        }
+
+    def run(self, project: Project, *arguments: str) -> dict[str, Any]:
+        printed = output(project.child("airflow_run.py", *arguments), 300)
+        results = [line for line in printed.splitlines() if line.startswith("RESULT ")]
+        assert results, printed[-5000:]
+        result: dict[str, Any] = json.loads(results[-1].removeprefix("RESULT "))
+        return result | {"log": printed}
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory, spark_server: str) -> Any:
+    airflow = Airflow(tmp_path_factory.mktemp("airflow"), spark_server)
+    before = dict(os.environ)
+    os.environ.update(airflow.env())
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    yield airflow
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.FixtureRequest) -> Project:
+    return make_project(tmp_path, broker, spark_server, request.node.name.removeprefix("test_")[:60])
+
+
+def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, project: Project) -> None:
+    produce(project, range(40))
+    first = airflow.run(project, "chained")
+    assert (first["run"], first["tasks"]["commit"], first["tasks"]["abort"]) == ("success", "success", "skipped")
+    assert project.published() == Counter(range(40))
+    second = airflow.run(project, "chained")
+    assert second["run"] == "success"
+    assert set(second["tasks"].values()) == {"skipped"}
+    assert "no new data" in second["log"]
+
+
+def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Airflow, project: Project) -> None:
+    produce(project, range(8))
+    failed = airflow.run(project, "chained", "broken")
+    assert failed["run"] == "failed"
+    assert failed["tasks"] == {"plan": "success", "stage": "failed", "commit": "upstream_failed", "abort": "success"}
+    assert "fails on purpose" in failed["log"]
+    assert not project.published()
+    assert project.staged_folders() == []
+    fixed = airflow.run(project, "chained")
+    assert fixed["run"] == "success"
+    assert project.published() == Counter(range(8))
+
+
+def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> None:
+    produce(project, range(3), {0: START, 1: START + HOUR, 2: START + 2 * HOUR})
+    window = (START + 2 * HOUR).isoformat()  # a manual run at 02:00 covers the interval before it
+    ran = airflow.run(project, "interval", "numbers", window)
+    assert ran["run"] == "success", ran["log"][-3000:]
+    assert project.published("interval") == Counter([1])
+
+
+def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project) -> None:
+    produce(project, range(12))
+    parts = project.parts
+    through = wiring.coordinator(parts)
+    gone = airflow_run("numbers_chained", "a run that was deleted")
+    planned = through.plan(project.pipeline(), gone, lambda _: True).checkpoint
+    assert planned is not None
+    wiring.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    assert not project.published()
+    recovered = airflow.run(project, "recovery")
+    assert recovered["run"] == "success", recovered["log"][-3000:]
+    latest = through.state.view(planned.pipeline).latest
+    assert latest is not None
+    assert latest.state is State.COMMITTED
+    assert project.published() == Counter(range(12))
+
+
+def test_a_dag_file_imports_no_spark(airflow: Airflow) -> None:
+    program = """
+import runpy, sys
+for file in sys.argv[1:]:
+    runpy.run_path(file)
+heavy = {"pyspark", "great_expectations", "pandas", "confluent_kafka", "deltalake", "kafka"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    files = [str(file) for file in sorted((ROOT / "dags").glob("*.py"))]
+    assert files
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
