@@ -41,7 +41,7 @@ class DeltaWriter:
         if target is None:
             deltastage.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]
-        deltastage.check_partitioning(self.config, target)
+        deltastage.check_table(self.config, target)
         against = deltalog.takes_plain_append(target)
         path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
         return [f"{self.name}: publishes to {self.uri} {path}"]

@@ -23,7 +23,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
-    check_partitioning(config, table)
+    check_table(config, table)
     return table
 
 
@@ -38,7 +38,14 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
         )
 
 
-def check_partitioning(config: DeltaSink, table: DeltaTable) -> None:
+def check_table(config: DeltaSink, table: DeltaTable) -> None:
+    """Refuse a table that is partitioned otherwise, or that forgets who wrote to it."""
+    if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table forgets transaction identifiers ({expiry}).",
+            "They are the evidence of what was published; a commit repeated after that time would publish again.",
+            "ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). Nothing was written.",
+        )
     found = list(table.metadata().partition_columns)
     if config.partition_by and list(config.partition_by) != found:
         raise InvalidPipeline(
