@@ -264,6 +264,7 @@ def test_a_target_replaced_after_staging_is_not_touched(delta):
 
 def vacuum_by_spark(delta: Delta) -> None:
     delta.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    delta.spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # 10,000 tasks by default
     delta.sql("VACUUM {t} RETAIN 0 HOURS")
 
 

@@ -187,4 +187,6 @@ class Demo:
         started = time.monotonic()
         with self.console.status(words + " …"):
             yield
-        self.console.print(f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False)
+        self.console.print(
+            f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True
+        )

@@ -19,6 +19,10 @@ from onceonly.services.daemon import Daemon
 from onceonly.settings import Settings
 
 USER = "admin"
+SHORT_JOBS = {  # a JVM that lives for seconds should not spend them on optimising itself
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 @dataclass
@@ -86,7 +90,9 @@ class Standalone:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": "local[2]"}),
+            "AIRFLOW_CONN_SPARK": json.dumps(
+                {"conn_type": "generic", "host": "local[2]", "extra": {"conf": SHORT_JOBS}}
+            ),
             "ONCEONLY_HOME": str(self.settings.home),
             "ONCEONLY_PROJECT": str(self.settings.project),
         }
