@@ -272,17 +272,15 @@ def vacuum_by_deltalake(delta: Delta) -> None:
     DeltaTable(delta.uri).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-VACUUMS = pytest.mark.parametrize("vacuum", [vacuum_by_spark, vacuum_by_deltalake])
-
-
-@VACUUMS
-def test_staged_files_that_were_vacuumed_are_not_half_published(delta, vacuum):
-    handle = delta.stage(delta.numbers(3))
+@pytest.mark.parametrize("vacuum", [vacuum_by_spark, vacuum_by_deltalake])
+def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(delta, vacuum):
+    delta.commit(delta.stage(delta.numbers(3)))
+    waiting = delta.stage(delta.numbers(3, start=7), epoch=2)
     vacuum(delta)
     with pytest.raises(CannotPublish, match="a VACUUM takes what was not published") as error:
-        delta.commit(handle)
+        delta.commit(waiting, 2)
     assert "--give-up lake" in error.value.todo
-    assert (DeltaTable(delta.uri).transaction_version(handle["app_id"]), delta.ns()) == (None, [])
+    assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (1, [0, 1, 2])
 
 
 def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
@@ -291,13 +289,6 @@ def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
     with pytest.raises(CannotPublish, match=f"1 of {handle['files']} in"):
         delta.commit(handle)
     assert delta.ns() == []
-
-
-@VACUUMS
-def test_vacuum_keeps_what_is_published(delta, vacuum):
-    delta.commit(delta.stage(delta.numbers(3)))
-    vacuum(delta)
-    assert delta.ns() == [0, 1, 2]
 
 
 def test_what_is_published_may_be_compacted_before_the_next_decision(delta):
