@@ -66,12 +66,13 @@ class Daemon:
         last = self.last()
         if last is None:
             return
+        doomed: set[psutil.Process] = set()
         for signal in (psutil.Process.terminate, psutil.Process.kill):
-            doomed = list(_carriers(last.token))
+            doomed |= _belonging(last.token)
             for process in doomed:
                 with suppress(psutil.NoSuchProcess):
                     signal(process)
-            psutil.wait_procs(doomed, timeout=PATIENCE)
+            psutil.wait_procs(list(doomed), timeout=PATIENCE)
         _reap(last.pid)
         if left := [process.pid for process in _carriers(last.token)]:
             raise ServiceFailed(f"{self.folder.name} does not end.", f"Processes {left} survive SIGKILL.")
@@ -104,6 +105,28 @@ def _is_leader(pid: int, token: str) -> bool:
                 return environment.get(TOKEN) == token
             time.sleep(0.005)
     return False
+
+
+def _belonging(token: str) -> set[psutil.Process]:
+    """All that carries the token, and what shares a session with it or descends from it: a process that sets its own
+    title (Airflow's do) writes over its environment, token included."""
+    carriers = set(_carriers(token))
+    sessions = {sid for process in carriers if (sid := _session(process)) is not None}
+    same_session = {process for process in psutil.process_iter() if _session(process) in sessions}
+    descendants = set()
+    for process in carriers:
+        with suppress(psutil.Error):
+            descendants |= set(process.children(recursive=True))
+    return carriers | same_session | descendants
+
+
+def _session(process: psutil.Process) -> int | None:
+    """Its session, unless it is our own: a service starts in a new one."""
+    try:
+        session = os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+    return session if session != os.getsid(0) else None
 
 
 def _carriers(token: str) -> Iterator[psutil.Process]:
