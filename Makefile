@@ -59,7 +59,7 @@ $(VENV):
 	@touch $@
 
 $(DEPS): requirements.lock | $(VENV)
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
 	@touch $@
 
 $(SELF): $(DEPS) pyproject.toml

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.errors import SourceLost
@@ -64,10 +64,15 @@ class TopicLog:
 
 @dataclass(frozen=True)
 class Interval:
-    """A data interval, half open, in UTC."""
+    """A data interval, half open; plain datetimes in UTC (Airflow hands out pendulum's, which Arrow refuses)."""
 
     start: datetime
     end: datetime
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            time = datetime.fromisoformat(getattr(self, name).isoformat())
+            object.__setattr__(self, name, time.astimezone(UTC))
 
     def __str__(self) -> str:
         return f"[{self.start:%Y-%m-%dT%H:%M:%SZ}, {self.end:%Y-%m-%dT%H:%M:%SZ})"

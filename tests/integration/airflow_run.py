@@ -6,29 +6,43 @@ Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. A process of its own: Airfl
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from integration.project import START, Project
 
 from onceonly.airflow import checkpoint_dag, recovery_dag
 
+DAG_FILE = """
+from integration.airflow_run import build
 
-def main() -> None:
+dag = build()
+"""
+
+
+def build() -> Any:
+    """The DAG that the arguments of this process name."""
     folder, spark, name, *rest = sys.argv[1:]
-    project = Project.found(folder, spark)
-    transform = rest[0] if rest else "numbers"
     if name == "recovery":
         dag = recovery_dag(schedule=None, start_date=START)
     else:
-        pipeline = project.pipeline(name, transform=transform)
-        schedule = "@hourly" if name == "interval" else None
-        dag = checkpoint_dag(pipeline, schedule=schedule, start_date=START, default_args={"retries": 0})
+        pipeline = Project.found(folder, spark).pipeline(name, transform=rest[0] if rest else "numbers")
+        dag = checkpoint_dag(pipeline, schedule="@hourly" if name == "interval" else None, start_date=START)
     for task in dag.tasks:
         task.retries = 0  # dag.test() does not wait for a retry's time
-    run = dag.test(**({"logical_date": datetime.fromisoformat(rest[1])} if len(rest) > 1 else {}))
-    states: dict[str, Any] = {task.task_id: str(task.state) for task in run.get_task_instances()}
+    return dag
+
+
+def main() -> None:
+    dags = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+    dags.mkdir(exist_ok=True)
+    (dags / "case.py").write_text(DAG_FILE)
+    window = sys.argv[5:6]
+    run = build().test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))
+    states = {task.task_id: str(task.state) for task in run.get_task_instances()}
     print("RESULT " + json.dumps({"run": str(run.state), "run_id": run.run_id, "tasks": states}))
 
 

@@ -91,7 +91,7 @@ def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> No
     produce(project, range(3), {0: START, 1: START + HOUR, 2: START + 2 * HOUR})
     window = (START + 2 * HOUR).isoformat()  # a manual run at 02:00 covers the interval before it
     ran = airflow.run(project, "interval", "numbers", window)
-    assert ran["run"] == "success", ran["log"][-3000:]
+    assert ran["run"] == "success", ran["log"]
     assert project.published("interval") == Counter([1])
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, AirflowSkipException
 
 from onceonly.checkpoint import Checkpoint, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
@@ -54,13 +54,17 @@ class CheckpointOperator(OnceonlyOperator):
         self.pipeline, self.epoch = pipeline, epoch
 
     def find_epoch(self, context: Any) -> int:
-        epoch = self.epoch if self.epoch is not None else context["ti"].xcom_pull(task_ids=PLAN_TASK)
+        epoch = self.planned_epoch(context)
         if epoch is None:
             raise AirflowFailException(
                 f"{self.pipeline}: no epoch to work on.\nThe task '{PLAN_TASK}' of this run returned none.\n"
                 f"Clear '{PLAN_TASK}' and what follows, or pass epoch=…."
             )
-        return int(epoch)
+        return epoch
+
+    def planned_epoch(self, context: Any) -> int | None:
+        epoch = self.epoch if self.epoch is not None else context["ti"].xcom_pull(task_ids=PLAN_TASK)
+        return None if epoch is None else int(epoch)
 
 
 class PlanOperator(OnceonlyOperator):
@@ -120,10 +124,11 @@ class AbortOperator(CheckpointOperator):
     """Discards what the run staged; does nothing when another process has settled or taken over the checkpoint."""
 
     def execute(self, context: Any) -> None:
+        epoch = self.planned_epoch(context)
+        if epoch is None:
+            raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
         try:
-            self.coordinator().abort(
-                self.pipeline, self.find_epoch(context), "its stage failed in Airflow", owner_of(context)
-            )
+            self.coordinator().abort(self.pipeline, epoch, "its stage failed in Airflow", owner_of(context))
         except Fenced as fenced:
             raise AirflowSkipException(str(fenced)) from fenced
 
@@ -153,8 +158,6 @@ def owner_of(context: Any) -> str:
 
 def alive_in(context: Any) -> Alive:
     """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
     from onceonly.liveness import alive, parse_airflow_run
 
     def in_airflow(checkpoint: Checkpoint) -> bool:
@@ -163,12 +166,21 @@ def alive_in(context: Any) -> Alive:
             return alive(checkpoint)
         try:
             return context["ti"].get_dagrun_state(*run) in ("queued", "running")
-        except AirflowRuntimeError as error:
-            if "NOT_FOUND" in str(error).upper():  # the run was deleted
+        except Exception as error:
+            if _status(error) == 404:  # the run was deleted
                 return False
             raise
 
     return in_airflow
+
+
+def _status(error: Exception) -> int | None:
+    """The API's HTTP status in an error of the task runner, or of `dag.test()`, which talks to the API by itself."""
+    if isinstance(error, AirflowRuntimeError):
+        status = (error.error.detail or {}).get("status_code")
+    else:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    return int(status) if status else None
 
 
 @contextmanager
