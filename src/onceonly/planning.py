@@ -70,6 +70,8 @@ class Pins:
         for neighbour in (before, after):
             if neighbour is not None:
                 offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+            if neighbour is not None:
+                self._refuse_shorter(neighbour)
             if neighbour is not None and neighbour.time == time:
                 return neighbour.offsets
         low = floor if floor is not None else _offsets(before)
@@ -82,6 +84,23 @@ class Pins:
             self._found[time] = self.source.offsets_at(time)
             self._refuse_future(time, self._found[time])
         return self._found[time]
+
+    def _refuse_shorter(self, pinned: Boundary) -> None:
+        """A log that ends before a pinned boundary has lost records, whoever's they were."""
+        if self._short(pinned):
+            self._log = None  # the boundary may be younger than our look at the log
+        for partition, (offset, stable) in self._short(pinned).items():
+            raise SourceLost(
+                f"topic '{self.log.topic}' partition {partition} is shorter than what was already pinned.",
+                f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
+                f"{stable}: records were lost or replaced.",
+                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+            )
+
+    def _short(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
+        """Partition -> (pinned offset, last stable offset), where the log ends before what was pinned."""
+        stable = {partition: end for partition, (_, end) in self.log.partitions.items()}
+        return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
 
     def _refuse_future(self, time: datetime, found: Mapping[int, Found]) -> None:
         for partition, record in sorted(found.items()):

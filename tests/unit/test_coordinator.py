@@ -349,6 +349,14 @@ def test_a_partition_that_vanished_between_two_intervals_is_said_so(hourly):
     assert hourly.now(2) is None
 
 
+def test_a_log_that_ends_before_a_pinned_boundary_is_not_taken_for_an_empty_interval(hourly):
+    hourly.run("run-1", minutes(0, 10))
+    hourly.source.hold(0, 5)  # as after an unclean leader election
+    with pytest.raises(SourceLost, match="shorter than what was already pinned"):
+        hourly.plan("run-2", minutes(10, 20))
+    assert hourly.now(2) is None
+
+
 def test_a_look_up_that_grew_old_while_a_neighbour_was_planned_does_not_cross_it(tmp_path, monkeypatch):
     hourly = World(tmp_path / "hourly", mode="interval")
 
