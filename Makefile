@@ -29,7 +29,7 @@ test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
 	$(BIN)/pytest $(ARGS)
 
 unit: setup  ## the tests that take seconds
-	$(BIN)/pytest tests/unit -q $(ARGS)
+	$(BIN)/pytest tests/unit -q -n 2 $(ARGS)
 
 lint: $(SELF)  ## style, types and the direction of imports
 	$(BIN)/ruff check

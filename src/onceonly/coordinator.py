@@ -58,19 +58,17 @@ class Coordinator:
         errors = self._settle(pipeline.name, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
-        fresh = False
+        known, row = None, None
 
         def decide(view: View) -> Row | None:
-            nonlocal fresh
+            nonlocal known, row
             known = _known(view, pipeline, owner, interval)
-            fresh = known is None
-            if known:
-                return _take_over(view, known, pipeline, owner)
-            return self._pin(view, pins, owner)
+            row = _take_over(view, known, pipeline, owner) if known else self._pin(view, pins, owner)
+            return row
 
         view = self._change(pipeline.name, decide)
-        checkpoint = _known(view, pipeline, owner, interval)
-        return Planned(checkpoint, fresh and checkpoint is not None)
+        epoch = row.epoch if row else known.epoch if known else None
+        return Planned(_get(view, epoch) if epoch else None, fresh=known is None and row is not None)
 
     def _pin(self, view: View, pins: Pins, owner: str) -> Row | None:
         range_ = pins.range(view)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
@@ -29,6 +29,7 @@ SMALL_FILES = 64  # a pipeline's files are merged when there are more
 FULL_FILE = 4 << 20  # bytes; a merged file of this size is left alone, so that tidying costs the same for ever
 TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
 TRIES = 3
+NEAR = timedelta(days=32)
 INTERVAL_COLUMNS = ("interval_start", "interval_end")
 PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that pin offsets
 
@@ -71,14 +72,24 @@ class View:
 
     def boundaries(self, time: datetime) -> tuple[Boundary | None, Boundary | None]:
         """The nearest boundaries that are pinned at or before, and at or after, `time`."""
-        pinned = _scan(
-            self.table, self.pipeline, f"{PINS} AND interval_start IS NOT NULL", ["epoch", *INTERVAL_COLUMNS]
+        at, low, high = _time(time), _time(time - NEAR), _time(time + NEAR)
+        before = self._pinned_at(f"interval_start <= {at} AND interval_end > {low}", f"interval_end <= {low}")
+        after = self._pinned_at(f"interval_end >= {at} AND interval_start < {high}", f"interval_start >= {high}")
+        return (
+            self._boundary(max((pair for pair in before if pair[0] <= time), default=None)),
+            self._boundary(min((pair for pair in after if pair[0] >= time), default=None)),
         )
-        epochs = pinned["epoch"].to_pylist()
-        times = [pair for name in INTERVAL_COLUMNS for pair in zip(pinned[name].to_pylist(), epochs, strict=True)]
-        before = max((pair for pair in times if pair[0] <= time), default=None)
-        after = min((pair for pair in times if pair[0] >= time), default=None)
-        return self._boundary(before), self._boundary(after)
+
+    def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
+        """Boundaries as (time, epoch): those near by, which statistics find at once; the far ones where there are none.
+
+        Pinned intervals do not overlap, so one that is found near by leaves no closer one among the far.
+        """
+        for chosen in (near, far):
+            found = _scan(self.table, self.pipeline, f"{PINS} AND {chosen}", ["epoch", *INTERVAL_COLUMNS]).to_pylist()
+            if found:
+                return [(row[name], row["epoch"]) for row in found for name in INTERVAL_COLUMNS]
+        return []
 
     def _boundary(self, pair: tuple[datetime, int] | None) -> Boundary | None:
         checkpoint = self.checkpoint(pair[1]) if pair else None
