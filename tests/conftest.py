@@ -1,6 +1,7 @@
 """Real services for the tests that ask for them: started once, on free ports, in a temporary home."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,16 +33,19 @@ def broker(services: Services) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark_server(services: Services) -> str:
-    """The sc:// address of a real Spark Connect server."""
-    return services.up(spark=True).spark_remote or ""
+def spark_server(services: Services) -> Iterator[str]:
+    """The sc:// address of a real Spark Connect server; code under test may open the suite's one session, too."""
+    yield services.up(spark=True).spark_remote or ""
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        if session := SparkSession.getActiveSession():
+            session.stop()  # one that outlives its server waits for it for minutes
 
 
 @pytest.fixture(scope="session")
-def spark(spark_server: str) -> "Iterator[SparkSession]":
+def spark(spark_server: str) -> "SparkSession":
     """A Spark Connect session, in UTC, with Delta, Kafka and Avro."""
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.remote(spark_server).getOrCreate()
-    yield session
-    session.stop()
+    return SparkSession.builder.remote(spark_server).getOrCreate()

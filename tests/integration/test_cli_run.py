@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from onceonly import liveness
 from onceonly.cli import main
@@ -60,14 +59,6 @@ def without_day(batch):
 def fails(batch):
     return clean(batch).withColumn("miles", F.raise_error(F.lit("no such mile")).cast("int"))
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_session_outlives_its_server(spark_server: str) -> Iterator[None]:
-    """The commands run in this process; a session left open would wait for the server for minutes at exit."""
-    yield
-    if session := SparkSession.getActiveSession():
-        session.stop()
 
 
 @pytest.fixture(scope="module")
