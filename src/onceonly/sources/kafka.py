@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
@@ -238,16 +239,21 @@ class KafkaReader:
         return True
 
     def _ask(self, request: Callable[[], T]) -> T:
-        """The request's result, or its error in our terms."""
+        """The request's result, or its error in our terms; waits while a partition changes its leader."""
         from confluent_kafka import KafkaError, KafkaException
 
-        try:
-            return request()
-        except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise self._no_topic() from failure
-            raise self._unanswered(error.str()) from failure
+        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+        end = monotonic() + PATIENCE
+        while True:
+            try:
+                return request()
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._no_topic() from failure
+                if error.code() not in moving or monotonic() > end:
+                    raise self._unanswered(error.str()) from failure
+            sleep(0.1)
 
     def _no_topic(self) -> _NoTopic:
         topics = self._ask(lambda: self._admin.list_topics(timeout=PATIENCE)).topics
