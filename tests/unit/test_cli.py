@@ -78,7 +78,7 @@ def table(home: Path) -> Table:
 @pytest.fixture
 def onceonly(home: Path) -> Invoke:
     def invoke(*args: object) -> Result:
-        return CliRunner().invoke(main, [str(arg) for arg in args])
+        return CliRunner(env={"COLUMNS": None}).invoke(main, [str(arg) for arg in args])  # as in a pipe: wide
 
     return invoke
 
