@@ -68,11 +68,11 @@ class Pins:
         """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
         before, after = view.boundaries(time)
         for neighbour in (before, after):
-            if neighbour is not None:
-                offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
-            if neighbour is not None:
-                self._refuse_shorter(neighbour)
-            if neighbour is not None and neighbour.time == time:
+            if neighbour is None:
+                continue
+            offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+            self._refuse_shorter(neighbour)
+            if neighbour.time == time:
                 return neighbour.offsets
         low = floor if floor is not None else _offsets(before)
         found = self._look_up(time)

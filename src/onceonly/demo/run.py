@@ -45,6 +45,7 @@ def run(exit_: bool) -> None:
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
     airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
     demo = Demo(settings, airflow, console)
+    proof: Proof | None = None
     with _everything_ended(settings, airflow, console):
         demo.start()
         demo.pipeline()
@@ -52,6 +53,8 @@ def run(exit_: bool) -> None:
         if not exit_ and proof.holds:
             console.print("\nCtrl-C ends everything.")
             signal.pause()
+    if proof is None:
+        raise SystemExit(130)  # Ctrl-C before there was a proof
     if not proof.holds:
         raise SystemExit(1)
 
@@ -69,8 +72,10 @@ def _everything_ended(settings: Settings, airflow: Standalone, console: Console)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending takes a moment; a second Ctrl-C must not cut it short
         console.print("ending Airflow and the broker …")
-        airflow.stop()
-        Services(settings.home).down()
+        try:
+            airflow.stop()
+        finally:
+            Services(settings.home).down()
 
 
 @dataclass
