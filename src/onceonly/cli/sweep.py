@@ -1,0 +1,74 @@
+"""onceonly sweep: end what nobody will ever record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.text import Text
+
+from onceonly.checkpoint import Transaction
+from onceonly.cli import console as show
+from onceonly.cli import reading
+from onceonly.cli.app import explain, json_option, print_json, tell
+from onceonly.errors import exit_code
+from onceonly.protocols import Pooled
+from onceonly.settings import Settings
+
+
+@click.command(short_help="End what no live attempt owns.")
+@click.argument("pipeline", required=False)
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
+    """End and remove what no live attempt owns: open Kafka transactions, spooled rows, staged folders.
+
+    Of one PIPELINE or of all; only what carries this state table's id, and each is named. A transaction that nobody
+    ends keeps every read_committed reader of its topic waiting. `onceonly recover` sweeps as well.
+
+    \b
+    --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
+    "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
+    """
+    from onceonly import wiring
+
+    settings = Settings.from_env()
+    state = reading.required(settings)
+    if pipeline:
+        reading.check_known(state, pipeline)
+    through = wiring.coordinator(wiring.LiveParts(settings))
+    swept: list[Transaction | Pooled] = []
+    errors: list[tuple[str, Exception]] = []
+    for name in [pipeline] if pipeline else state.pipelines():
+        try:
+            swept += through.sweep(name)
+        except Exception as error:
+            errors.append((name, error))
+    if as_json:
+        told = [{"pipeline": name, **explain(error)} for name, error in errors]
+        print_json({"swept": [_plain(txn) for txn in swept], "errors": told})
+    else:
+        _print(swept, [error for _, error in errors])
+    if errors:
+        ctx.exit(exit_code(errors[0][1]))
+
+
+def _plain(txn: Transaction | Pooled) -> dict[str, Any]:
+    mine = ("slot", "id") if isinstance(txn, Pooled) else ("epoch", "attempt", "nonce")
+    return {name: getattr(txn, name) for name in ("pipeline", "sink", *mine)}
+
+
+def _words(txn: Transaction | Pooled) -> str:
+    if isinstance(txn, Pooled):
+        return f"{txn.pipeline}, sink '{txn.sink}': ended {txn.id}"
+    return f"{txn.pipeline} epoch {txn.epoch} attempt {txn.attempt}, sink '{txn.sink}': removed {txn.name}"
+
+
+def _print(swept: list[Transaction | Pooled], errors: list[Exception]) -> None:
+    for txn in swept:
+        words = _words(txn)
+        show.console().print(Text.assemble(("✓ ", "green"), words))
+    for error in errors:
+        tell(explain(error))
+    if not swept and not errors:
+        show.console().print("Nothing to sweep: every pending transaction belongs to a live attempt.")

@@ -1,0 +1,1 @@
+"""What Kafka itself is asked and told, for sinks and sources alike."""

@@ -1,0 +1,185 @@
+"""One connection to Kafka, in the settings of librdkafka, and its three dialects.
+
+    connection = KafkaConnection.parse({"bootstrap.servers": "…", "security.protocol": "SASL_SSL", …}, "kafka_default")
+    confluent_kafka.Producer({**connection.librdkafka(), "transactional.id": …})
+    kafka.KafkaAdminClient(**connection.kafka_python(), client_id=…)
+    spark.read.format("kafka").options(**{f"kafka.{key}": value for key, value in connection.java().items()})
+
+What secures the connection is translated, or refused by name. What tunes one client (linger.ms, group.id …) goes to
+librdkafka alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+
+ALIASES = {"sasl.mechanisms": "sasl.mechanism", "metadata.broker.list": "bootstrap.servers"}
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+OIDC = tuple(f"sasl.oauthbearer.{key}" for key in ("client.id", "client.secret", "token.endpoint.url"))
+NEEDS = {
+    "PLAIN": ("sasl.username", "sasl.password"),
+    "SCRAM-SHA-256": ("sasl.username", "sasl.password"),
+    "SCRAM-SHA-512": ("sasl.username", "sasl.password"),
+    "OAUTHBEARER": ("sasl.oauthbearer.method", *OIDC),
+}
+SECRET = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
+DENIED = (29, 30, 31, 53)  # topic, group, cluster and transactional id authorization failed; the same in all clients
+GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no dialect may silently leave out
+
+
+class Secret(str):
+    """A string that keeps itself out of a repr, and so out of the log of a client that prints its configuration."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaConnection:
+    """How to reach the brokers of one cluster; made by `parse` or `plaintext`, which check it.
+
+    Args:
+        settings: in librdkafka's names, complete and consistent.
+        name: of the Airflow connection, for error messages.
+    """
+
+    settings: Mapping[str, str]
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any], name: str | None = None) -> KafkaConnection:
+        """Settings as people write them: aliases, booleans, any case of protocol and mechanism.
+
+        Raises:
+            InvalidPipeline: something is missing or contradicts; names the setting.
+        """
+        plain = {ALIASES.get(key, key): _text(key, value) for key, value in settings.items() if value is not None}
+        for key in ("security.protocol", "sasl.mechanism"):
+            if key in plain:
+                plain[key] = plain[key].upper()
+        made = cls({"security.protocol": "PLAINTEXT", **plain}, name)
+        made._check()
+        return made
+
+    @classmethod
+    def plaintext(cls, bootstrap: str) -> KafkaConnection:
+        """Bare addresses: no encryption, no authentication."""
+        return cls.parse({"bootstrap.servers": bootstrap})
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port, comma-separated."""
+        return self.settings["bootstrap.servers"]
+
+    @property
+    def protocol(self) -> str:
+        """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        return self.settings["security.protocol"]
+
+    @property
+    def mechanism(self) -> str | None:
+        """Of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+        return self.settings["sasl.mechanism"] if self.protocol.startswith("SASL_") else None
+
+    def librdkafka(self) -> dict[str, str]:
+        """For confluent-kafka: everything, tuning included. What the caller needs itself, it puts on top."""
+        return {key: Secret(value) if SECRET.search(key) else value for key, value in self.settings.items()}
+
+    def kafka_python(self) -> dict[str, Any]:
+        """Keyword arguments of a kafka-python client; certificates are read at once, into an `ssl_context`.
+
+        Raises:
+            InvalidPipeline: a setting that kafka-python has nothing for, or a file that cannot be used.
+        """
+        from onceonly.kafka import kafkapython
+
+        return kafkapython.arguments(self)
+
+    def java(self) -> dict[str, str]:
+        """Options of a Java client; certificates are read at once, so that Spark's machines need no files.
+
+        Raises:
+            InvalidPipeline: a setting that the Java client has nothing for, or a file that cannot be used.
+        """
+        from onceonly.kafka import java
+
+        return java.options(self)
+
+    def scrub(self, text: str) -> str:
+        """`text` without this connection's secrets, should a client have put one into an error."""
+        for key, value in self.settings.items():
+            if SECRET.search(key) and len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+    def describe(self) -> str:
+        """For messages: address, protocol, mechanism; nothing secret."""
+        if self.protocol == "PLAINTEXT" and not self.name:
+            return self.bootstrap
+        how = self.protocol + (f" {self.mechanism}" if self.mechanism else "")
+        return f"{self.bootstrap} ({how}{f', connection {self.name!r}' if self.name else ''})"
+
+    def __repr__(self) -> str:
+        return f"<KafkaConnection {self.describe()}>"
+
+    def invalid(self, what: str, todo: str) -> InvalidPipeline:
+        """The error for a setting of this connection."""
+        named = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
+        return InvalidPipeline(f"{named} cannot be used.", what, f"{todo} Nothing was written.")
+
+    def refuse_others(self, dialect: str, translated: Iterable[str]) -> None:
+        """Refuse what secures the connection and is not in `translated`."""
+        for key in sorted(set(self.settings) - set(translated)):
+            if GUARDED.match(key):
+                raise self.invalid(f"'{key}' has no translation for {dialect}.", "Remove it, or correct its name.")
+
+    def _check(self) -> None:
+        if not self.settings.get("bootstrap.servers"):
+            raise self.invalid("'bootstrap.servers' is missing.", "Add it: host:port, comma-separated.")
+        if self.protocol not in PROTOCOLS:
+            raise self.invalid(f"'security.protocol' is {self.protocol!r}.", f"Use one of {', '.join(PROTOCOLS)}.")
+        for key in self.settings:
+            if key.endswith("_cb"):
+                raise self.invalid(f"'{key}' is a callback; a connection holds settings only.", "Remove it.")
+        if "transactional.id" in self.settings:
+            raise self.invalid("'transactional.id' is set; every transaction has one of its own.", "Remove it.")
+        self._check_sasl()
+        self._check_certificates()
+
+    def _check_sasl(self) -> None:
+        if not self.protocol.startswith("SASL_"):
+            if stray := next((key for key in self.settings if key.startswith("sasl.")), None):
+                raise self.invalid(
+                    f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be authenticated.",
+                    "Set 'security.protocol' to SASL_SSL, or remove what starts with 'sasl.'.",
+                )
+            return
+        mechanism = self.settings.get("sasl.mechanism", "")
+        if mechanism not in NEEDS:
+            raise self.invalid(f"'sasl.mechanism' is {mechanism or None!r}.", f"Use one of {', '.join(NEEDS)}.")
+        self._need(NEEDS[mechanism], f"'sasl.mechanism' {mechanism} needs it")
+        if mechanism == "OAUTHBEARER" and self.settings["sasl.oauthbearer.method"].lower() != "oidc":
+            raise self.invalid("'sasl.oauthbearer.method' is not oidc.", "Use oidc: tokens come from an endpoint.")
+
+    def _check_certificates(self) -> None:
+        for kind in ("location", "pem"):
+            pair = (f"ssl.certificate.{kind}", f"ssl.key.{kind}")
+            if any(key in self.settings for key in pair):
+                self._need(pair, "a client certificate and its key go together")
+
+    def _need(self, keys: Iterable[str], why: str) -> None:
+        for key in keys:
+            if not self.settings.get(key):
+                raise self.invalid(f"'{key}' is missing; {why}.", "Add it to the connection's extra.")
+
+
+def _text(key: str, value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return Secret(text) if SECRET.search(key) else text

@@ -1,0 +1,80 @@
+"""kafka-python's dialect: keyword arguments of `KafkaAdminClient`."""
+
+from __future__ import annotations
+
+import ssl
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from onceonly.kafka import pem
+from onceonly.kafka.connection import KafkaConnection, Secret
+
+DIALECT = "kafka-python"
+TRANSLATED = (
+    *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.endpoint.identification.algorithm"),
+    *(f"sasl.oauthbearer.{key}" for key in ("method", "client.id", "client.secret", "token.endpoint.url")),
+    *("sasl.oauthbearer.scope", "sasl.oauthbearer.extensions", "ssl.cipher.suites", "ssl.crl.location"),
+    *("enable.ssl.certificate.verification", *pem.SETTINGS),
+)
+
+
+def arguments(connection: KafkaConnection) -> dict[str, Any]:
+    """As `KafkaConnection.kafka_python`."""
+    connection.refuse_others(DIALECT, TRANSLATED)
+    servers = [server.strip() for server in connection.bootstrap.split(",")]
+    found: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": connection.protocol}
+    if lookup := connection.settings.get("client.dns.lookup"):
+        found["client_dns_lookup"] = lookup
+    if connection.protocol.endswith("SSL"):
+        found["ssl_context"] = _context(connection)
+    if connection.mechanism:
+        found |= _sasl(connection)
+    return found
+
+
+def _sasl(connection: KafkaConnection) -> dict[str, Any]:
+    found: dict[str, Any] = {"sasl_mechanism": connection.mechanism}
+    if connection.mechanism == "OAUTHBEARER":
+        from onceonly.kafka.oidc import token_provider
+
+        return {**found, "sasl_oauth_token_provider": token_provider(connection)}
+    user, password = (connection.settings[f"sasl.{key}"] for key in ("username", "password"))
+    return {**found, "sasl_plain_username": user, "sasl_plain_password": Secret(password)}
+
+
+def _context(connection: KafkaConnection) -> ssl.SSLContext:
+    """What kafka-python would build from files, and PEM text as well."""
+    settings = connection.settings
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.get("ssl.endpoint.identification.algorithm", "https") != "none"
+    if settings.get("enable.ssl.certificate.verification", "true").lower() != "true":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    authorities = pem.authorities(connection)
+    try:
+        context.load_verify_locations(cadata=authorities) if authorities else context.load_default_certs()
+        _restrict(context, connection)
+        _identify(context, connection)
+    except (ssl.SSLError, OSError) as error:
+        raise connection.invalid(
+            f"its certificates cannot be used: {connection.scrub(str(error))}.",
+            "Check what starts with 'ssl.': files, PEM text, 'ssl.key.password'.",
+        ) from error
+    return context
+
+
+def _restrict(context: ssl.SSLContext, connection: KafkaConnection) -> None:
+    if ciphers := connection.settings.get("ssl.cipher.suites"):
+        context.set_ciphers(ciphers)
+    if revoked := connection.settings.get("ssl.crl.location"):
+        context.load_verify_locations(revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _identify(context: ssl.SSLContext, connection: KafkaConnection) -> None:
+    """The client's own certificate. Python loads it from a file only: one of our own, for a moment."""
+    if pair := pem.certificate(connection):
+        with NamedTemporaryFile("w", suffix=".pem") as file:  # readable by this user alone
+            file.write("\n".join(pair))
+            file.flush()
+            context.load_cert_chain(file.name, password=connection.settings.get("ssl.key.password", ""))

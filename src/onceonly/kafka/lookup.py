@@ -1,0 +1,63 @@
+"""Airflow's connections in the environment: AIRFLOW_CONN_<ID>, as JSON or as URI. Airflow itself is not needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from onceonly.errors import InvalidPipeline
+
+Lookup = Callable[[str], Mapping[str, Any]]  # connection id → its extra: settings of librdkafka
+UNWRITTEN = "Nothing was written."
+
+
+def variable(conn_id: str) -> str:
+    """The name of the environment variable that holds this connection."""
+    return f"AIRFLOW_CONN_{conn_id.upper()}"
+
+
+def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
+    """The extra of a connection, out of its environment variable.
+
+    Raises:
+        InvalidPipeline: there is no such variable, or it cannot be read; its content is never shown.
+    """
+    text = env.get(variable(conn_id), "").strip()
+    if not text:
+        raise missing(conn_id, f"The environment variable {variable(conn_id)} is not set.")
+    try:
+        extra = json.loads(text).get("extra") if text.startswith("{") else _of_uri(text)
+        found = json.loads(extra) if isinstance(extra, str) and extra else extra or {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' cannot be read.",
+            f"{variable(conn_id)} holds neither a connection's JSON nor its URI, or its extra is no JSON object.",
+            f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {UNWRITTEN}',
+        )
+    return found
+
+
+def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """For a child process: what `from_environment`, and Airflow, read there."""
+    return {variable(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
+
+
+def missing(conn_id: str, why: str) -> InvalidPipeline:
+    """The error for a connection that is nowhere."""
+    return InvalidPipeline(
+        f"the Airflow connection '{conn_id}' does not exist.",
+        why,
+        f'airflow connections add {conn_id} --conn-type kafka --conn-extra \'{{"bootstrap.servers": "…"}}\', or '
+        f"set {variable(conn_id)}. {UNWRITTEN}",
+    )
+
+
+def _of_uri(uri: str) -> str | dict[str, str]:
+    """`kafka://?__extra__=<JSON>` or `kafka://?bootstrap.servers=…&…`, URL-encoded."""
+    query = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
+    return query.get("__extra__", query)

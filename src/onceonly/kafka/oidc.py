@@ -1,0 +1,87 @@
+"""Tokens for kafka-python, which brings no OIDC client: OAuth 2 client credentials, kept while they are fresh."""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from threading import Lock
+from time import monotonic
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from onceonly.errors import NotCommitted
+from onceonly.kafka.connection import KafkaConnection
+
+PATIENCE = 10.0  # seconds for the endpoint's answer
+FRESH = 0.8  # of a token's life
+PREFIX = "sasl.oauthbearer."
+
+
+class Tokens:
+    """One client's tokens from one endpoint."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._url = settings[PREFIX + "token.endpoint.url"]
+        credentials = ":".join(settings[PREFIX + name] for name in ("client.id", "client.secret"))  # as the others do
+        self._headers = {"Authorization": "Basic " + base64.b64encode(credentials.encode()).decode()}
+        scope = settings.get(PREFIX + "scope")
+        self._body = urlencode({"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})).encode()
+        self._token, self._until, self._lock = "", 0.0, Lock()
+
+    def token(self) -> str:
+        """A token that is still good for a while.
+
+        Raises:
+            NotCommitted: the endpoint gave none; names its address.
+        """
+        with self._lock:
+            if not self._token or monotonic() > self._until:
+                answer = self._ask()
+                self._token = str(answer["access_token"])
+                self._until = monotonic() + FRESH * float(answer.get("expires_in", 0))
+            return self._token
+
+    def _ask(self) -> Any:
+        try:
+            with urlopen(Request(self._url, self._body, self._headers), timeout=PATIENCE) as response:
+                answer = json.load(response)
+            answer["access_token"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, HTTPError):
+                error.close()  # it is the response, too
+            raise NotCommitted(
+                f"no token from {self._url} for Kafka.",
+                f"{type(error).__name__}: {error}.",
+                "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
+            ) from None
+        return answer
+
+
+def token_provider(connection: KafkaConnection) -> Any:
+    """What kafka-python takes as `sasl_oauth_token_provider`."""
+    extensions = connection.settings.get(PREFIX + "extensions", "")
+    pairs = dict(pair.split("=", 1) for pair in extensions.split(",") if "=" in pair)
+    return _provider_class()(Tokens(connection.settings), pairs)
+
+
+@cache
+def _provider_class() -> type[Any]:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # kafka-python's own, as it is imported
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def __init__(self, tokens: Tokens, extensions: Mapping[str, str]) -> None:
+            self._tokens, self._extensions = tokens, extensions
+
+        def token(self) -> str:
+            return self._tokens.token()
+
+        def extensions(self) -> Mapping[str, str]:
+            return self._extensions
+
+    return TokenProvider

@@ -1,0 +1,50 @@
+"""Certificates and keys of a connection: files, or PEM text in the connection itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from onceonly.kafka.connection import KafkaConnection, Secret
+
+SETTINGS = (
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *("ssl.key.location", "ssl.key.pem", "ssl.key.password"),
+)
+
+
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def authorities(connection: KafkaConnection) -> str | None:
+    """The CA certificates, or None for those that the client trusts by itself."""
+    return _read(connection, "ssl.ca")
+
+
+def certificate(connection: KafkaConnection) -> tuple[str, Secret] | None:
+    """The client's certificate chain and private key."""
+    chain, key = _read(connection, "ssl.certificate"), _read(connection, "ssl.key")
+    if not chain or not key:
+        return None
+    return "\n".join(CERTIFICATE.findall(chain)) + "\n", Secret(key)  # one file may hold both, and the key is secret
+
+
+def _read(connection: KafkaConnection, kind: str) -> str | None:
+    """PEM text; where both are given, the text goes before the file."""
+    if text := connection.settings.get(f"{kind}.pem"):
+        return text
+    location = connection.settings.get(f"{kind}.location")
+    if not location or (kind == "ssl.ca" and location == "probe"):
+        return None
+    try:
+        text = Path(location).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise connection.invalid(
+            f"'{kind}.location' {location} cannot be read: {reason}.", "Name a PEM file that is readable here."
+        ) from error
+    if "-----BEGIN " not in text:
+        raise connection.invalid(
+            f"'{kind}.location' {location} holds no PEM.", "Convert it: openssl x509, openssl rsa."
+        )
+    return text

@@ -1,0 +1,195 @@
+"""One topic, asked by librdkafka: which partitions, which offsets, and where a reader first sees a time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.kafka.connection import DENIED, KafkaConnection
+from onceonly.protocols import Found
+
+PATIENCE = 10.0  # seconds, for one request; also for one pause in a scan
+EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
+EARLIEST, LATEST = -2, -1  # in place of a time
+REFUSED = "SASL authentication error"  # librdkafka's words for a broker's answer, not for a token endpoint's
+T = TypeVar("T")
+
+
+class TopicClient:
+    """Every question has a time limit, and its errors name the topic, the address and how the client got in."""
+
+    def __init__(self, topic: str, kafka: KafkaConnection) -> None:
+        self._topic, self._kafka = topic, kafka
+        self._complaints: list[Any] = []
+
+    @cached_property
+    def admin(self) -> Any:
+        """confluent-kafka's AdminClient."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            return AdminClient(self.client_config())
+        except KafkaException as error:
+            why = self._kafka.scrub(error.args[0].str())
+            raise self._kafka.invalid(f"librdkafka: {why}.", "Correct the setting.") from None
+
+    def client_config(self) -> dict[str, Any]:
+        """For any client of librdkafka; what goes wrong with its connections is kept for our errors."""
+        return {
+            "client.id": "onceonly",
+            **self._kafka.librdkafka(),
+            "allow.auto.create.topics": False,
+            "socket.connection.setup.timeout.ms": int(PATIENCE * 1000 / 2),
+            "reconnect.backoff.max.ms": 1000,
+            "log_level": 0,  # what matters comes as an error; librdkafka would print it to stderr as well
+            "error_cb": self._complaints.append,
+        }
+
+    def describe(self) -> tuple[str, list[int]]:
+        """The topic's id and partitions."""
+        from confluent_kafka import TopicCollection
+
+        topics = TopicCollection([self._topic])
+        description = self._ask(
+            lambda: self.admin.describe_topics(topics, request_timeout=PATIENCE)[self._topic].result()
+        )
+        return str(description.topic_id), sorted(partition.id for partition in description.partitions)
+
+    def offsets(self, partitions: list[int], at: int) -> dict[int, Any]:
+        """ListOffsets for a read_committed reader; `at`: milliseconds, EARLIEST, or LATEST (the last stable offset)."""
+        from confluent_kafka import IsolationLevel, TopicPartition, admin
+
+        offsets: Any = admin.OffsetSpec  # type: ignore[attr-defined]
+        spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
+        wanted = {TopicPartition(self._topic, p): spec for p in partitions}
+        limits = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": PATIENCE}
+
+        def ask() -> dict[int, Any]:
+            return {key.partition: answer.result() for key, answer in self.admin.list_offsets(wanted, **limits).items()}
+
+        return self._ask(ask)
+
+    def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, Found]:
+        """From `starts` on, the first record at or after `millis` that a reader sees, where there is one."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        if not starts:
+            return {}
+        settings = {
+            **self.client_config(),
+            "group.id": "onceonly",  # required, never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 20,
+            "queued.max.messages.kbytes": 16384,
+        }
+        with closing(Consumer(settings)) as consumer:
+            consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
+            return self._scan(consumer, set(starts), millis)
+
+    def _scan(self, consumer: Any, waiting: set[int], millis: int) -> dict[int, Found]:
+        from confluent_kafka import TopicPartition
+
+        seen: dict[int, Found] = {}
+        while waiting:
+            message = self._ask(lambda: consumer.poll(PATIENCE))
+            if message is None:
+                raise self._unanswered(f"no record and no end of the log within {PATIENCE:.0f} s")
+            partition, at_end = message.partition(), self._at_end(message)
+            if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
+                continue
+            if not at_end:
+                seen[partition] = Found(message.offset(), _utc(message.timestamp()[1]))
+            waiting.discard(partition)
+            consumer.pause([TopicPartition(self._topic, partition)])
+        return seen
+
+    def _at_end(self, message: Any) -> bool:
+        from confluent_kafka import KafkaError
+
+        if (error := message.error()) is None:
+            return False
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise self._unanswered(error.str())
+        return True
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        """The result, or its error in our terms; asked anew while a partition changes its leader."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+        end = monotonic() + PATIENCE
+        while True:
+            try:
+                return request()
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._no_topic() from failure
+                if error.code() in DENIED:
+                    raise self._denied(error.str()) from failure
+                if error.code() not in moving or monotonic() > end:
+                    raise self._unanswered(error.str()) from failure
+            sleep(0.1)
+
+    def _no_topic(self) -> NoTopic:
+        topics = self._ask(lambda: self.admin.list_topics(timeout=PATIENCE)).topics
+        alike = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
+        names = "Similar names: " + ", ".join(f"'{name}'" for name in alike) if alike else "No name is similar"
+        return NoTopic(
+            f"topic '{self._topic}' does not exist on {self._kafka.bootstrap}.",
+            f"{names}. Onceonly never creates a topic.",
+            "Create the topic, or correct its name in the pipeline. Nothing was written.",
+        )
+
+    def _unanswered(self, why: str) -> NotCommitted:
+        self.admin.poll(0)  # delivers what the connections complained of
+        complaint = self._complaint()
+        reason = self._kafka.scrub(complaint.str()) if complaint else why
+        if REFUSED in reason:
+            return self._refused(reason)
+        return NotCommitted(
+            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
+            f"{why}: {reason}." if reason != why else f"{why}.",
+            "Is it running, and reachable from here? This is safe to retry. Nothing was written.",
+        )
+
+    def _denied(self, reason: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} does not allow this.",
+            f"{reason}.",
+            "Grant the client Describe and Read (sources) or Write (sinks) on the topic. Nothing was written.",
+        )
+
+    def _complaint(self) -> Any:
+        """The error that says most of what the connections complained of: of TLS, else the last one."""
+        from confluent_kafka import KafkaError
+
+        found = [error for error in self._complaints if error.code() != KafkaError._ALL_BROKERS_DOWN]
+        found.sort(key=lambda error: error.code() == KafkaError._SSL)  # stable
+        return found[-1] if found else None
+
+    def _refused(self, reason: str) -> InvalidPipeline:
+        """A broker that refuses the credentials is not asked again: a person must correct them."""
+        return InvalidPipeline(
+            f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",
+            f"{reason}.",
+            "Correct the connection: mechanism, user and password are the broker's to know. Nothing was written.",
+        )
+
+
+class NoTopic(InvalidPipeline):
+    """The topic does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
+
+
+def _utc(millis: int) -> datetime:
+    return EPOCH + millis * MILLISECOND

@@ -1,0 +1,237 @@
+"""What the brokers know of transactions, and ending them from any process: not only from the one that wrote them.
+
+librdkafka cannot take up a transaction that another process left. kafka-python can be made to; how is in `wire`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
+
+from onceonly.errors import NotCommitted, OutcomeUnknown
+from onceonly.kafka import markers
+from onceonly.kafka.cluster import Cluster, keys
+from onceonly.kafka.markers import Partition, Sighting
+from onceonly.kafka.wire import AnswerLost, Wire, check
+
+__all__ = ["Described", "EndRefused", "Partition", "Sighting", "Transactions"]
+
+FENCE_PATIENCE = 30.0  # seconds: the abort markers of a large transaction have to be written first
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the coordinator knows of one transactional id."""
+
+    state: str  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, …
+    producer_id: int
+    epoch: int
+    timeout: float  # seconds
+    started_at: datetime | None  # aware; None: no transaction has begun
+    partitions: frozenset[Partition]  # of the transaction that is not ended
+
+
+class EndRefused(OutcomeUnknown):
+    """The coordinator answered EndTxn with an error; which one says nothing certain about the outcome."""
+
+    @property
+    def code(self) -> str:
+        """Kafka's name of the error, as in INVALID_TXN_STATE."""
+        return self.why.split(":")[0]
+
+
+class Transactions(Cluster):
+    """One cluster's transactions. Producer id and epoch tell one from the other."""
+
+    def describe(self, ids: Iterable[str]) -> dict[str, Described]:
+        """What the coordinators know of these ids; an id that they do not know is absent."""
+        wanted = sorted(set(ids))
+        return self._wire.ask(lambda: self._describe(wanted)) if wanted else {}
+
+    def open(self, pattern: str) -> list[str]:
+        """The transactional ids whose transaction has not ended.
+
+        Args:
+            pattern: RE2, of the whole id.
+        """
+        return self._wire.ask(lambda: self._open(pattern))
+
+    def end(self, id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Commit or abort what that producer left open. To say the same again is no error.
+
+        The answer comes before the markers are in the log. Sent again only after an answer that says "not now";
+        never when an answer was lost: look at the evidence first.
+
+        Raises:
+            NotCommitted: nothing was sent within 10 s.
+            EndRefused: the coordinator will not.
+            OutcomeUnknown: no answer.
+        """
+        ending = _Ending(self._wire, id, producer_id, epoch, commit, self.transaction_version())
+        try:
+            self._wire.ask(ending.attempt)
+        except (NotCommitted, AnswerLost) as error:
+            if not ending.sent:
+                raise
+            raise OutcomeUnknown(
+                f"transaction '{id}': whether it was {'committed' if commit else 'aborted'} is not known.",
+                f"The answer of the Kafka broker at {self._wire.address} is missing: {error}",
+                "Look for its marker in the log before anything is sent again.",
+            ) from error
+
+    def fence(self, id: str) -> None:
+        """Afterwards no transaction of that id is open, and no producer that had it can write or commit.
+
+        An open transaction is aborted; one whose commit has begun is committed. Takes up to 30 s.
+        """
+        self._wire.ask(lambda: self._fence(id), FENCE_PATIENCE)
+
+    def withdraw(self, id: str, producer_id: int, epoch: int) -> None:
+        """Abort what that producer left open; nothing happens where it has ended, or the id is in other hands.
+
+        A fence would not do: whatever producer it names, it ends what is open. Raises as `end`.
+        """
+        with suppress(EndRefused):
+            self.end(id, producer_id, epoch, commit=False)
+
+    def look(
+        self,
+        partition: Partition,
+        producer_id: int,
+        epoch: int,
+        since: int,
+        topic_id: str | None = None,
+        alone: bool = True,
+    ) -> Sighting:
+        """How that producer's transaction ended, from the log alone; reads all of it from `since`, if need be.
+
+        Args:
+            since: an offset above the transaction's rows and below its marker.
+            topic_id: GONE if the topic of that name is another one; None does not compare.
+            alone: whether that producer has never had another transaction.
+        """
+        return markers.look(self._wire, partition, producer_id, epoch, since, topic_id, alone)
+
+    def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset of the producer's open transaction; absent where it has none."""
+        wanted = keys(partitions)
+        found = self._wire.ask(lambda: self._wire.admin._async_describe_producers(wanted)) if wanted else {}
+        return {
+            (key.topic, key.partition): producer.current_transaction_start_offset
+            for key, state in found.items()
+            for producer in state.active_producers
+            if producer.producer_id == producer_id and producer.current_transaction_start_offset >= 0
+        }
+
+    # --- how
+
+    async def _describe(self, ids: list[str]) -> dict[str, Described]:
+        from kafka.errors import TransactionalIdNotFoundError
+        from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+
+        at: dict[int, list[str]] = defaultdict(list)
+        for id, node in (await self._wire.coordinators(ids)).items():
+            at[node].append(id)
+        found = {}
+        for node, theirs in at.items():
+            response = await self._wire.send(DescribeTransactionsRequest(transactional_ids=theirs), node)
+            for state in response.transaction_states:
+                if state.error_code != TransactionalIdNotFoundError.errno:
+                    check(state.error_code)
+                    found[state.transactional_id] = _described(state)
+        return found
+
+    async def _open(self, pattern: str) -> list[str]:
+        from kafka.protocol.admin.transactions import ListTransactionsRequest
+
+        api_version = self._wire.admin._manager.broker_version_data.api_version
+        ours = re.compile(pattern)
+        found: set[str] = set()
+        for node in await self._wire.brokers():
+            fields = {"transactional_id_pattern": pattern} if api_version(ListTransactionsRequest) >= 2 else {}
+            response = await self._wire.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
+            check(response.error_code)
+            found.update(listed.transactional_id for listed in response.transaction_states)
+        return sorted(id for id in found if ours.fullmatch(id))
+
+    async def _fence(self, id: str) -> None:
+        from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+        request = InitProducerIdRequest(
+            transactional_id=id,
+            transaction_timeout_ms=1000,  # of a transaction that nobody will begin
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        response = await self._wire.send(request, (await self._wire.coordinators([id]))[id])
+        check(response.error_code)
+
+
+class _Ending:
+    """One EndTxn, however often it has to be said."""
+
+    def __init__(self, wire: Wire, id: str, producer_id: int, epoch: int, commit: bool, version: int) -> None:
+        self._wire, self._id, self._producer_id, self._epoch, self._commit = wire, id, producer_id, epoch, commit
+        self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 is for transaction.version 2 alone
+        self._limit = monotonic() + wire.patience
+        self.sent = False
+
+    async def attempt(self) -> None:
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        node = (await self._wire.coordinators([self._id]))[self._id]
+        request = EndTxnRequest(
+            transactional_id=self._id,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            committed=self._commit,
+            max_version=self._max_version,
+        )
+        response = await self._wire.deliver(request, node, self._leave)
+        self._judge(response.error_code)
+
+    def _leave(self) -> None:
+        from kafka.errors import KafkaTimeoutError
+
+        if monotonic() > self._limit:
+            raise KafkaTimeoutError  # the caller has been told that nothing was sent
+        self.sent = True
+
+    def _judge(self, code: int) -> None:
+        from kafka import errors
+
+        not_now = (
+            errors.ConcurrentTransactionsError,
+            errors.CoordinatorLoadInProgressError,
+            errors.CoordinatorNotAvailableError,
+            errors.NotCoordinatorError,
+        )
+        error = errors.for_code(code)
+        if code and issubclass(error, not_now):
+            raise error()
+        if code:
+            raise EndRefused(
+                f"transaction '{self._id}' could not be {'committed' if self._commit else 'aborted'}.",
+                f"{error.message if error.errno != -1 else code}: {error.description}",
+                "Look for its marker in the log: an error code alone does not tell how it ended.",
+            )
+
+
+def _described(state: Any) -> Described:
+    begun = state.transaction_start_time_ms
+    return Described(
+        state=state.transaction_state,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        timeout=state.transaction_timeout_ms / 1000,
+        started_at=EPOCH + timedelta(milliseconds=begun) if begun >= 0 else None,
+        partitions=frozenset((topic.topic, number) for topic in state.topics for number in topic.partitions),
+    )

@@ -1,0 +1,58 @@
+"""Compare-and-set on the state table: read a view, decide from it, write from it, and when another was first, again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly.errors import Fenced, InvalidPipeline
+from onceonly.state import Lost, StateTable, View
+
+Notify = Callable[[Checkpoint, Row], None]
+
+
+class Ledger:
+    """The state table, and who is told of each recorded transition."""
+
+    def __init__(self, state: StateTable, notify: Notify | None = None) -> None:
+        self.state = state
+        self._notify = notify or (lambda checkpoint, row: None)
+
+    def change(self, name: str, decide: Callable[[View], Row | None], view: View | None = None) -> View:
+        """Write what `decide` makes of the current view (None: nothing to do) and return the view that results."""
+        while True:
+            view = view or self.state.view(name)
+            row = decide(view)
+            if row is None:
+                return view
+            try:
+                view = self.state.append(view, row)
+            except Lost:
+                view = None
+                continue
+            self._notify(get(view, row.epoch), row)
+            return view
+
+
+def next_row(view: View, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
+    return Row(view.pipeline, view.head.seq + 1, epoch, event, attempt, **columns)
+
+
+def get(view: View, epoch: int) -> Checkpoint:
+    checkpoint = view.checkpoint(epoch)
+    if checkpoint is None:
+        raise InvalidPipeline(
+            f"{view.pipeline} has no epoch {epoch}.",
+            f"The last one planned is {view.head.epoch or 'none'}.",
+            "See what there is: onceonly status",
+        )
+    return checkpoint
+
+
+def fenced(checkpoint: Checkpoint, why: str) -> Fenced:
+    return Fenced(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} is not this process's to change.",
+        f"It is {checkpoint.state.value}, and {why}.",
+        "Nothing of the current attempt was touched; this process stops.",
+    )

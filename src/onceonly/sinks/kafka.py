@@ -1,0 +1,314 @@
+"""Kafka topics, written to exactly once.
+
+`stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
+those; one that was lost (a time-out, a broker's death, fencing) is written again from its own spool file, in a new
+transaction whose handle is recorded before it is ended. Late mode is the same with nothing written at first.
+
+Evidence is the marker that ends a transaction in the log, nothing else. No marker, and the coordinator refuses: the id
+is fenced, after which the transaction cannot be open, and the log is read again.
+Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.transactions import Transactions
+from onceonly.pipeline import KafkaSink
+from onceonly.protocols import Pooled, Receipts, Sink
+from onceonly.sinks import kafkacheck, kafkaids, kafkaproduce, kafkaspool, kafkastage
+from onceonly.sinks.folders import Folders
+from onceonly.sinks.kafkahandle import Part, Tx, parts_of, with_parts, with_word
+from onceonly.sinks.kafkaids import Ids
+from onceonly.sinks.kafkaoutcome import Fate, Settler, give_back
+from onceonly.sinks.kafkaproduce import Target
+
+TRIES = 5  # rounds of writing again what was lost
+AT_ONCE = 8  # transactions written or ended side by side
+T = TypeVar("T")
+
+
+class KafkaWriter(Sink):
+    """The live side of a `KafkaSink`.
+
+    Args:
+        late: whether rows are written at commit only.
+        spool: path or URI below which spool folders are; Spark's workers and the committer reach it.
+        root: the project's folder, in which the schema file is looked up.
+    """
+
+    def __init__(self, config: KafkaSink, connection: KafkaConnection, late: bool, spool: str, root: Path) -> None:
+        self.name, self.config = config.name, config
+        self._connection, self._late, self._spool, self._root = connection, late, Folders(spool), root
+
+    def check(self) -> list[str]:
+        with self._transactions() as known:
+            return kafkacheck.check(self.config, self._late, known, self._connection, self._root)
+
+    # ---- stage
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        with self._transactions() as known:
+            schema = kafkacheck.schema(self.config, self._root)
+            kafkacheck.refuse(self.config, known, self._connection)
+            records = kafkastage.records(self.config, rows, schema)
+            job = self._job(txn, self._target(known))
+            opened_at = datetime.now(UTC).isoformat()
+            receipts = kafkastage.run(job, records)
+            opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
+            if job.ids:
+                self._fence(known, txn, keep=set(opened))  # what its own losing task attempts have left open
+            parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
+            pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
+            return {
+                **pending,
+                "kind": "kafka",
+                "guarantee": self.config.guarantee,
+                "mode": "late" if self._late else "staged",
+                "cluster": known.cluster_id(),
+                "transaction_version": known.transaction_version(),
+                "topics": known.topic_ids(self.config.allowed),
+                "txn": txn.name,
+                "slot": self._slot(txn),
+                "folder": self._spool.path(txn.name),
+                "rows": sum(part.rows for part in parts),
+                "bytes": sum(receipt.bytes for receipt in receipts),
+                "parts": [part.to_json() for part in parts],
+            }
+
+    def _job(self, txn: Transaction, target: Target) -> kafkastage.Job:
+        at_once = self.config.guarantee == "none"
+        staged = self.config.guarantee == "exactly-once" and not self._late
+        spool = None if at_once else self._spool.path(txn.name)
+        ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if staged else None
+        shared = self._connection if ids and ids.slot is not None else None
+        return kafkastage.Job(target, spool, ids, write=staged or at_once, identify=shared)
+
+    def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
+        """Only what the coordinator itself shows as open, with these partitions, becomes part of a handle.
+
+        The ends of the log are asked before: what is open after that has its marker behind them.
+
+        Args:
+            written: id -> the producer that wrote the rows; None: only one can have had the id.
+        """
+        ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
+        described = known.describe(written)
+        found = {}
+        for id, producer in written.items():
+            seen = described.get(id)
+            others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
+            if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
+                state = "in the hands of another producer" if others else seen.state if seen else "unknown"
+                raise NotCommitted(
+                    f"sink '{self.name}': transaction '{id}' is {state} right after it was written.",
+                    f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
+                    "Nothing of it is published. Retry, with a longer transaction_timeout if it took that long.",
+                )
+            starts = known.starts(seen.producer_id, seen.partitions)
+            spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
+            found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
+        return found
+
+    # ---- commit
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        with self._transactions() as known:
+            if handle["guarantee"] != "exactly-once":
+                return self._commit_plainly(known, handle)
+            return self._commit(known, handle, receipts)
+
+    def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
+        ended = False
+        for _ in range(TRIES):
+            settler = Settler(known, handle)
+            parts = parts_of(handle)
+            fates = _side_by_side(settler.settle, parts)
+            ended = ended or Fate.COMMITTED in fates
+            if doubtful := [part for part, fate in zip(parts, fates, strict=True) if fate is Fate.DOUBT]:
+                raise self._in_doubt(doubtful)
+            lost = [part for part, fate in zip(parts, fates, strict=True) if fate is Fate.LOST]
+            if not lost:
+                return Outcome(already=not ended and bool(parts), detail={"rows": handle["rows"]})
+            handle = self._write_again(known, handle, parts, lost, receipts)
+        raise OutcomeUnknown(
+            f"sink '{self.name}': its transactions were lost {TRIES} times in a row.",
+            "Each was aborted before it could be committed; another process or a very short time-out ends them.",
+            "Nothing is lost: the rows are spooled. Publish again: onceonly recover",
+        )
+
+    def _write_again(
+        self, known: Transactions, handle: Handle, parts: list[Part], lost: list[Part], receipts: Receipts
+    ) -> Handle:
+        """New transactions for `lost`, recorded; or the handle that another process has recorded meanwhile."""
+        self._check_same_topics(known, handle)
+        target, txn = self._target(known), Transaction.parse(handle["txn"])
+        assert txn is not None
+        ids = {part.spool: _id_for(part, Ids(self.config.id_prefix, txn, handle["slot"])) for part in lost}
+
+        def write(part: Part) -> tuple[int, int] | None:
+            id = ids[part.spool]
+            shared = kafkaids.slot_of(id) is not None
+            return kafkaproduce.write_all(target, id, self._spooled(handle, part), known if shared else None)
+
+        try:
+            written = _side_by_side(write, lost)
+            opened = self._confirm(known, dict(zip(ids.values(), written, strict=True)))
+            again = {part.spool: replace(part, tx=opened[ids[part.spool]]) for part in lost}
+            new = with_parts(handle, [again.get(part.spool, part) for part in parts])
+            recorded = receipts.replace(handle, new)
+        except BaseException:
+            with suppress(OnceonlyError):  # the first error counts; what stays open is swept, or times out
+                self._end_all(known, [id for id in ids.values() if kafkaids.slot_of(id) is None])
+            raise
+        if recorded != new:
+            _side_by_side(lambda tx: give_back(known, tx), list(opened.values()))
+        return recorded
+
+    def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
+        """At least once: a repeated commit writes the rows again."""
+        parts = [part for part in parts_of(handle) if part.spool]
+        if parts:
+            self._check_same_topics(known, handle)
+        target = self._target(known)
+        for part in parts:
+            kafkaproduce.write_all(target, None, self._spooled(handle, part))
+        return Outcome(detail={"rows": handle["rows"]})
+
+    def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        try:
+            yield from kafkaspool.read(handle["folder"], part.spool)
+        except FileNotFoundError as error:
+            raise CannotPublish(
+                f"sink '{self.name}': spooled rows are gone.",
+                f"{handle['folder']}/{part.spool} with {part.rows} rows is missing.",
+                f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
+            ) from error
+
+    def _check_same_topics(self, known: Transactions, handle: Handle) -> None:
+        now = {"cluster": known.cluster_id(), "topics": known.topic_ids(handle["topics"])}
+        then = {"cluster": handle["cluster"], "topics": handle["topics"]}
+        if now != then:
+            raise CannotPublish(
+                f"sink '{self.name}': this is not where the rows were staged for.",
+                f"Then: {then}. Now: {now}.",
+                "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
+                f"--give-up {self.name} --reason …. The rows are kept in {handle['folder']}.",
+            )
+
+    def _in_doubt(self, parts: list[Part]) -> InDoubt:
+        names = ", ".join(part.tx.id for part in parts if part.tx)
+        return InDoubt(
+            f"sink '{self.name}': whether {len(parts)} of its transactions were committed cannot be found out.",
+            f"No marker is left of {names}: the log was cut, compacted or made anew after they were written.",
+            "Look whether the rows are there, then say it: onceonly resolve PIPELINE EPOCH "
+            f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
+        )
+
+    # ---- abort, release, sweep
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        self.renounce(txn)
+        self._spool.delete(txn.name)
+
+    def release(self, txn: Transaction) -> None:
+        """What is still open was never recorded: rivals of the transactions that were committed."""
+        self.abort(txn, None)
+
+    def renounce(self, txn: Transaction) -> None:
+        """Fence what is open. `EndTxn(abort)` would not do: it leaves a zombie able to open a new one."""
+        if self.config.guarantee == "exactly-once":
+            with self._transactions() as known:
+                self._fence(known, txn, keep=set())
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        found = set(self._spool.holding(prefix))
+        if self.config.guarantee == "exactly-once":
+            with self._transactions() as known:
+                found |= {txn for id in known.open(kafkaids.of(prefix)) if (txn := kafkaids.owner(id))}
+        return sorted(found, key=lambda txn: (txn.epoch, txn.attempt, txn.nonce))
+
+    def _fence(self, known: Transactions, txn: Transaction, keep: set[str]) -> None:
+        self._end_all(known, [id for id in known.open(kafkaids.of(txn.name)) if id not in keep])
+
+    def _end_all(self, known: Transactions, ids: list[str]) -> None:
+        _side_by_side(known.fence, ids)
+
+    # ---- the pool
+
+    def _slot(self, txn: Transaction) -> int | None:
+        return txn.slot if self.config.ids == "pool" else None
+
+    def pooled(self, prefix: str) -> list[Pooled]:
+        if self.config.ids != "pool":
+            return []
+        with self._transactions() as known:
+            described = known.describe(known.open(kafkaids.pool_of(prefix)))
+        _, pipeline, sink = prefix.split("-")
+        return [
+            Pooled(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
+            for id, seen in described.items()
+            if (slot := kafkaids.slot_of(id)) is not None
+        ]
+
+    def needs(self, handle: Handle, txn: Pooled) -> bool:
+        parts = parts_of(handle)
+        return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
+
+    def end(self, txn: Pooled) -> None:
+        with self._transactions() as known:
+            known.withdraw(txn.id, *txn.producer)
+
+    # ---- a person's view
+
+    def evidence(self, handle: Handle) -> list[str]:
+        with self._transactions() as known:
+            settler = Settler(known, handle)
+            return [line for part in parts_of(handle) for line in settler.describe(part)]
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        with self._transactions() as known:
+            settler = Settler(known, handle)
+            parts = parts_of(handle)
+            fates = _side_by_side(settler.settle, parts)
+            return with_parts(
+                handle,
+                [with_word(p, committed) if fate is Fate.DOUBT else p for p, fate in zip(parts, fates, strict=True)],
+            )
+
+    # ---- the cluster
+
+    def _target(self, known: Transactions) -> Target:
+        topics = kafkacheck.topics(self.config, known)
+        return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return self._connection.kafka_python()
+
+    @contextmanager
+    def _transactions(self) -> Iterator[Transactions]:
+        with Transactions(self._arguments) as known:
+            yield known
+
+
+def _id_for(part: Part, ids: Ids) -> str:
+    number = part.spool.split("-")[0]
+    return ids.again(number) if part.tx else ids.first(number)
+
+
+def _side_by_side(function: Callable[[Any], T], items: list[Any]) -> list[T]:
+    """All of them, whatever becomes of the others; then the first error is raised."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(function, item) for item in items]
+    return [each.result() for each in running]

@@ -1,0 +1,286 @@
+"""Writing spooled rows to Kafka: into a transaction that is left open for another process to end, or without one.
+
+A `confluent_kafka.Producer` aborts its open transaction when it is closed; dropped, it leaves it open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.kafka.connection import DENIED
+from onceonly.kafka.transactions import Transactions
+
+PATIENCE = 60.0  # seconds without any progress
+QUEUE = 64 << 10  # KiB that wait to be sent: what bounds the memory
+RECORD_OVERHEAD = 70  # bytes, at most, of a record batch with this one record
+SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters comes as an error
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What has to be known of the topics before a row is written; name -> (partitions, most bytes of a batch)."""
+
+    limits: Mapping[str, tuple[int, int]]
+
+    @property
+    def smallest(self) -> int:
+        return min(most for _, most in self.limits.values())
+
+
+@dataclass(frozen=True)
+class Target:
+    """How to produce: picklable, so that Spark can carry it to its workers (in the task, not in the plan).
+
+    Args:
+        config: librdkafka's settings of the connection, secrets included.
+        timeout: of the transaction, seconds.
+    """
+
+    sink: str
+    config: Mapping[str, str]
+    topics: Topics
+    timeout: float
+
+
+def check_rows(target: Target, batch: pa.RecordBatch, first: int, where: str) -> None:
+    """Refuse rows that the brokers would refuse, and say which.
+
+    Args:
+        first: number of the batch's first row, from 0.
+        where: what the rows are part of, for people.
+    """
+    names = target.topics.limits
+    topics = batch.column("topic")
+    for name in pc.unique(topics).to_pylist():
+        if name not in names:
+            row = first + pc.index(topics, pa.scalar(name, pa.string())).as_py() if name is not None else first
+            _refuse(
+                target,
+                f"row {row} of {where} goes to topic {name!r}.",
+                f"Allowed: {', '.join(sorted(names))}.",
+                "topics",
+            )
+        mine = batch.filter(pc.equal(topics, name)) if len(names) > 1 else batch
+        _check_partitions(target, name, mine, where)
+    sizes = _sizes(batch)
+    if (largest := pc.max(sizes).as_py() or 0) + RECORD_OVERHEAD > target.topics.smallest:
+        row = pc.index(sizes, pa.scalar(largest, sizes.type)).as_py()
+        key = (batch.column("key")[row].as_py() or b"")[:80]
+        _refuse(
+            target,
+            f"row {first + row} of {where} (key {key!r}) has {largest:,} bytes.",
+            f"topic '{topics[row]}' takes {target.topics.smallest:,} at most (max.message.bytes).",
+            "rows",
+        )
+
+
+class Output:
+    """One producer, for one transaction (or none): rows in, acknowledged rows out.
+
+    Args:
+        known: asked for the producer's id and epoch, which the client does not tell. Where another producer can have
+            the same id, rows that are acknowledged afterwards were written under just these.
+    """
+
+    producer: tuple[int, int] | None = None
+
+    def __init__(self, target: Target, transactional_id: str | None, known: Transactions | None = None) -> None:
+        from confluent_kafka import Producer
+
+        self._target, self._id = target, transactional_id
+        self._errors: list[Any] = []
+        self._producer: Any = Producer(_config(target, transactional_id, self._errors.append), logger=SILENT)
+        if transactional_id:
+            with self._explained():
+                self._producer.init_transactions(PATIENCE)
+                self._producer.begin_transaction()
+        if transactional_id and known:
+            seen = known.describe([transactional_id])[transactional_id]
+            self.producer = seen.producer_id, seen.epoch
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with self._explained():
+            for row in _records(batch):
+                self._produce(row)
+            self._producer.poll(0)
+        self._raise_failed()
+
+    def flush(self) -> None:
+        """Wait until every row is acknowledged by all in-sync replicas.
+
+        Raises:
+            NotCommitted: a row was not; nothing of the transaction will be published.
+        """
+        left, since = len(self._producer), monotonic()
+        while left:
+            now = self._producer.flush(1)
+            self._raise_failed()
+            if now < left:
+                left, since = now, monotonic()
+            elif monotonic() - since > PATIENCE:
+                raise _not_written(self._target, f"{left} rows are not acknowledged after {PATIENCE:.0f} s.")
+        self._raise_failed()
+
+    def _produce(self, row: dict[str, Any]) -> None:
+        deadline = 0.0
+        while True:
+            try:
+                return self._producer.produce(**row)  # type: ignore[no-any-return]
+            except BufferError:  # the queue is full: let it drain
+                deadline = deadline or monotonic() + PATIENCE
+                self._producer.poll(0.1)
+                self._raise_failed()
+                if monotonic() > deadline:
+                    raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.") from None
+            except Exception as error:
+                if _is_fatal(error):
+                    self._producer.poll(1)  # "fatal" alone says nothing: its cause comes as a report
+                    self._raise_failed()
+                raise
+
+    def _raise_failed(self) -> None:
+        if self._errors:
+            raise _not_written(self._target, f"{len(self._errors)} deliveries failed: {self._errors[0]}")
+
+    def _explained(self) -> _Explained:
+        return _Explained(self._target)
+
+
+def _is_fatal(error: Exception) -> bool:
+    from confluent_kafka import KafkaError, KafkaException
+
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
+
+
+class _Explained:
+    """Turns the client's errors into ours."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        if not isinstance(error, KafkaException):
+            return
+        cause = error.args[0]
+        fenced = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+        if cause.code() in fenced:
+            raise Fenced(
+                f"sink '{self._target.sink}': another process has ended this transaction.",
+                cause.str(),
+                "Nothing of it is published; this process stops.",
+            ) from error
+        if cause.code() in DENIED:
+            raise InvalidPipeline(
+                f"sink '{self._target.sink}': the brokers do not allow to write.",
+                cause.str(),
+                "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
+            ) from error
+        raise _not_written(self._target, cause.str()) from error
+
+
+def write_all(
+    target: Target,
+    transactional_id: str | None,
+    batches: Iterable[pa.RecordBatch],
+    known: Transactions | None = None,
+) -> tuple[int, int] | None:
+    """Produce all of it and wait for the acknowledgements; a transaction is left open. Returns `Output.producer`."""
+    output = Output(target, transactional_id, known)
+    for batch in batches:
+        output.write(batch)
+    output.flush()
+    return output.producer
+
+
+def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[str, Any]:
+    def report(error: Any, message: Any) -> None:
+        if error:
+            failed(f"{error.str()} (topic '{message.topic()}' partition {message.partition()})")
+
+    def report_fatal(error: Any) -> None:  # without it, the client raises in the middle of the other reports
+        if error.fatal():
+            failed(error.str())
+
+    ours: dict[str, Any] = {
+        "client.id": "onceonly",
+        "allow.auto.create.topics": False,
+        "enable.idempotence": True,
+        "acks": "all",
+        "partitioner": "murmur2_random",  # keys land where Java's producers put them
+        "message.max.bytes": min(max(target.topics.smallest, 1000), 1_000_000_000),
+        "queue.buffering.max.kbytes": QUEUE,
+        "linger.ms": 20,
+        "delivery.report.only.error": True,
+        "on_delivery": report,
+        "error_cb": report_fatal,
+    }
+    if transactional_id:
+        ours |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(target.timeout * 1000)}
+    return {**target.config, **ours}
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Arguments of `Producer.produce`, row by row; columns that hold nothing are left out of all of them."""
+    columns = {name: batch.column(name) for name in ("topic", "value", "key", "partition", "timestamp", "headers")}
+    used = {name: column.to_pylist() for name, column in columns.items() if column.null_count < len(column)}
+    if headers := used.get("headers"):
+        used["headers"] = [[(h["key"], h["value"]) for h in row] if row else None for row in headers]
+    names = list(used)
+    holes = {name for name in names if name in ("partition", "timestamp", "headers") and None in used[name]}
+    for row in zip(*used.values(), strict=True):
+        record = dict(zip(names, row, strict=True))
+        for name in holes:
+            if record[name] is None:
+                del record[name]
+        yield record
+
+
+def _sizes(batch: pa.RecordBatch) -> pa.Array:
+    """Bytes of each row's key, value and headers."""
+    lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
+    total = pc.add(pc.cast(lengths[0], pa.int64()), lengths[1])
+    headers = batch.column("headers")
+    if headers.null_count == len(headers):
+        return total
+    sizes = [sum(len(h["key"]) + len(h["value"] or b"") + 10 for h in row or ()) for row in headers.to_pylist()]
+    return pc.add(total, pa.array(sizes, pa.int64()))
+
+
+def _check_partitions(target: Target, topic: str, batch: pa.RecordBatch, where: str) -> None:
+    partitions = batch.column("partition")
+    span = pc.min_max(partitions).as_py()
+    count = target.topics.limits[topic][0]
+    for wrong in (span["min"], span["max"]):
+        if wrong is not None and not 0 <= wrong < count:
+            what = f"a row of {where} names partition {wrong} of topic '{topic}'."
+            _refuse(target, what, f"It has {count} partitions, from 0.", "partition")
+
+
+def _refuse(target: Target, what: str, why: str, column: str) -> None:
+    todo = {
+        "topics": "Mend the column 'topic', or add the topic to KafkaSink(topics=…).",
+        "rows": "Make the rows smaller, or raise the topic's max.message.bytes.",
+        "partition": "Mend the column 'partition', or leave it null to let the key decide.",
+    }[column]
+    raise InvalidPipeline(f"sink '{target.sink}': {what}", why, f"{todo} Nothing was published.")
+
+
+def _not_written(target: Target, why: str) -> OnceonlyError:
+    return NotCommitted(
+        f"sink '{target.sink}': rows could not be written to Kafka.",
+        why,
+        "Nothing of this transaction is published. Look at the brokers and retry.",
+    )

@@ -1,0 +1,60 @@
+"""Removing what can never be recorded: a zombie may finish its writing after its attempt was aborted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceonly.checkpoint import Checkpoint, State, Transaction, canonical
+from onceonly.pipeline import Pipeline
+from onceonly.pooling import end_idle
+from onceonly.protocols import Parts, Pooled, Sink
+from onceonly.state import StateTable, View
+
+
+def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pooled]:
+    """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
+
+    Raises:
+        the first error met, after everything else was tried.
+    """
+    swept: list[Transaction | Pooled] = []
+    errors: list[Exception] = []
+    for live in _sinks(state.view(name), parts):
+        try:
+            swept += _sweep(state, live, name)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return swept
+
+
+def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | Pooled]:
+    yield from end_idle(state, live, name)
+    found = live.leftovers(f"{state.id}-{name}")
+    view = state.view(name)  # after the list: what was claimed since cannot be in it
+    for txn in found:
+        owner = view.checkpoint(txn.epoch)
+        if owner is not None and _is_dead(txn, owner):
+            live.abort(txn, None)
+            yield txn
+        elif owner is not None and txn.sink in owner.published:
+            live.release(txn)
+            yield txn
+        elif owner is not None and txn.sink in owner.given_up:
+            live.renounce(txn)  # a committer that was stopped may have opened it since; the rows are kept
+
+
+def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
+    return txn.attempt < owner.attempt or owner.state is State.ABORTED
+
+
+def _sinks(view: View, parts: Parts) -> Iterator[Sink]:
+    """Those of the latest definition, and those of older ones that still have something open; each once."""
+    seen: set[str] = set()
+    for checkpoint in ([view.latest] if view.latest else []) + view.open:
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        for sink, data in zip(pipeline.sinks, checkpoint.definition["sinks"], strict=True):
+            if canonical(data) not in seen:
+                seen.add(canonical(data))
+                yield parts.sink(pipeline, sink.name)
