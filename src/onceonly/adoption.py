@@ -1,0 +1,137 @@
+"""Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in the place of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onceonly.checkpoint import Checkpoint, Event, Row, State
+from onceonly.errors import Busy, InvalidPipeline
+from onceonly.ledger import next_row
+from onceonly.offsets import Interval, has_data
+from onceonly.pipeline import Pipeline
+from onceonly.planning import Cut
+from onceonly.protocols import Parts
+from onceonly.state import View
+
+
+@dataclass
+class Asked:
+    """One planning; `decide` may be asked again with a newer view.
+
+    Args:
+        again: a committed interval is to be replaced.
+    """
+
+    pipeline: Pipeline
+    parts: Parts
+    cut: Cut
+    owner: str
+    again: bool
+    known: Checkpoint | None = None
+    row: Row | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a checkpoint was made that was not there before."""
+        return self.row is not None and (self.known is None or self.known.epoch != self.row.epoch)
+
+    def decide(self, view: View) -> Row | None:
+        if self.again:
+            _check_kind(self.pipeline)
+        self.known = known = _known(view, self.pipeline, self.owner, self.cut.interval, self.again)
+        if known is None:
+            self.row = _pin(view, self.pipeline, self.cut, self.owner)
+        elif self.again and known.state is State.COMMITTED and known.handles and not self._has_replaced(known):
+            self.row = self._replace(view, known)
+        else:
+            self.row = _take_over(view, known, self.pipeline, self.owner)
+        return self.row
+
+    def _has_replaced(self, known: Checkpoint) -> bool:
+        """A task that runs twice asks twice."""
+        return known.replaces is not None and self.owner in known.owners
+
+    def _replace(self, view: View, old: Checkpoint) -> Row:
+        _check_replaceable(self.pipeline, old, self.parts)
+        body = {
+            "definition": self.pipeline.to_json(),
+            "ranges": [range_.to_json() for range_ in old.ranges],
+            "replaces": old.epoch,
+        }
+        columns = {"owner": self.owner, "interval": old.interval, "body": body}
+        return next_row(view, view.head.epoch + 1, Event.PLANNED, 0, **columns)
+
+
+def _check_kind(pipeline: Pipeline) -> None:
+    if pipeline.mode == "chained" or pipeline.state:
+        why = "goes on from its state" if pipeline.state else "starts where the last one ended"
+        raise InvalidPipeline(
+            f"{pipeline.name}: nothing of it can be processed again.",
+            f"Each checkpoint of this pipeline {why}.",
+            "Give it a new name and new targets, and run it from the start. Nothing was written.",
+        )
+
+
+def _check_replaceable(pipeline: Pipeline, old: Checkpoint, parts: Parts) -> None:
+    """Refuse where a sink cannot take back what it has published."""
+    names = {sink.name for sink in pipeline.sinks}
+    if gone := sorted(set(old.published) - names):
+        raise InvalidPipeline(
+            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which the pipeline does not name any more.",
+            "Its rows there would stay beside those of the new one.",
+            "Keep the sink until the interval is processed again. Nothing was written.",
+        )
+    for name in old.published:
+        parts.sink(pipeline, name).check_replace(old.handles[name])
+
+
+def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
+    """The row that pins the next checkpoint; None when there is nothing new."""
+    ranges = cut.ranges(view)
+    if not has_data(ranges) and cut.interval is None:
+        return None
+    body = {"definition": pipeline.to_json(), "ranges": [range_.to_json() for range_ in ranges]}
+    event = Event.PLANNED if has_data(ranges) else Event.EMPTY
+    return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
+
+
+def _known(view: View, pipeline: Pipeline, owner: str, interval: Interval | None, again: bool) -> Checkpoint | None:
+    """The checkpoint that this plan is about, when it is there already."""
+    if interval:
+        return _known_interval(view, pipeline.name, interval, again)
+    mine = view.planned_by(owner)
+    if mine and mine[-1].state is not State.ABORTED:
+        return mine[-1]
+    latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
+    return latest if latest and latest.state is not State.COMMITTED else None
+
+
+def _known_interval(view: View, name: str, interval: Interval, again: bool) -> Checkpoint | None:
+    """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
+    for known in reversed(view.planned_for(interval)):
+        if known.interval != interval:
+            raise InvalidPipeline(
+                f"{name}: the interval {interval} overlaps one that is pinned.",
+                f"Epoch {known.epoch} covers {known.interval} and is {known.state.value}.",
+                "Run exactly that interval, or start at its end. Was the schedule changed? Nothing was written.",
+            )
+        if again or known.replaces is None or known.state is not State.ABORTED:
+            return known
+    return None
+
+
+def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str) -> Row | None:
+    """The row that makes `owner` the owner of a checkpoint that is there; None when nothing has to change."""
+    if known.state is State.COMMITTED:
+        return None
+    if known.owner != owner and known.state is not State.ABORTED:
+        raise Busy(
+            f"{pipeline.name}: epoch {known.epoch} is in the way.",
+            f"It is {known.state.value} and belongs to '{known.owner}', which has not ended or waits to be published.",
+            f"Retry when it has ended, or settle it: onceonly recover {pipeline.name}",
+        )
+    definition = pipeline.to_json()
+    if known.state is State.ABORTED or (known.state is State.PLANNED and known.definition != definition):
+        columns = {"owner": owner, "interval": known.interval, "body": {"definition": definition}}
+        return next_row(view, known.epoch, Event.PLANNED, known.attempt, **columns)
+    return None

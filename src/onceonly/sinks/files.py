@@ -1,0 +1,177 @@
+"""Folders of files, each published exactly once: Parquet, JSON lines, CSV, Avro.
+
+`stage` writes files into a folder beside the target; `commit` gives each its final name in one step and then writes the
+checkpoint's manifest, in `_onceonly/` of the target: the evidence, and the list for readers that want all or nothing
+(`onceonly.manifests`). Final names follow from state table, pipeline, sink and epoch alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.pipeline import FileSink
+from onceonly.protocols import Receipts, Sink
+from onceonly.sinks import filemoves, filestage
+from onceonly.sinks.filemoves import MANIFESTS, Missing, StagedFile, Taken
+
+
+class FileWriter(Sink):
+    """The live side of a `FileSink`.
+
+    Args:
+        uri: the target's absolute path or file:// URI.
+    """
+
+    def __init__(self, config: FileSink, uri: str) -> None:
+        self.name, self.config, self._uri = config.name, config, uri
+
+    def check(self) -> list[str]:
+        filestage.check(self.config, self._target)
+        return [f"{self.name}: moves {self.config.format} files to {self._target}"]
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        filestage.check(self.config, self._target)
+        folder, count = filestage.write(self.config, txn, self._target, rows)
+        files = filestage.describe(self.config, txn, folder, count)
+        return {
+            "kind": "files",
+            "target": str(self._target),
+            "format": self.config.format,
+            "txn": txn.name,
+            "folder": str(folder),
+            "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
+            "rows": count,
+            "bytes": sum(file.bytes for file in files),
+            "files": [vars(file) for file in files],
+        }
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        """Move what is not moved yet, then write the manifest.
+
+        Raises:
+            CannotPublish: a final name is another file's, or a file is gone; a person must act.
+            OutcomeUnknown: the file system failed; safe to call again.
+        """
+        done, target, folder = {"rows": handle["rows"]}, Path(handle["target"]), Path(handle["folder"])
+        if self._is_published(handle):
+            self._remove_replaced(handle)
+            return Outcome(already=True, detail=done)
+        try:
+            filemoves.move((StagedFile(**file) for file in handle["files"]), folder, target)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = filemoves.write_manifest(target / handle["manifest"], _manifest(handle), folder.parent)
+        except (Taken, Missing, OSError) as error:
+            if self._is_published(handle):  # by another process, which has also cleaned up
+                return Outcome(already=True, detail=done)
+            raise self._failed(handle, error) from error
+        self._remove_replaced(handle)
+        return Outcome(already=not made, detail=done)
+
+    def check_replace(self, old: Handle) -> None:
+        """By manifest; the old files go once the new manifest is there."""
+        if not self._is_published(old):
+            raise InvalidPipeline(
+                f"sink '{self.name}': the files that are published in {old['target']} cannot be replaced.",
+                f"Their manifest {old['manifest']} is gone, or another one.",
+                "Restore it, or feed the records again under a new name. Nothing was written.",
+            )
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        for old in olds:
+            self.check_replace(old)
+        return {
+            "kind": "files",
+            "target": str(self._target),
+            "format": self.config.format,
+            "txn": txn.name,
+            "folder": str(self._staging / txn.name / "data"),
+            "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
+            **{"rows": 0, "bytes": 0, "files": []},
+            "retracts": [{"manifest": old["manifest"], "files": old["files"]} for old in olds],
+        }
+
+    def _remove_replaced(self, handle: Handle) -> None:
+        """Files first: as long as the old manifest is there, this is not done."""
+        target = Path(handle["target"])
+        for old in _olds(handle):
+            for file in old["files"]:
+                (target / file["final"]).unlink(missing_ok=True)
+            (target / old["manifest"]).unlink(missing_ok=True)
+        if "retracts" in handle and (txn := Transaction.parse(handle["txn"])):
+            self.abort(txn, None)  # where the manifest was made; no attempt owns it
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        """Delete what is staged; what has its final name stays."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._staging / txn.name)
+        with suppress(OSError):  # others are staged there
+            self._staging.rmdir()
+
+    def release(self, txn: Transaction) -> None:
+        self.abort(txn, None)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        folders = sorted(self._staging.glob(f"{prefix}-*"))
+        return [txn for folder in folders if (txn := Transaction.parse(folder.name))]
+
+    def evidence(self, handle: Handle) -> list[str]:
+        if self._is_published(handle):
+            return [f"the manifest {handle['manifest']} is there: every file was moved"]
+        target, folder = Path(handle["target"]), Path(handle["folder"])
+        moved = sum((target / file["final"]).exists() for file in handle["files"])
+        waiting = sum((folder / file["staged"]).exists() for file in handle["files"])
+        return [f"no manifest; of {len(handle['files'])} files {moved} are in {target}, {waiting} in {folder}"]
+
+    @property
+    def _target(self) -> Path:
+        return filestage.folder_of(self.name, self._uri)
+
+    @property
+    def _staging(self) -> Path:
+        return filestage.staging_of(self._target)
+
+    def _is_published(self, handle: Handle) -> bool:
+        try:
+            found = json.loads((Path(handle["target"]) / handle["manifest"]).read_text())
+        except FileNotFoundError:
+            return False
+        return bool(found["txn"] == handle["txn"])
+
+    def _failed(self, handle: Handle, error: Exception) -> CannotPublish | OutcomeUnknown:
+        exit_ = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
+        if isinstance(error, Taken):
+            return CannotPublish(
+                f"sink '{self.name}': a file of another content has the name of one of ours.",
+                f"{error} is there already, and nothing is ever overwritten.",
+                f"Move it away and recover, or: {exit_}. Our rows are kept in {handle['folder']}.",
+            )
+        if isinstance(error, Missing):
+            return CannotPublish(
+                f"sink '{self.name}': a staged file is gone.",
+                f"{error}.",
+                f"Restore it and recover, or: {exit_}, then feed the rows again.",
+            )
+        return OutcomeUnknown(
+            f"sink '{self.name}': whether all files reached {handle['target']} is not known.",
+            f"{type(error).__name__}: {error}",
+            "Nothing was deleted; publishing again is safe: onceonly recover",
+        )
+
+
+def _manifest(handle: Handle) -> dict[str, Any]:
+    files = [{"path": file["final"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in handle["files"]]
+    plain = {"version": 1, "txn": handle["txn"], "format": handle["format"], "rows": handle["rows"], "files": files}
+    replaced = [Path(old["manifest"]).name for old in _olds(handle)]
+    return {**plain, "replaces": replaced} if replaced else plain
+
+
+def _olds(handle: Handle) -> list[Handle]:
+    """Whose files it takes out."""
+    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
