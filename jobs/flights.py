@@ -26,3 +26,17 @@ def clean(batch: DataFrame) -> DataFrame:
         F.col("air_time").alias("air_minutes"),
         F.col("distance").alias("miles"),
     )
+
+
+def clean_and_late(batch: DataFrame) -> dict[str, DataFrame]:
+    """The table of all flights, and an event for each that left more than an hour late."""
+    flights = clean(batch)
+    return {"flights": flights, "late": late(flights)}
+
+
+def late(flights: DataFrame) -> DataFrame:
+    """Records for Kafka; `value` as schemas/late-flight.v1.avsc has it."""
+    event = F.struct("scheduled", "carrier", "flight", "origin", "destination", "departure_delay")
+    return flights.where("departure_delay > 60").select(
+        F.col("carrier").alias("key"), event.alias("value"), F.col("scheduled").alias("timestamp")
+    )

@@ -39,10 +39,13 @@ class State(Enum):
 
 class Event(Enum):
     PLANNED = "planned"  # offsets pinned; again: a new owner or definition, the same offsets
+    REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
     EMPTY = "empty"  # an interval without records: its boundaries are pinned and it is settled, in one step
     CLAIMED = "claimed"  # a stage process took the next attempt
     STAGED = "staged"
     COMMITTING = "committing"  # the decision
+    REPLACED = "replaced"  # one sink's handle: what the old one named will surely never be published
+    IN_DOUBT = "in_doubt"  # one sink: even the evidence is gone; a person must say what happened
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
     COMMITTED = "committed"
@@ -53,10 +56,13 @@ class Event(Enum):
 # event -> (states it may come from, state it leads to); None is "no checkpoint yet"
 TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.PLANNED: (frozenset({None, State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.REWOUND: (frozenset({None}), State.COMMITTING),
     Event.EMPTY: (frozenset({None}), State.COMMITTED),
     Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
     Event.COMMITTING: (frozenset({State.STAGED}), State.COMMITTING),
+    Event.REPLACED: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.IN_DOUBT: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.PUBLISHED: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.GIVEN_UP: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.COMMITTED: (frozenset({State.COMMITTING}), State.COMMITTED),
@@ -95,6 +101,7 @@ class Transaction:
     epoch: int
     attempt: int
     nonce: str
+    slot: int | None = field(default=None, compare=False)  # of the pipeline's pool of ids, where it has one
 
     @property
     def name(self) -> str:
@@ -125,6 +132,10 @@ class Claim:
     nonce: str
     state_id: str
     worker: str  # host and process, for people
+    slot: int | None = None  # leased from the pipeline's pool of ids until the checkpoint is settled
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -153,9 +164,12 @@ class Checkpoint:
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
     handles: Mapping[str, Handle] = field(default_factory=dict)
     decision: int | None = None
+    in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    reason: str | None = None  # of the last abort
+    reason: str | None = None  # of the last abort, or the rewind
+    rewinds_to: int | None = None  # the epoch from which the pipeline goes on: later ones are taken back
+    replaces: int | None = None  # the epoch whose published rows this one's take the place of
 
     @property
     def owner(self) -> str:
@@ -167,6 +181,10 @@ class Checkpoint:
         return tuple(s for s in self.handles if s not in self.published and s not in self.given_up)
 
     @property
+    def sinks(self) -> tuple[str, ...]:
+        return tuple(sink["name"] for sink in self.definition["sinks"])
+
+    @property
     def rows(self) -> int | None:
         """Rows staged, over all sinks; None where a handle does not say."""
         counts = [handle.get("rows") for handle in self.handles.values()]
@@ -175,7 +193,7 @@ class Checkpoint:
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
         claim = self.claims[number]
-        return Transaction(claim.state_id, self.pipeline, sink, self.epoch, number, claim.nonce)
+        return Transaction(claim.state_id, self.pipeline, sink, self.epoch, number, claim.nonce, claim.slot)
 
     def apply(self, row: Row) -> Checkpoint:
         """The checkpoint after `row`.
@@ -205,6 +223,11 @@ def first(row: Row) -> Checkpoint:
         first_seq=row.seq,
         planned_at=row.at,
         updated_at=row.at,
+        handles=row.body.get("handles", {}),
+        decision=row.decision,
+        reason=row.body.get("reason"),
+        rewinds_to=row.body.get("to"),
+        replaces=row.body.get("replaces"),
     )
 
 
@@ -242,14 +265,25 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             return {"handles": row.body["handles"]}
         case Event.COMMITTING:
             return {"decision": row.decision}
-        case Event.PUBLISHED:
-            return {"published": {**known.published, row.sink or "": dict(row.body)}}
-        case Event.GIVEN_UP:
-            return {"given_up": {**known.given_up, row.sink or "": dict(row.body)}}
+        case Event.REPLACED:
+            handles = {**known.handles, row.sink or "": row.body["handle"]}
+            return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
+        case Event.IN_DOUBT:
+            return {"in_doubt": {**known.in_doubt, row.sink or "": dict(row.body)}}
+        case Event.PUBLISHED | Event.GIVEN_UP:
+            ended = row.event.value  # also the field's name
+            entries = {**getattr(known, ended), row.sink or "": dict(row.body)}
+            return {ended: entries, "in_doubt": _without(known.in_doubt, row.sink)}
         case Event.ABORTING:
             return {"reason": row.body.get("reason")}
+        case Event.ABORTED:
+            return {"claims": {number: replace(claim, slot=None) for number, claim in known.claims.items()}}
         case _:
             return {}
+
+
+def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:
+    return {name: value for name, value in by_sink.items() if name != sink}
 
 
 def _illegal(row: Row, state: State | None) -> OutcomeUnknown:

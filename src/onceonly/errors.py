@@ -9,6 +9,7 @@ OnceonlyError
 ├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
 └── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
     └── CannotPublish    decided, and this sink refuses: a person must act
+        └── InDoubt      even the evidence is gone: a person must say what happened
 
 Every message has three lines: what, why, what to do.
 """
@@ -65,6 +66,10 @@ class OutcomeUnknown(OnceonlyError):
 
 class CannotPublish(OutcomeUnknown):
     """The decision stands, but this sink cannot carry it out as things are."""
+
+
+class InDoubt(CannotPublish):
+    """Whether it was published cannot be found out any more; only a person can say."""
 
 
 def exit_code(error: BaseException) -> int:

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,16 +18,18 @@ from typing import Any, Literal
 
 from onceonly import offsets
 from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction
-from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.errors import CannotPublish, InDoubt, OutcomeUnknown
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
-from onceonly.protocols import Found
+from onceonly.protocols import Found, Receipts, Sink
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
     "after",  # it is done, and the answer is lost
     "unknown",  # nothing is done, and the sink says that it does not know
     "refused",  # nothing is done, and never will be as things are
+    "lost",  # the sink has dropped what was staged: it is staged again, and the new receipt recorded first
+    "doubt",  # nothing shows what happened, until a person says
 ]
 
 
@@ -91,6 +93,12 @@ class FakeSource:
         for range_ in ranges:
             offsets.check_held(range_, self.log())
 
+    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
+        with self._changed() as topic:
+            reported = topic.setdefault("reported", {}).setdefault(pipeline, {})
+            for range_ in ranges:
+                reported.update({str(p): max(end, reported.get(str(p), 0)) for p, end in range_.ends.items()})
+
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         return error
 
@@ -106,7 +114,7 @@ class FakeSource:
             _write(self._file, topic)
 
 
-class FakeSink:
+class FakeSink(Sink):
     """An output of JSON rows: one file per staged transaction, one for all that is published."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -140,17 +148,25 @@ class FakeSink:
             _write(self._staged(txn.name), staged)
         return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
 
-    def commit(self, handle: Handle, decision: int) -> Outcome:
-        with self._failing("commit"), _lock(self.folder):
-            entries = self.entries()
-            if any(e["app_id"] == handle["app_id"] and e["decision"] >= decision for e in entries):
-                return Outcome(already=True, detail={"rows": handle["rows"]})
-            rows = _read(self._staged(handle["txn"]), None)
-            if rows is None:
-                raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
-            entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
-            _write(self._published, [*entries, entry])
-        return Outcome(detail={"rows": handle["rows"]})
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        with self._failing("commit") as failure:
+            if failure == "lost":
+                handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
+            if failure == "doubt" and "judged" not in handle:
+                raise InDoubt(f"sink '{self.name}' is in doubt.", "The evidence is gone.", "onceonly resolve …")
+            with _lock(self.folder):
+                return self._publish(handle, decision)
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        return {**handle, "judged": committed}
+
+    def check_replace(self, old: Handle) -> None:
+        """Anything can be replaced."""
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        _write(self._staged(txn.name), [])
+        taken = [{"txn": old["txn"]} for old in olds]
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": taken}
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         with self._failing("abort"), _lock(self.folder):
@@ -162,6 +178,20 @@ class FakeSink:
         found = (Transaction.parse(name) for name in sorted(names - self._published_names()))
         return [txn for txn in found if txn]
 
+    def _publish(self, handle: Handle, decision: int) -> Outcome:
+        entries = self.entries()
+        shown = any(e["app_id"] == handle["app_id"] and e["decision"] >= decision for e in entries)
+        if shown or handle.get("judged"):
+            return Outcome(already=True, detail={"rows": handle["rows"]})
+        rows = _read(self._staged(handle["txn"]), None)
+        if rows is None:
+            raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
+        olds = [handle["replaces"]] if "replaces" in handle else handle.get("retracts", [])
+        entries = [entry for entry in entries if entry["txn"] not in {old["txn"] for old in olds}]
+        entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
+        _write(self._published, [*entries, entry])
+        return Outcome(detail={"rows": handle["rows"]})
+
     def _staged(self, name: str) -> Path:
         return self.folder / f"{name}.staged.json"
 
@@ -169,7 +199,7 @@ class FakeSink:
         return {entry["txn"] for entry in self.entries()}
 
     @contextmanager
-    def _failing(self, step: str) -> Iterator[None]:
+    def _failing(self, step: str) -> Iterator[Failure | None]:
         failure = self._next_failure(step)
         if failure == "before":
             raise ConnectionError(f"{self.name}: broken off before {step}")
@@ -177,7 +207,7 @@ class FakeSink:
             raise OutcomeUnknown(f"{self.name}: whether {step} happened is not known.", todo="Recover.")
         if failure == "refused":
             raise self._refusal("It was told to.")
-        yield
+        yield failure
         if failure == "after":
             raise ConnectionError(f"{self.name}: broken off after {step}")
 
@@ -195,6 +225,26 @@ class FakeSink:
         return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
 
 
+class FakeReceipts:
+    """One sink's handle in a file, replaced by compare-and-set: for sinks that are tried without a state table."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def current(self, first: Handle) -> Handle:
+        """The handle as it is now; `first` where it never was replaced."""
+        current: Handle = _read(self._file, dict(first))
+        return current
+
+    def replace(self, old: Handle, new: Handle) -> Handle:
+        with _lock(self._file.parent):
+            current: Handle = _read(self._file, dict(old))
+            if current == dict(old):
+                _write(self._file, dict(new))
+                current = dict(new)
+        return current
+
+
 class FakeParts:
     """Fake parts for any pipeline: topics in `folder`, each sink in the folder that its path names."""
 
@@ -203,15 +253,16 @@ class FakeParts:
         folder.mkdir(parents=True, exist_ok=True)
 
     def sink(self, pipeline: Pipeline, name: str) -> FakeSink:
-        return FakeSink(name, self.folder / pipeline.sink(name).path)
+        return FakeSink(name, self.folder / (getattr(pipeline.sink(name), "path", None) or name))
 
-    def source(self, pipeline: Pipeline) -> FakeSource:
-        return FakeSource(pipeline.source.topic, self.folder)
+    def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
+        return {source.topic: FakeSource(source.topic, self.folder) for source in pipeline.sources}
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
         """For `Coordinator.stage`: every record of the checkpoint to every sink."""
         pipeline = Pipeline.from_json(checkpoint.definition)
-        rows = self.source(pipeline).read(None, checkpoint.ranges)
+        sources = self.sources(pipeline)
+        rows = [row for range_ in checkpoint.ranges for row in sources[range_.topic].read(None, (range_,))]
         return {sink.name: rows for sink in pipeline.sinks}
 
 

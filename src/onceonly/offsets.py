@@ -138,6 +138,10 @@ def chain(previous: TopicRange | None, log: TopicLog) -> TopicRange:
     return range_
 
 
+def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
+    return next((range_ for range_ in ranges if range_.topic == topic), None)
+
+
 def cap(range_: TopicRange, most: int) -> TopicRange:
     """At most `most` offsets, shared among partitions in proportion to what each has waiting."""
     waiting = range_.span

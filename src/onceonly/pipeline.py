@@ -15,6 +15,8 @@ from onceonly.errors import InvalidPipeline
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PREFIX = re.compile(r"[A-Za-z0-9._]{1,64}")
+CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class KafkaSource:
         schema: file with the record's schema, relative to the project: Avro (.avsc), or for JSON Spark DDL (.ddl).
         max_records: chained mode only: most offsets in one checkpoint.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
+        connection: id of the Airflow connection that says how to reach and to authenticate (docs/connections.md),
+            instead of `bootstrap`.
     """
 
     topic: str
@@ -33,8 +37,10 @@ class KafkaSource:
     schema: str | None = None
     max_records: int | None = None
     bootstrap: str | None = None
+    connection: str | None = None
 
     def __post_init__(self) -> None:
+        check_connection(self.connection, self.bootstrap)
         if not TOPIC.fullmatch(self.topic):
             raise _invalid(f"topic '{self.topic}'", "is no Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
         if self.format not in ("raw", "json", "avro"):
@@ -54,11 +60,13 @@ class DeltaSink:
     Args:
         path: folder or URI; a relative path is taken below ONCEONLY_HOME.
         partition_by: used when the table is created; an existing table must agree.
+        add_columns: columns that the table has not are added to it by the commit that brings their first rows.
     """
 
     name: str
     path: str
     partition_by: Sequence[str] = ()
+    add_columns: bool = False
 
     kind = "delta"
 
@@ -72,25 +80,188 @@ class DeltaSink:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KafkaSink:
+    """Topics to write to, in transactions that end with the commit.
+
+    The rows' columns: `value`, and where wanted `key`, `headers`, `timestamp`, `partition`, `topic` (docs/kafka.md).
+
+    Args:
+        topic: where every row goes; without it, the column `topic` says, and must name one of `topics`.
+        format: how `value` is written: as it is (binary or text), as JSON, or as Avro by `schema`.
+        schema: file with the Avro schema (.avsc), relative to the project.
+        guarantee: 'at-least-once' writes at commit without a transaction; 'none' while staging, and cannot take back.
+        mode: 'staged' writes while staging, and commits in milliseconds; 'late' writes at commit, in order of the
+            decisions. By default late for interval pipelines (they may run in parallel), else staged.
+        unordered: allows 'staged' in an interval pipeline: rows of later intervals may come first.
+        transaction_timeout: seconds after which the broker ends a transaction by itself (it is then written again).
+        commit_within: seconds within which the commit follows, at the latest; refused where the time-out is shorter.
+            By default one schedule interval of the DAG, at most 15 minutes.
+        id_prefix: first part of every transactional id, for prefixed ACLs.
+        ids: 'unique' gives each transaction an id of its own, which brokers forget after seven days. 'pool' uses the
+            same few again, for pipelines that run every minute: one per partition for each of `pool_size` attempts.
+        pool_size: most attempts of the pipeline whose outcome is not recorded; plan for what a long outage may leave.
+        bootstrap, connection: as in `KafkaSource`.
+    """
+
+    name: str
+    topic: str | None = None
+    topics: Sequence[str] = ()
+    format: Literal["raw", "json", "avro"] = "raw"
+    schema: str | None = None
+    guarantee: Literal["exactly-once", "at-least-once", "none"] = "exactly-once"
+    mode: Literal["staged", "late"] | None = None
+    unordered: bool = False
+    transaction_timeout: float = 900.0
+    commit_within: float | None = None
+    id_prefix: str = "onceonly"
+    ids: Literal["unique", "pool"] = "unique"
+    pool_size: int = 5
+    bootstrap: str | None = None
+    connection: str | None = None
+
+    kind = "kafka"
+
+    def __post_init__(self) -> None:
+        check_name("sink", self.name)
+        check_connection(self.connection, self.bootstrap)
+        if isinstance(self.topics, str):
+            raise _invalid(f"sink '{self.name}'", "topics is a string", "Use a list of topic names.")
+        object.__setattr__(self, "topics", tuple(self.topics))
+        if (self.topic is None) == (not self.topics):
+            raise _invalid(f"sink '{self.name}'", "needs either a topic or topics", "Set KafkaSink(topic=…).")
+        self._check_choices()
+        for topic in self.allowed:
+            if not TOPIC.fullmatch(topic):
+                raise _invalid(f"topic '{topic}'", "is no Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
+        if (self.format == "avro") != str(self.schema).endswith(".avsc"):
+            needs = "needs a schema file ending in .avsc" if self.format == "avro" else "takes no schema"
+            raise _invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSink(schema=…).")
+        self._check_transactions()
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Every topic that it may write to."""
+        return (self.topic,) if self.topic else tuple(self.topics)
+
+    def _check_transactions(self) -> None:
+        if not 1 <= self.transaction_timeout <= 3600 * 24:
+            raise _invalid("transaction_timeout", f"is {self.transaction_timeout}", "Give seconds, at least 1.")
+        if self.commit_within is not None and self.commit_within >= self.transaction_timeout:
+            raise _invalid(
+                f"transaction_timeout of {self.transaction_timeout:g} s",
+                f"is not longer than commit_within={self.commit_within:g}: transactions would end before their commit",
+                "Raise transaction_timeout (the brokers allow transaction.max.timeout.ms), or use mode='late'.",
+            )
+        if self.pool_size < 1:
+            raise _invalid("pool_size", f"is {self.pool_size}", "Use a number above 0.")
+        if self.ids == "pool" and self.guarantee != "exactly-once":
+            why = f"is for transactions, and guarantee={self.guarantee!r} has none"
+            raise _invalid("ids='pool'", why, "Leave it out.")
+        if not PREFIX.fullmatch(self.id_prefix):
+            raise _invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
+
+    def _check_choices(self) -> None:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "format": ("raw", "json", "avro"),
+            "guarantee": ("exactly-once", "at-least-once", "none"),
+            "mode": ("staged", "late", None),
+            "ids": ("unique", "pool"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                words = ", ".join(repr(word) for word in allowed if word)
+                raise _invalid(f"{name} '{getattr(self, name)}'", "is not known", f"Use one of {words}.")
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """A folder to which each checkpoint adds files, every file whole and once.
+
+    Args:
+        path: folder on a local or mounted file system; a relative path is taken below ONCEONLY_HOME.
+        format: Parquet, JSON lines, CSV with a header, or Avro.
+        partition_by: columns that become folders, as in `day=2013-01-01/`.
+    """
+
+    name: str
+    path: str
+    format: Literal["parquet", "json", "csv", "avro"] = "parquet"
+    partition_by: Sequence[str] = ()
+
+    kind = "files"
+
+    def __post_init__(self) -> None:
+        check_name("sink", self.name)
+        if not self.path:
+            raise _invalid(f"sink '{self.name}'", "has no path", "Set FileSink(path=…).")
+        if self.format not in ("parquet", "json", "csv", "avro"):
+            raise _invalid(f"format '{self.format}'", "is not known", "Use 'parquet', 'json', 'csv' or 'avro'.")
+        if isinstance(self.partition_by, str):
+            raise _invalid(f"sink '{self.name}'", "partition_by is a string", "Use a list of column names.")
+        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+
+
+@dataclass(frozen=True)
+class StateSink:
+    """What the transform remembers: rows by key, published with each checkpoint and read by the next.
+
+    The transform becomes `transform(batch, state) -> outputs, changes`. Each row of `changes` takes the place of what
+    its key had; where its column `deleted` is true, the key is forgotten.
+
+    Args:
+        schema: of the rows, as Spark DDL: "page STRING, views BIGINT".
+        key: columns that tell one row from the other; never null.
+        path: folder or URI that Spark and the committer reach; by default `appstate/` below ONCEONLY_HOME.
+    """
+
+    name: str
+    schema: str
+    key: Sequence[str]
+    path: str | None = None
+
+    kind = "state"
+
+    def __post_init__(self) -> None:
+        check_name("sink", self.name)
+        if isinstance(self.key, str) or not self.key:
+            raise _invalid(f"sink '{self.name}'", f"has the key {self.key!r}", "Give a list of column names.")
+        if not self.schema:
+            raise _invalid(f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').")
+        object.__setattr__(self, "key", tuple(self.key))
+
+
+AnySink = DeltaSink | FileSink | KafkaSink | StateSink
+KINDS: tuple[type[AnySink], ...] = (DeltaSink, FileSink, KafkaSink, StateSink)
+SINKS: Mapping[str, type[AnySink]] = {kind.kind: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """source → transform → sinks.
 
     Args:
+        source: one topic, or several, which are read up to one consistent cut: their offsets are pinned together.
         transform: dotted path `package.module:function` of a pure function of one DataFrame, with the columns key,
-            value, topic, partition, offset, timestamp, headers; it returns a DataFrame, or one per sink by name.
+            value, topic, partition, offset, timestamp, headers; it returns a DataFrame, or one per sink by name. Of
+            several topics, it gets a dict by topic. With a StateSink, it is a function of two (see there).
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': the data interval of the run,
             by record time.
     """
 
     name: str
-    source: KafkaSource
+    source: KafkaSource | Sequence[KafkaSource]
     transform: str
-    sinks: Sequence[DeltaSink]
+    sinks: Sequence[AnySink]
     mode: Literal["chained", "interval"] = "chained"
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
         object.__setattr__(self, "sinks", tuple(self.sinks))
+        if not isinstance(self.source, KafkaSource):
+            object.__setattr__(self, "source", tuple(self.source))
+        topics = [source.topic for source in self.sources]
+        if not topics or len(set(topics)) != len(topics):
+            raise _invalid(f"pipeline '{self.name}'", f"reads the topics {topics}", "Name at least one, each once.")
         if not DOTTED.fullmatch(self.transform):
             raise _invalid(f"transform '{self.transform}'", "is no dotted path", "Write 'package.module:function'.")
         if self.mode not in ("chained", "interval"):
@@ -98,16 +269,68 @@ class Pipeline:
         names = [sink.name for sink in self.sinks]
         if not names or len(set(names)) != len(names):
             raise _invalid(f"pipeline '{self.name}'", f"has the sinks {names}", "Name at least one sink, each once.")
-        if self.mode == "interval" and self.source.max_records is not None:
+        if sum(isinstance(sink, StateSink) for sink in self.sinks) > 1:
+            raise _invalid(f"pipeline '{self.name}'", "has several StateSinks", "Keep all of it in one.")
+        if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
             raise _invalid("max_records", "is for chained mode; an interval is read whole", "Leave it out.")
+        for sink in self.sinks:
+            if self.mode == "interval" and isinstance(sink, KafkaSink) and sink.mode == "staged" and not sink.unordered:
+                raise _invalid(
+                    f"sink '{sink.name}'",
+                    "writes while staging, and intervals that run in parallel would arrive in any order",
+                    "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
+                )
 
-    def sink(self, name: str) -> DeltaSink:
+    @property
+    def state(self) -> StateSink | None:
+        """What it remembers from checkpoint to checkpoint; such a pipeline runs one after the other."""
+        return next((sink for sink in self.sinks if isinstance(sink, StateSink)), None)
+
+    def is_late(self, sink: KafkaSink) -> bool:
+        """Whether its rows are written at commit only."""
+        return (sink.mode or ("late" if self.mode == "interval" else "staged")) == "late"
+
+    def check_commits(self, within: float) -> None:
+        """Refuse transactions that would end before a commit which comes that late, in seconds.
+
+        A sink that says by itself how soon its commit follows (`commit_within`) was checked against that.
+        """
+        for sink in self.sinks:
+            if not isinstance(sink, KafkaSink) or sink.commit_within or self.is_late(sink):
+                continue
+            if sink.guarantee == "exactly-once" and sink.transaction_timeout < within:
+                raise _invalid(
+                    f"sink '{sink.name}'",
+                    f"has transactions that end after {sink.transaction_timeout:g} s, and a commit may take "
+                    f"{within:g} s: one schedule interval, at most 15 minutes",
+                    "Raise transaction_timeout, promise more with commit_within, or use mode='late'.",
+                )
+
+    def sink(self, name: str) -> AnySink:
         return next(sink for sink in self.sinks if sink.name == name)
+
+    @property
+    def sources(self) -> tuple[KafkaSource, ...]:
+        """One per topic."""
+        return (self.source,) if isinstance(self.source, KafkaSource) else tuple(self.source)
+
+    @property
+    def pool_size(self) -> int | None:
+        """Attempts that its pools of transactional ids have room for; None: it has no pool."""
+        pools = [sink.pool_size for sink in self.sinks if isinstance(sink, KafkaSink) and sink.ids == "pool"]
+        return min(pools, default=None)
+
+    @property
+    def connections(self) -> set[str]:
+        """Ids of the Airflow connections that its parts name."""
+        named = (getattr(part, "connection", None) for part in (*self.sources, *self.sinks))
+        return {conn_id for conn_id in named if conn_id}
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        sinks = [{"kind": sink.kind, **asdict(sink), "partition_by": list(sink.partition_by)} for sink in self.sinks]
-        return {**data, "source": {"kind": "kafka", **data["source"]}, "sinks": sinks}
+        sinks = [{"kind": sink.kind, **_plain(asdict(sink))} for sink in self.sinks]
+        read = [{"kind": "kafka", **asdict(source)} for source in self.sources]
+        return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:
@@ -117,12 +340,30 @@ class Pipeline:
             InvalidPipeline: a kind or field that this version does not know.
         """
         try:
-            source = _build({"kafka": KafkaSource}, data["source"])
-            sinks = [_build({"delta": DeltaSink}, sink) for sink in data["sinks"]]
+            kinds, read = {"kafka": KafkaSource}, data["source"]
+            source = [_build(kinds, each) for each in read] if isinstance(read, list) else _build(kinds, read)
+            sinks = [_build(SINKS, sink) for sink in data["sinks"]]
             return cls(**{**data, "source": source, "sinks": sinks})
         except (KeyError, TypeError) as error:
             why = f"cannot be read: {error}"
             raise _invalid(f"definition of '{data.get('name')}'", why, "Was it written by a newer Onceonly?") from error
+
+
+def check_connection(connection: str | None, bootstrap: str | None) -> None:
+    """A definition names a connection and holds none of it: it is stored with every checkpoint.
+
+    Raises:
+        InvalidPipeline: no connection id (its text is not repeated: it may hold a secret), or both are given.
+    """
+    if connection is not None and not CONNECTION.fullmatch(connection):
+        raise _invalid("connection", "is no Airflow connection id", "Name one, as in connection='kafka_default'.")
+    if connection is not None and bootstrap is not None:
+        raise _invalid(f"connection '{connection}'", "is given beside bootstrap", "Leave one of them out.")
+
+
+def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """As it comes back from JSON."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
 
 
 def _build(kinds: Mapping[str, type[Any]], data: Mapping[str, Any]) -> Any:

@@ -6,34 +6,64 @@ end, the neighbours of a boundary) is worked out from the same view that the PLA
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from onceonly import offsets
+from onceonly import offsets, serial
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
-from onceonly.pipeline import Pipeline
+from onceonly.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
+from onceonly.pipeline import KafkaSource, Pipeline
 from onceonly.protocols import Found, Source
 from onceonly.state import View
 
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
 
 
+class Cut:
+    """What the next checkpoint covers, of every topic: one consistent cut."""
+
+    def __init__(self, pipeline: Pipeline, sources: Mapping[str, Source], interval: Interval | None = None) -> None:
+        now = datetime.now(UTC)
+        _check_mode(pipeline, interval, now)
+        self._pipeline, self.interval = pipeline, interval
+        self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
+
+    def ranges(self, view: View) -> Ranges:
+        """The ranges to pin, given what `view` shows as pinned; they may be empty.
+
+        Raises:
+            SourceLost: a source no longer holds what would have to be read.
+            InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
+        """
+        self._check_lineage(view.latest)
+        if self.interval:
+            serial.check_next(self._pipeline, view.latest, self.interval)
+        return tuple(pins.range(view) for pins in self._pins)
+
+    def _check_lineage(self, latest: Checkpoint | None) -> None:
+        if latest is None:
+            return
+        name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
+        topics = sorted(source.topic for source in self._pipeline.sources)
+        if read != topics:
+            raise _other(name, f"read topic {_names(read)} so far and now names {_names(topics)}")
+        if (latest.interval is None) != (self.interval is None):
+            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
+
+
 @dataclass
 class Pins:
-    """One planning: asks the source each thing once, however often the compare-and-set is lost."""
+    """One planning of one topic: asks it each thing once, however often the compare-and-set is lost."""
 
     pipeline: Pipeline
     source: Source
+    config: KafkaSource
     interval: Interval | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
     _found: dict[datetime, Mapping[int, Found]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_mode(self.pipeline, self.interval, self.now)
 
     @property
     def log(self) -> TopicLog:
@@ -42,19 +72,12 @@ class Pins:
         return self._log
 
     def range(self, view: View) -> TopicRange:
-        """The range to pin, given what `view` shows as pinned; it may be empty.
-
-        Raises:
-            SourceLost: the source no longer holds what would have to be read.
-            InvalidPipeline: the boundary cannot be pinned (a record from the future, lost history).
-        """
-        if view.latest:
-            self._check_lineage(view.latest)
+        """The range to pin, given what `view` shows as pinned; it may be empty."""
         return self._span(view, self.interval) if self.interval else self._chain(view.latest)
 
     def _chain(self, latest: Checkpoint | None) -> TopicRange:
-        range_ = offsets.chain(latest.ranges[0] if latest else None, self.log)
-        most = self.pipeline.source.max_records
+        range_ = offsets.chain(offsets.range_of(latest.ranges, self.config.topic) if latest else None, self.log)
+        most = self.config.max_records
         return offsets.cap(range_, most) if most else range_
 
     def _span(self, view: View, interval: Interval) -> TopicRange:
@@ -66,7 +89,7 @@ class Pins:
 
     def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
         """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
-        before, after = view.boundaries(time)
+        before, after = view.boundaries(time, self.config.topic)
         for neighbour in (before, after):
             if neighbour is None:
                 continue
@@ -126,16 +149,13 @@ class Pins:
                     "Run a later interval, or restore the records. Nothing was written.",
                 )
 
-    def _check_lineage(self, latest: Checkpoint) -> None:
-        name, topic = self.pipeline.name, latest.ranges[0].topic
-        if topic != self.log.topic:
-            raise _other(name, f"read topic '{topic}' so far and now names '{self.log.topic}'")
-        if (latest.interval is None) != (self.interval is None):
-            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
-
 
 def _offsets(boundary: Boundary | None) -> Offsets | None:
     return boundary.offsets if boundary else None
+
+
+def _names(topics: Iterable[str]) -> str:
+    return ", ".join(f"'{topic}'" for topic in topics)
 
 
 def _other(name: str, why: str) -> InvalidPipeline:

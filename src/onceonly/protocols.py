@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.errors import InvalidPipeline
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
+
+
+class Receipts(Protocol):
+    """A sink's handle as the state table has it, for a sink that has to change it while publishing."""
+
+    def replace(self, old: Handle, new: Handle) -> Handle:
+        """Record `new` in place of `old`, by compare-and-set; returns the handle that is recorded now.
+
+        That is another one than `new` where another process was first. Only for an `old` that will surely never be
+        published. Raises Fenced when the sink does not wait to be published any more.
+        """
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """An open transaction under an id of a pool, which does not say whose it is: the state table does, by its slot."""
+
+    pipeline: str
+    sink: str
+    slot: int
+    id: str
+    producer: tuple[int, int]  # producer id and epoch
 
 
 class Sink(Protocol):
@@ -23,14 +46,62 @@ class Sink(Protocol):
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` (a DataFrame) durably and invisibly; the handle lets any process finish."""
 
-    def commit(self, handle: Handle, decision: int) -> Outcome:
-        """Publish, idempotently. Raises CannotPublish or OutcomeUnknown, never guesses."""
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown, never guesses."""
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Discard everything that carries `txn`'s name, idempotently; a handle may be lost. Published rows stay."""
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         """Transactions with that `Transaction.prefix` that hold unpublished output."""
+
+    def release(self, txn: Transaction) -> None:
+        """Its outcome is recorded: remove what was kept in case of a loss. Idempotent."""
+        return
+
+    def renounce(self, txn: Transaction) -> None:
+        """See to it that no process can publish it any more, as far as the sink knows a way; rows are kept."""
+        return
+
+    def check_replace(self, old: Handle) -> None:
+        """Refuse, unless a handle with `old` under "replaces" can be published in its place."""
+        raise self.cannot_take_back()
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        """A handle whose publication takes out what `olds` brought, the youngest first.
+
+        Args:
+            held: its handle of the checkpoint to which the pipeline goes back, where it has one.
+        """
+        raise self.cannot_take_back()
+
+    def cannot_take_back(self) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"sink '{self.name}': what is published there cannot be taken back.",
+            "Readers may have seen it.",
+            "Process again into a target that can be replaced (a Delta table, files), or under a new name. "
+            "Nothing was written.",
+        )
+
+    def pooled(self, prefix: str) -> list[Pooled]:
+        """What is open under its pooled ids, of whatever attempt."""
+        return []
+
+    def needs(self, handle: Handle, txn: Pooled) -> bool:
+        """Whether a handle that waits to be published names `txn`, or may come to name it."""
+        return True
+
+    def end(self, txn: Pooled) -> None:
+        """See to it that it is not open, unless its id is in other hands by now."""
+        return
+
+    def evidence(self, handle: Handle) -> list[str]:
+        """What the sink shows about the outcome now, for a person who has to decide."""
+        return []
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        """The handle with a person's word on what is in doubt; what can be seen is not changed by it."""
+        raise InvalidPipeline(f"sink '{self.name}' is never in doubt.", todo="Settle it: onceonly recover")
 
 
 @dataclass(frozen=True)
@@ -58,6 +129,9 @@ class Source(Protocol):
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Raise SourceLost when a part of the ranges is not in the log (asked before and after reading)."""
 
+    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
+        """These ranges are committed: show it where people look for a consumer's lag. Nothing is decided by it."""
+
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """The error of a failed read in the user's terms (a BadRecord with partition and offset); else `error`."""
 
@@ -67,4 +141,5 @@ class Parts(Protocol):
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink: ...
 
-    def source(self, pipeline: Pipeline) -> Source: ...
+    def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
+        """By topic."""

@@ -2,11 +2,14 @@
 
 ONCEONLY_HOME             the embedded default keeps everything here: state table, lake, services (./.onceonly)
 ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
+ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are published ($ONCEONLY_HOME/spool)
 ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
 ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without it, Spark's own settings count
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
 SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
+
+Secrets are elsewhere: in Airflow's connections, or AIRFLOW_CONN_<ID> (see kafka/lookup.py), by the name in a pipeline.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class Settings:
     home: Path
     project: Path
     state: str
+    spool: str
     bootstrap: str | None
     jars: Path
     notify: str | None
@@ -39,6 +43,7 @@ class Settings:
             home=home,
             project=project,
             state=env.get("ONCEONLY_STATE") or str(home / "state"),
+            spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
             jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
             notify=env.get("ONCEONLY_NOTIFY"),
@@ -57,7 +62,7 @@ class Settings:
                 "no Kafka broker is known.",
                 "The pipeline names none, ONCEONLY_KAFKA_BOOTSTRAP is not set and no embedded one runs in "
                 f"{self.home}.",
-                "Set one of them, or: onceonly services up. Nothing was written.",
+                "Set one of them, or name an Airflow connection, or: onceonly services up. Nothing was written.",
             )
         return found
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from onceonly.settings import Settings
 
+# The options of a Kafka connection are part of a plan, and a plan is shown: in explain, the event log and the UI.
+# Redacted to the end of the line: what follows `LoginModule required` and `….password`; and private keys.
+REDACTION = {
+    "spark.sql.redaction.options.regex": r"(?i)url|jaas|keystore[.]key",
+    "spark.sql.redaction.string.regex": r"(?i)LoginModule\s+required[^\n]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\w+/=\\\s:,-]*"
+    r'|[.]password"?\s*(?:value:|->|=|:)[^\n]*',
+}
 CONF = {
+    **REDACTION,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have tiny logs; the default is 50 tasks each

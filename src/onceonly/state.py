@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from onceonly import staterow, statestore
 from onceonly.checkpoint import Checkpoint, Event, Row, first, fold
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.offsets import Boundary, Interval
+from onceonly.offsets import Boundary, Interval, range_of
 from onceonly.staterow import Head
 
 SMALL_FILES = 64  # a pipeline's files are merged when there are more
@@ -70,14 +70,14 @@ class View:
         """What was pinned for any part of `interval`, oldest first."""
         return self._planned(f"interval_start < {_time(interval.end)} AND interval_end > {_time(interval.start)}")
 
-    def boundaries(self, time: datetime) -> tuple[Boundary | None, Boundary | None]:
-        """The nearest boundaries that are pinned at or before, and at or after, `time`."""
+    def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
+        """The nearest boundaries of the topic that are pinned at or before, and at or after, `time`."""
         at, low, high = _time(time), _time(time - NEAR), _time(time + NEAR)
         before = self._pinned_at(f"interval_start <= {at} AND interval_end > {low}", f"interval_end <= {low}")
         after = self._pinned_at(f"interval_end >= {at} AND interval_start < {high}", f"interval_start >= {high}")
         return (
-            self._boundary(max((pair for pair in before if pair[0] <= time), default=None)),
-            self._boundary(min((pair for pair in after if pair[0] >= time), default=None)),
+            self._boundary(max((pair for pair in before if pair[0] <= time), default=None), topic),
+            self._boundary(min((pair for pair in after if pair[0] >= time), default=None), topic),
         )
 
     def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
@@ -91,11 +91,13 @@ class View:
                 return [(row[name], row["epoch"]) for row in found for name in INTERVAL_COLUMNS]
         return []
 
-    def _boundary(self, pair: tuple[datetime, int] | None) -> Boundary | None:
+    def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
         checkpoint = self.checkpoint(pair[1]) if pair else None
         if pair is None or checkpoint is None or checkpoint.interval is None:
             return None
-        pinned = checkpoint.ranges[0]
+        pinned = range_of(checkpoint.ranges, topic)
+        if pinned is None:
+            return None
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets)
 

@@ -12,7 +12,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import Pipeline
 
 
-def load(dotted: str, project: Path) -> Callable[[Any], Any]:
+def load(dotted: str, project: Path) -> Callable[..., Any]:
     """The function at `package.module:function`, looked up in the project first.
 
     Raises:
@@ -35,8 +35,18 @@ def load(dotted: str, project: Path) -> Callable[[Any], Any]:
 
 
 def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
-    """A DataFrame per sink: one DataFrame goes to every sink."""
-    named = result if isinstance(result, Mapping) else {sink.name: result for sink in pipeline.sinks}
+    """A DataFrame per sink: one DataFrame goes to every sink. State changes go to the StateSink."""
+    state, changes = pipeline.state, {}
+    if state:
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise InvalidPipeline(
+                f"the transform '{pipeline.transform}' returned no state changes.",
+                f"It returned {type(result).__name__}.",
+                f"With a StateSink ('{state.name}') return (outputs, changes). Nothing was staged.",
+            )
+        result, changes = result[0], {state.name: result[1]}
+    names = [sink.name for sink in pipeline.sinks if sink is not state]
+    named = {**(result if isinstance(result, Mapping) else dict.fromkeys(names, result)), **changes}
     for name, rows in named.items():
         if not (hasattr(rows, "write") and hasattr(rows, "schema")):
             raise InvalidPipeline(

@@ -6,31 +6,62 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly import transforms
-from onceonly.checkpoint import Checkpoint, Row
-from onceonly.coordinator import Coordinator, Notify
+from onceonly import serial, transforms
+from onceonly.checkpoint import Checkpoint, Handle, Row
+from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
-from onceonly.pipeline import Pipeline
+from onceonly.kafka import lookup
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.ledger import Notify
+from onceonly.offsets import Ranges, TopicRange
+from onceonly.pipeline import FileSink, KafkaSink, Pipeline, StateSink
 from onceonly.protocols import Sink, Source
 from onceonly.settings import Settings
 from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.files import FileWriter
+from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sinks.keyed import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
 from onceonly.state import StateTable
 
 
 @dataclass
 class LiveParts:
-    """Sinks and sources on real services. Spark starts only when something asks for it."""
+    """Sinks and sources on real services. Spark starts only when something asks for it.
+
+    Args:
+        connections: finds the Airflow connections that a pipeline names; by default in the environment.
+    """
 
     settings: Settings = field(default_factory=Settings.from_env)
+    connections: lookup.Lookup = lookup.from_environment
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)
+        if isinstance(config, KafkaSink):
+            reached = self.kafka(config.connection, config.bootstrap)
+            return KafkaWriter(config, reached, pipeline.is_late(config), self.settings.spool, self.settings.project)
+        if isinstance(config, FileSink):
+            return FileWriter(config, self.settings.locate(config.path))
+        if isinstance(config, StateSink):
+            return StateWriter(config, self.settings.locate(config.path or f"appstate/{pipeline.name}/{name}"))
         return DeltaWriter(config, self.settings.locate(config.path), self.spark)
 
-    def source(self, pipeline: Pipeline) -> Source:
-        brokers = self.settings.brokers(pipeline.source.bootstrap)
-        return KafkaReader(pipeline.source, brokers, self.settings.project)
+    def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
+        return {
+            config.topic: KafkaReader(config, self.kafka(config.connection, config.bootstrap), self.settings.project)
+            for config in pipeline.sources
+        }
+
+    def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
+        """How to reach the brokers: the connection of that name, else bare addresses.
+
+        Raises:
+            InvalidPipeline: no such connection, or one that cannot be used; or no addresses at all.
+        """
+        if connection is None:
+            return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
+        return KafkaConnection.parse(self.connections(connection), connection)
 
     def spark(self) -> Any:
         from onceonly.spark.session import session
@@ -59,7 +90,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
     transforms.load(pipeline.transform, parts.settings.project)
-    notes = parts.source(pipeline).check()
+    notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
     return notes
@@ -71,22 +102,62 @@ def stage(parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: 
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
-    checkpoint = through.state.view(name).checkpoint(epoch)
+    view = through.state.view(name)
+    checkpoint = view.checkpoint(epoch)
     if checkpoint is None:
         raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
     pipeline = Pipeline.from_json(checkpoint.definition)
-    transform = transforms.load(pipeline.transform, parts.settings.project)
-    source = parts.source(pipeline)
-
-    def produce(claimed: Checkpoint) -> Mapping[str, Any]:
-        return transforms.outputs(pipeline, transform(source.read(parts.spark(), claimed.ranges)))
-
+    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint))
     try:
-        return through.stage(name, epoch, produce, owner)
+        return through.stage(name, epoch, producing, owner)
     except OnceonlyError:
         raise
     except Exception as error:
-        raise _explained(source.diagnose(error, parts.spark(), checkpoint.ranges), checkpoint) from error
+        raise _explained(producing.diagnose(error, checkpoint.ranges), checkpoint) from error
+    finally:
+        producing.end()
+
+
+class _Producing:
+    """From pinned ranges to a DataFrame per sink."""
+
+    def __init__(self, parts: LiveParts, pipeline: Pipeline, before: Handle | None) -> None:
+        self._parts, self._pipeline, self._before = parts, pipeline, before
+        self._transform = transforms.load(pipeline.transform, parts.settings.project)
+        self._sources = parts.sources(pipeline)
+        self._spark: Any = None
+        self._held: list[Any] = []
+
+    def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+        self._spark = self._parts.spark()
+        batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
+        given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
+        state = self._pipeline.state
+        if state is None:
+            return transforms.outputs(self._pipeline, self._transform(given))
+        writer = self._parts.sink(self._pipeline, state.name)
+        assert isinstance(writer, StateWriter)
+        result = self._transform(given, writer.read(self._spark, self._before))
+        outputs = transforms.outputs(self._pipeline, result)
+        return {**outputs, state.name: Changes(outputs[state.name], self._before)}
+
+    def _read(self, range_: TopicRange) -> Any:
+        batch = self._sources[range_.topic].read(self._spark, (range_,))
+        if len(self._pipeline.sinks) > 1:
+            self._held.append(batch.persist())  # each sink runs a job of its own: the source is read once for all
+        return batch
+
+    def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
+        """The error in the terms of the topic that it comes from, where one is found."""
+        for range_ in ranges if self._spark else ():
+            told = self._sources[range_.topic].diagnose(error, self._spark, (range_,))
+            if told is not error:
+                return told
+        return error
+
+    def end(self) -> None:
+        for batch in self._held:
+            batch.unpersist()
 
 
 def _explained(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:

@@ -25,6 +25,7 @@ PATIENT: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
 }
+LONGEST_WAIT = 900.0  # seconds from stage to commit that a transaction has to outlast, however long the interval
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
 
 
@@ -37,8 +38,12 @@ def checkpoint_dag(
         schedule: as for any DAG; a cron string of an interval pipeline means its data intervals.
         spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
         dag_arguments: passed on to `airflow.sdk.DAG`.
+    Raises:
+        InvalidPipeline: the schedule does not go with the pipeline.
     """
-    at_once = 1 if pipeline.mode == "chained" else 4
+    if schedule is not None:
+        pipeline.check_commits(min(_seconds_between(schedule), LONGEST_WAIT))
+    at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
         plan = PlanOperator(task_id="plan", pipeline=pipeline, **PATIENT)
@@ -56,6 +61,19 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
         RecoverOperator(task_id="recover")
     return dag
+
+
+def _seconds_between(schedule: Any) -> float:
+    """Two runs, where the schedule says it plainly."""
+    if isinstance(schedule, timedelta):
+        return schedule.total_seconds()
+    if not isinstance(schedule, str) or schedule in ("@once", "@continuous"):
+        return LONGEST_WAIT
+    from croniter import croniter
+
+    times = croniter(schedule)
+    first = times.get_next(float)
+    return float(times.get_next(float) - first)
 
 
 def _timetable(pipeline: Pipeline, schedule: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -25,9 +26,10 @@ class OnceonlyOperator(BaseOperator):
     """Shared by all: the coordinator, the run's owner key, and how errors become task outcomes."""
 
     def parts(self) -> LiveParts:
+        from onceonly.airflow.connections import from_airflow
         from onceonly.wiring import LiveParts
 
-        return LiveParts()
+        return LiveParts(connections=from_airflow)
 
     def coordinator(self) -> Coordinator:
         from onceonly.wiring import coordinator
@@ -68,7 +70,10 @@ class CheckpointOperator(OnceonlyOperator):
 
 
 class PlanOperator(OnceonlyOperator):
-    """Settles what earlier checkpoints left, pins the next one, and returns its epoch; skips when there is no data."""
+    """Settles what earlier checkpoints left, pins the next one, and returns its epoch; skips when there is no data.
+
+    A run with {"reprocess": true} in its conf processes a committed interval again, in place of what is published.
+    """
 
     def __init__(self, *, pipeline: Pipeline, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -77,7 +82,8 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            planned = self.coordinator().plan(self.pipeline, owner_of(context), alive_in(context), interval)
+            again = bool((context["dag_run"].conf or {}).get("reprocess"))
+            planned = self.coordinator().plan(self.pipeline, owner_of(context), alive_in(context), interval, again)
         checkpoint = planned.checkpoint
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
@@ -142,12 +148,21 @@ class RecoverOperator(OnceonlyOperator):
             try:
                 done = through.recover(name, alive_in(context))
                 settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
+                self._warn(done)
             except Exception as error:
                 self.log.error("%s", error)
                 errors.append(error)
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
+
+    def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
+        """Of what is left alone because its run is at work, and is about to time out."""
+        from onceonly import deadlines
+
+        for checkpoint in unsettled:
+            for warning in deadlines.warnings(checkpoint, datetime.now(UTC)):
+                self.log.warning("%s", warning)
 
 
 def owner_of(context: Any) -> str:

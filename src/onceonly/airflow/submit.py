@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -17,13 +17,17 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.pipeline import Pipeline
 from onceonly.settings import Settings
 from onceonly.sparkconf import conf
+from onceonly.state import StateTable
 from onceonly.wiring import LiveParts, coordinator, stage
 
 PR_SET_PDEATHSIG = 1
 TAIL = 12  # lines of the job's output that go into an error
+ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,23 @@ def target(conn_id: str) -> Target:
 
 def through_connect(spark: Target, log: Callable[[Any, Any], None], name: str, epoch: int, owner: str) -> None:
     """Stage from this process on the Connect server."""
-    parts = LiveParts(replace(Settings.from_env(), spark_remote=spark.remote))
+    parts = LiveParts(replace(Settings.from_env(), spark_remote=spark.remote), from_airflow)
     stage(parts, coordinator(parts, log=log), name, epoch, owner)
 
 
 def through_spark_submit(spark: Target, log: Any, name: str, epoch: int, owner: str) -> None:
     """Run jobs/stage.py by spark-submit and wait for it.
 
+    It finds the Kafka connections that the pipeline names in its environment: arguments and Spark's settings are
+    there for everyone to see.
+
     Raises:
         InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
     """
     settings = Settings.from_env()
     tail: list[str] = []
-    with _job(_command(spark, settings, [name, str(epoch), owner]), settings) as job:
+    connections = handed_over(_connections(settings, name, epoch))
+    with _job(_command(spark, settings, [name, str(epoch), owner]), settings, connections) as job:
         for line in job.stdout or ():
             log.info("%s", line.rstrip())
             tail = [*tail, line.rstrip()][-TAIL:]
@@ -80,9 +88,11 @@ def through_spark_submit(spark: Target, log: Any, name: str, epoch: int, owner: 
 
 
 @contextmanager
-def _job(command: list[str], settings: Settings) -> Iterator[subprocess.Popen[str]]:
+def _job(command: list[str], settings: Settings, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """The job's process group, which does not outlive this block, nor (on Linux) this process."""
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
+    # The connection says which Spark: what points a process to a Connect server would win over --master.
+    inherited = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    env = {**inherited, **secrets, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
     job = subprocess.Popen(
         command,
         env=env,
@@ -99,6 +109,11 @@ def _job(command: list[str], settings: Settings) -> Iterator[subprocess.Popen[st
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
+
+
+def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
+    checkpoint = StateTable(settings.state).view(name).checkpoint(epoch)
+    return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
 
 
 def _die_with_parent() -> None:

@@ -8,11 +8,13 @@ from onceonly.cli.app import Cli
 from onceonly.cli.check import check
 from onceonly.cli.demo import demo
 from onceonly.cli.describe import describe
+from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
 from onceonly.cli.services import services
 from onceonly.cli.settle import abort, recover, resolve
 from onceonly.cli.state import state
 from onceonly.cli.status import status
+from onceonly.cli.sweep import sweep
 
 HELP = """Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
@@ -20,6 +22,7 @@ HELP = """Exactly-once output for Spark batch jobs: stage, gate, commit, recover
 Where things are, from the environment:
   ONCEONLY_HOME             state table, lake, embedded services (./.onceonly)
   ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
+  ONCEONLY_SPOOL            rows of Kafka sinks until published ($ONCEONLY_HOME/spool)
   ONCEONLY_PROJECT          folder with dags/, jobs/ and schemas/ (the current one)
   ONCEONLY_KAFKA_BOOTSTRAP  brokers (those of `onceonly services up`)
   SPARK_REMOTE              a Spark Connect server (else Spark runs in the process)
@@ -39,5 +42,5 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
 
 
-for command in (run, status, describe, recover, check, abort, resolve, state, services, demo):
+for command in (run, status, describe, recover, check, abort, resolve, rewind, sweep, state, services, demo):
     main.add_command(command)

@@ -6,6 +6,7 @@ import errno
 import json
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,9 @@ class Cli(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -40,6 +43,11 @@ class Cli(click.Group):
             if ctx.meta.get(TRACEBACK):
                 traceback.print_exc()
             ctx.exit(exit_code(error))
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning in one piece, without the line of code that gave it."""
+    error_console().print(str(message), style="yellow", markup=False, highlight=False)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,13 +74,18 @@ def explain(error: BaseException) -> dict[str, str]:
     }
 
 
+def tell(said: dict[str, str]) -> None:
+    """An explained error, on stderr for people."""
+    error_console().print(lines_of(said["what"], said["why"], said["todo"]))
+
+
 def show(ctx: click.Context, error: dict[str, str]) -> None:
     """On stderr for people; as JSON on stdout when that was asked for."""
     if ctx.meta.get(JSON):
         print_json(error)
     else:
         sys.stdout.flush()
-        error_console().print(lines_of(error["what"], error["why"], error["todo"]))
+        tell(error)
 
 
 def print_json(data: Any) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 from onceonly.cli import console as show
 from onceonly.cli import reading, target
 from onceonly.cli.app import json_option, print_json
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline import KafkaSource
 from onceonly.settings import Settings
 
 
@@ -25,20 +25,22 @@ def check(file: str, as_json: bool) -> None:
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
-    found = wiring.check(pipeline, wiring.LiveParts(settings))
-    notes += [*_passed(pipeline, settings), *found, _state(settings)]
+    parts = wiring.LiveParts(settings)
+    found = wiring.check(pipeline, parts)
+    notes.append(f"transform {pipeline.transform} imports")
+    for source in pipeline.sources:
+        notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
+    notes += [*found, _state(settings)]
     if as_json:
         return print_json({"pipeline": pipeline.name, "notes": notes})
     for note in notes:
         show.console().print(Text.assemble(("✓ ", "green"), note))
 
 
-def _passed(pipeline: Pipeline, settings: Settings) -> list[str]:
+def _passed(source: KafkaSource, brokers: str) -> str:
     """What the check has established without a note."""
-    source = pipeline.source
     decoded = f", decoded by {source.schema}" if source.schema else ""
-    topic = f"topic '{source.topic}' is there on {settings.brokers(source.bootstrap)}{decoded}"
-    return [f"transform {pipeline.transform} imports", topic]
+    return f"topic '{source.topic}' is there on {brokers}{decoded}"
 
 
 def _state(settings: Settings) -> str:

@@ -103,9 +103,21 @@ def covers(checkpoint: Checkpoint) -> str:
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
 
 
-def files(handle: Mapping[str, Any]) -> str:
-    count = handle.get("files")
-    return "" if count is None else f" in {count} file{'s' if count != 1 else ''}"
+def staged(handle: Mapping[str, Any]) -> str:
+    """'6,000 rows in 30 files', as far as the handle says it."""
+    rows = f"{number(handle.get('rows'))} rows"
+    for name, what in (("files", "file"), ("parts", "transaction" if handle.get("mode") == "staged" else "spool file")):
+        if name in handle:
+            count = handle[name] if isinstance(handle[name], int) else len(handle[name])
+            return f"{rows} in {count} {what}{'s' if count != 1 else ''}"
+    return rows
+
+
+def target(handle: Mapping[str, Any]) -> str:
+    """Where the rows go: a table's or folder's place, or topics."""
+    if "topics" in handle:
+        return ", ".join(handle["topics"])
+    return place(str(handle.get("uri") or handle.get("target") or "?"))
 
 
 @dataclass

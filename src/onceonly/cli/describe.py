@@ -25,7 +25,7 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 \b
 --json prints the keys of `onceonly status PIPELINE --json`, and
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
-"handles", "published", "given_up": by sink, "definition",
+"handles", "in_doubt", "published", "given_up": by sink, "definition",
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}].
 """
 
@@ -57,7 +57,9 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
         "earlier owners": ", ".join(dict.fromkeys(show.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{show.clock(checkpoint.planned_at)} UTC, {show.age(checkpoint.planned_at)} ago",
         "transform": str(checkpoint.definition.get("transform", "")),
-        "last abort": checkpoint.reason or "",
+        "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
+        "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
+        "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
     }
     for name, value in facts.items():
         if value:
@@ -95,8 +97,24 @@ def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
         table = show.table("", "")
         table.show_header = False
         for key, value in reading.without_secrets(dict(handle)).items():
-            table.add_row(Text(key, "dim"), value if isinstance(value, str) else json.dumps(value))
+            for line in _lines(key, value):
+                table.add_row(Text(key, "dim"), line)
         _section(out, f"Sink '{sink}': {_outcome(checkpoint, sink)}", table)
+
+
+def _lines(key: str, value: Any) -> list[str]:
+    """A line for each part of a Kafka sink's handle, else one."""
+    if key == "parts":
+        return [_part(part) for part in value] or ["none: no rows"]
+    return [value if isinstance(value, str) else json.dumps(value)]
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    words = f"{part['rows']:,} rows, {part['spool']}"
+    if not (tx := part["tx"]):
+        return f"{words}, not in Kafka yet"
+    where = ", ".join(f"{topic}-{number} below {end:,}" for topic, number, _, end in tx["partitions"])
+    return f"{words}, {tx['id'][-10:]} of producer {tx['producer_id']}: {where}"
 
 
 def _outcome(checkpoint: Checkpoint, sink: str) -> str:
@@ -104,6 +122,8 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
         return f"published {_words(checkpoint.published[sink])}".strip()
     if sink in checkpoint.given_up:
         return f"given up {_words(checkpoint.given_up[sink])}"
+    if sink in checkpoint.in_doubt:
+        return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
     return "waiting to be published" if checkpoint.decision else "staged"
 
 
@@ -125,7 +145,8 @@ def _section(out: Console, title: str, body: Any) -> None:
 
 
 def _words(detail: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in detail.items() if value not in (None, False, ""))
+    plain = {key: value for key, value in detail.items() if not isinstance(value, Mapping)}
+    return ", ".join(f"{key} {value}" for key, value in plain.items() if value not in (None, False, ""))
 
 
 def _timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
@@ -154,6 +175,7 @@ def _everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[
         "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
         "handles": dict(checkpoint.handles),
         "published": dict(checkpoint.published),
+        "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
         "definition": dict(checkpoint.definition),
         "timeline": timeline,

@@ -96,6 +96,8 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "updated_at": iso(checkpoint.updated_at),
         "waiting": list(checkpoint.waiting) if not checkpoint.state.settled else [],
         "reason": checkpoint.reason,
+        "replaces": checkpoint.replaces,
+        "rewinds_to": checkpoint.rewinds_to,
     }
 
 

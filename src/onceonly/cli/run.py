@@ -47,9 +47,17 @@ had left), and the keys of `onceonly status PIPELINE --json` for this checkpoint
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--interval", nargs=2, metavar="START END", help="ISO-8601, UTC when no zone is given; END is excluded.")
 @click.option("--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` goes on.")
+@click.option("--reprocess", is_flag=True, help="Of a committed interval: process it again, in place of what it has.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, file: str, interval: tuple[str, str] | None, until: str | None, as_json: bool) -> None:
+def run(
+    ctx: click.Context,
+    file: str,
+    interval: tuple[str, str] | None,
+    until: str | None,
+    reprocess: bool,
+    as_json: bool,
+) -> None:
     steps = show.Steps(quiet=as_json)
     settings = Settings.from_env()
     started = time.monotonic()
@@ -59,6 +67,7 @@ def run(ctx: click.Context, file: str, interval: tuple[str, str] | None, until: 
         parts = _checked(pipeline, span, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
     running = _start(pipeline, parts, steps)
+    running.again = reprocess
     ctx.meta[HINT] = running.hint
     result = {"result": running.go(span, until), **running.json()}
     if as_json:
@@ -71,6 +80,7 @@ class _Run:
     parts: LiveParts
     owner: str
     steps: show.Steps
+    again: bool = False
     settled: list[Checkpoint] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     through: Coordinator = field(init=False)
@@ -97,7 +107,7 @@ class _Run:
         from onceonly.liveness import alive
 
         with self.steps.step("plan") as words:
-            planned = self.through.plan(self.pipeline, self.owner, alive, interval)
+            planned = self.through.plan(self.pipeline, self.owner, alive, interval, self.again)
             self.checkpoint = planned.checkpoint
             words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
             result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
@@ -112,8 +122,8 @@ class _Run:
         try:
             with self.steps.step("stage") as words:
                 done = self.checkpoint = wiring.stage(self.parts, self.through, name, epoch, self.owner)
-                words.append(f"{show.number(done.rows)} rows (attempt {done.attempt})")
-                words += [f"{sink}{show.files(handle)}" for sink, handle in done.handles.items()]
+                words.append(f"attempt {done.attempt}")
+                words += [f"{sink}: {show.staged(handle)}" for sink, handle in done.handles.items()]
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -165,10 +175,10 @@ def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
 def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> LiveParts:
     """Whatever can be refused is refused before the state table is touched."""
     from onceonly import wiring
-    from onceonly.planning import Pins
+    from onceonly.planning import Cut
 
     parts = wiring.LiveParts(settings)
-    Pins(pipeline, parts.source(pipeline), interval)
+    Cut(pipeline, parts.sources(pipeline), interval)
     wiring.check(pipeline, parts)
     return parts
 
@@ -191,6 +201,8 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
     """(result, words): the result is empty when there is something to stage."""
     if checkpoint is None:
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
+    if checkpoint.state is not State.COMMITTED and fresh and checkpoint.replaces:
+        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {show.covers(checkpoint)}"
     if checkpoint.state is not State.COMMITTED:
         again = "" if fresh else " (planned before; the same offsets again)"
         return "", f"epoch {checkpoint.epoch}{again}, {show.covers(checkpoint)}"
@@ -202,11 +214,10 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
 
 
 def _published(checkpoint: Checkpoint, sink: str) -> str:
-    uri = str(checkpoint.handles[sink].get("uri", ""))
     detail = checkpoint.published[sink]
     version = f" (version {detail['version']})" if "version" in detail else ""
     already = " (was published already)" if detail.get("already") else ""
-    return f"{sink} → {show.place(uri)}{version}{already}"
+    return f"{sink} → {show.target(checkpoint.handles[sink])}{version}{already}"
 
 
 def _sinks(pipeline: Pipeline) -> str:

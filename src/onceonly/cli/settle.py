@@ -11,9 +11,9 @@ from rich.text import Text
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
 from onceonly.cli import reading
-from onceonly.cli.app import explain, json_option, print_json
+from onceonly.cli.app import explain, json_option, print_json, tell
 from onceonly.cli.describe import print_checkpoint
-from onceonly.errors import exit_code
+from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,29 +74,67 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     show.console().print(_change(reading.to_json(now) | {"was": was.value}))
 
 
-@click.command(short_help="Give up a sink that cannot be published to.")
+@click.command(short_help="Say what happened, where a sink cannot show it; or give it up.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
-@click.option("--give-up", "sink", metavar="SINK", required=True, help="The sink that shall never get these rows.")
+@click.option("--committed", metavar="SINK", help="In doubt, and you know that the rows are there.")
+@click.option("--aborted", metavar="SINK", help="In doubt, and you know that they are not: they are published again.")
+@click.option("--give-up", metavar="SINK", help="The sink that shall never get these rows.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
 @json_option
-def resolve(pipeline: str, epoch: int, sink: str, reason: str, as_json: bool) -> None:
-    """Give up publishing a decided checkpoint to one sink that cannot take it any more.
+def resolve(
+    pipeline: str,
+    epoch: int,
+    committed: str | None,
+    aborted: str | None,
+    give_up: str | None,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Bring a decided checkpoint to an end where the sink cannot: by exactly one of the options that name a SINK.
 
-    For a target that was dropped or altered for good: its rows of this checkpoint are then missing there, and the
-    checkpoint can end. --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up".
+    The evidence is shown first. A sink is in doubt when what would show the outcome is gone (its log was cut, its
+    topic made anew): --committed and --aborted say what you found out. A target that was dropped or altered for good
+    is given up: its rows of this checkpoint are then missing there. --json prints the checkpoint as
+    `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
+    word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
     found = reading.checkpoint(reading.required(settings), pipeline, epoch)
+    through, who = _coordinator(settings), getpass.getuser()
+    evidence = through.evidence(pipeline, epoch, sink)
     out = show.console()
     if not as_json:
         print_checkpoint(out, found)
-        out.print()
-    now = _coordinator(settings).give_up(pipeline, epoch, sink, getpass.getuser(), reason)
+        _print_evidence(sink, evidence)
+    if word == "given up":
+        now = through.give_up(pipeline, epoch, sink, who, reason)
+    else:
+        now = through.judge(pipeline, epoch, sink, word == "committed", who, reason)
     if as_json:
-        return print_json({**reading.to_json(now), "given_up": dict(now.given_up)})
-    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is given up, as {getpass.getuser()}: {reason}"))
+        return print_json({**reading.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
+    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {word}, as {who} says: {reason}"))
     out.print(_change(reading.to_json(now) | {"was": found.state.value}))
+
+
+def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
+    given = [(word, sink) for word, sink in words.items() if sink]
+    if len(given) != 1:
+        raise InvalidPipeline(
+            "say one thing of one sink.",
+            f"{len(given)} of --committed, --aborted and --give-up are given.",
+            "onceonly resolve PIPELINE EPOCH --give-up SINK --reason … (or --committed, --aborted). "
+            "Nothing was changed.",
+        )
+    return given[0]
+
+
+def _print_evidence(sink: str, evidence: list[str]) -> None:
+    out = show.console()
+    out.print(Text(f"\nWhat sink '{sink}' shows now", "bold"))
+    for line in evidence or ["nothing"]:
+        out.print(f"  {line}", highlight=False, markup=False)
+    out.print()
 
 
 def _coordinator(settings: Settings) -> Coordinator:
@@ -128,8 +166,7 @@ def _print(recovered: list[dict[str, Any]], errors: list[Exception]) -> None:
     for each in recovered:
         out.print(_change(each))
     for error in errors:
-        said = explain(error)
-        show.error_console().print(show.lines_of(said["what"], said["why"], said["todo"]))
+        tell(explain(error))
     if not recovered and not errors:
         out.print("Nothing to settle: every checkpoint is committed or aborted.")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
+from onceonly import deadlines
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
 from onceonly.cli import reading
@@ -96,7 +98,10 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
             show.age(cp.updated_at),
             show.owner(cp.owner),
         )
-    show.console().print(table)
+    out = show.console()
+    out.print(table)
+    for warning in [line for cp in checkpoints for line in deadlines.warnings(cp, datetime.now(UTC))]:
+        out.print(Text(warning, "yellow"))
 
 
 def _iso(time: Any) -> str | None:

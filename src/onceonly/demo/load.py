@@ -19,6 +19,7 @@ from onceonly.settings import Settings
 from onceonly.sources.kafka import KafkaReader
 
 PARTITIONS = 4
+LATE_TOPIC = "late-flights"  # the example's output
 PATIENCE = 30.0  # seconds for a request, or for a delivery
 KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # retention goes by record time: that of 2013
 Progress = Callable[[int, int], None]  # (records handed to the broker, records to load)
@@ -55,6 +56,7 @@ def load(settings: Settings, topic: str, period: Interval, progress: Progress = 
     bootstrap = settings.brokers(None)
     reader = KafkaReader(KafkaSource(topic), bootstrap, settings.project)
     created = _ensure(reader, bootstrap, topic)
+    _ensure(KafkaReader(KafkaSource(LATE_TOPIC), bootstrap, settings.project), bootstrap, LATE_TOPIC)
     wanted = flights.table(schema, period)
     held = _held(reader, topic, period, _count(wanted, len(reader.log().partitions)))
     todo = wanted.num_rows - sum(held.values())

@@ -1,7 +1,14 @@
-"""The proof from outside: the table as deltalake reads it against the CSV of the package, row by row, in pandas."""
+"""The proof from outside: what independent readers find, against the CSV of the package, row by row, in pandas.
+
+The table is read by deltalake, the topic by a plain read_committed consumer.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +48,19 @@ class Proof:
 
 
 def prove(table: str | Path, period: Interval) -> Proof:
-    """Compare whole rows, with their multiplicity."""
-    truth, found = _counts(_csv(period)), _counts(_delta(table))
+    """Compare whole rows of the table, with their multiplicity."""
+    return _compare(_counts(_csv(period)), _counts(_delta(table)))
+
+
+def prove_late(bootstrap: str, topic: str, schema: Path, period: Interval) -> Proof:
+    """Compare the events of flights that left more than an hour late."""
+    truth = _csv(period)
+    columns = ["carrier", "flight", "origin", "destination", "departure_delay", "scheduled"]
+    late = truth[truth["departure_delay"] > 60][columns]
+    return _compare(_count_events(late), _count_events(_events(bootstrap, topic, schema)))
+
+
+def _compare(truth: pd.Series[int], found: pd.Series[int]) -> Proof:
     both = truth.to_frame("truth").join(found.to_frame("found"), how="outer").fillna(0).astype(int)
     short = (both["truth"] - both["found"]).clip(lower=0).sum()
     long = (both["found"] - both["truth"]).clip(lower=0).sum()
@@ -66,6 +84,39 @@ def _delta(table: str | Path) -> pd.DataFrame:
     query = QueryBuilder().register("flights", DeltaTable(str(table))).execute(f"SELECT {columns} FROM flights")
     rows = pa.table(query.read_all()).to_pandas()
     return rows.assign(scheduled=rows["scheduled"].dt.tz_convert("UTC"))
+
+
+def _events(bootstrap: str, topic: str, schema: Path) -> pd.DataFrame:
+    import pandas as pd
+    from fastavro import parse_schema, schemaless_reader
+
+    parsed = parse_schema(json.loads(schema.read_text()))
+    records = [schemaless_reader(io.BytesIO(value), parsed, None) for value in _committed(bootstrap, topic)]
+    return pd.DataFrame(records)
+
+
+def _committed(bootstrap: str, topic: str) -> Iterator[bytes]:
+    """Every value that a read_committed consumer sees."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    settings = {"group.id": "onceonly-demo-proof", "isolation.level": "read_committed", "enable.partition.eof": True}
+    with closing(Consumer({"bootstrap.servers": bootstrap, "enable.auto.commit": False, **settings})) as consumer:
+        waiting = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in waiting])
+        while waiting:
+            message = consumer.poll(30)
+            if message is None:
+                raise TimeoutError(f"topic '{topic}' on {bootstrap} does not answer")
+            if (error := message.error()) is None:
+                yield message.value() or b""
+            elif error.code() == KafkaError._PARTITION_EOF:
+                waiting.discard(message.partition())
+
+
+def _count_events(rows: pd.DataFrame) -> pd.Series[int]:
+    times = rows["scheduled"].astype("datetime64[us, UTC]")
+    plain = rows.astype({"flight": "float64", "departure_delay": "float64"}).assign(scheduled=times)
+    return plain.groupby(sorted(plain.columns)).size()
 
 
 def _counts(rows: pd.DataFrame) -> pd.Series[int]:

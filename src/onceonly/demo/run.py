@@ -21,8 +21,8 @@ from rich.table import Table
 from onceonly.checkpoint import Checkpoint, State, Transaction
 from onceonly.demo import flights
 from onceonly.demo.hold import hold_file
-from onceonly.demo.load import load
-from onceonly.demo.proof import Proof, prove
+from onceonly.demo.load import LATE_TOPIC, load
+from onceonly.demo.proof import Proof, prove, prove_late
 from onceonly.demo.standalone import USER, Standalone, free_port
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
@@ -34,6 +34,7 @@ from onceonly.state import StateTable
 PIPELINE = "flights"
 RECOVERY = "onceonly_recovery"
 MONTH = "2013-01"
+LATE_SCHEMA = "schemas/late-flight.v1.avsc"
 RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
 
 
@@ -45,17 +46,17 @@ def run(exit_: bool) -> None:
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
     airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
     demo = Demo(settings, airflow, console)
-    proof: Proof | None = None
+    proven: bool | None = None
     with _everything_ended(settings, airflow, console):
         demo.start()
         demo.pipeline()
-        proof = demo.show()
-        if not exit_ and proof.holds:
+        proven = demo.show()
+        if not exit_ and proven:
             console.print("\nCtrl-C ends everything.")
             signal.pause()
-    if proof is None:
+    if proven is None:
         raise SystemExit(130)  # Ctrl-C before there was a proof
-    if not proof.holds:
+    if not proven:
         raise SystemExit(1)
 
 
@@ -64,7 +65,8 @@ def _everything_ended(settings: Settings, airflow: Standalone, console: Console)
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for asked in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(asked, interrupt)
     try:
         yield
     except KeyboardInterrupt:
@@ -115,22 +117,25 @@ class Demo:
                 self.console.print("  no new data: nothing was planned")
                 return
 
-    def show(self) -> Proof:
-        """Checkpoints, the proof, and where to look."""
+    def show(self) -> bool:
+        """Checkpoints, the proof, and where to look; whether the proof holds."""
         self.console.print(self._checkpoints())
         table = self.settings.locate("lake/flights")
-        proof = prove(table, flights.month(MONTH))
-        verdict = "[bold green]every flight is there, once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+        broker = self.settings.brokers(None)
+        january = flights.month(MONTH)
+        in_table = prove(table, january)
+        in_topic = prove_late(broker, LATE_TOPIC, self.settings.project / LATE_SCHEMA, january)
         self.console.print(
-            f"{verdict}: {proof.truth:,} in the CSV, {proof.found:,} in the table, {proof.missing} missing, "
-            f"{proof.extra} too many (deltalake and pandas, whole rows)\n"
+            f"{_verdict(in_table)}: {_count(in_table)} in the table (deltalake and pandas, whole rows)\n"
+            f"{_verdict(in_topic)}: {_count(in_topic)} in topic '{LATE_TOPIC}' (a plain read_committed consumer)\n"
             f"  Airflow   {self.airflow.url}   login {USER} / {self.airflow.password}\n"
             f"  table     {table}\n"
+            f"  topic     {LATE_TOPIC} on {broker}\n"
             f"  state     ONCEONLY_HOME={self.settings.home} onceonly status flights",
             highlight=False,
             soft_wrap=True,
         )
-        return proof
+        return in_table.holds and in_topic.holds
 
     def _killed_in_stage(self) -> None:
         run = self.airflow.trigger(PIPELINE)
@@ -176,14 +181,16 @@ class Demo:
         return state if state in ("success", "failed") else None
 
     def _checkpoints(self) -> Table:
-        table = Table("epoch", "state", "offsets", "attempts", "rows", "decision", title="checkpoints of flights")
+        columns = ("epoch", "state", "offsets", "attempts", "flights", "late", "decision")
+        table = Table(*columns, title="checkpoints of flights")
         state = StateTable(self.settings.state)
         view = state.view(PIPELINE)
         for epoch in range(1, view.head.epoch + 1):
             checkpoint = view.checkpoint(epoch)
             assert checkpoint is not None
             span = sum(range_.span for range_ in checkpoint.ranges)
-            cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, checkpoint.rows, checkpoint.decision)
+            rows = [checkpoint.handles.get(sink, {}).get("rows") for sink in ("flights", "late")]
+            cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, *rows, checkpoint.decision)
             table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell or "") for cell in cells])
         return table
 
@@ -195,3 +202,11 @@ class Demo:
         self.console.print(
             f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True
         )
+
+
+def _verdict(proof: Proof) -> str:
+    return "[bold green]every one is there, once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+
+
+def _count(proof: Proof) -> str:
+    return f"{proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}"

@@ -9,7 +9,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,13 +69,14 @@ class Daemon:
         doomed: set[psutil.Process] = set()
         for signal in (psutil.Process.terminate, psutil.Process.kill):
             doomed |= _belonging(last.token)
-            for process in doomed:
-                with suppress(psutil.NoSuchProcess):
-                    signal(process)
-            psutil.wait_procs(list(doomed), timeout=PATIENCE)
+            _end(doomed, signal)
         _reap(last.pid)
-        if left := [process.pid for process in _carriers(last.token)]:
-            raise ServiceFailed(f"{self.folder.name} does not end.", f"Processes {left} survive SIGKILL.")
+        until = time.monotonic() + PATIENCE
+        while left := set(_carriers(last.token)):  # what was amid an exec had no environment to be found by
+            if time.monotonic() > until:
+                pids = sorted(process.pid for process in left)
+                raise ServiceFailed(f"{self.folder.name} does not end.", f"Processes {pids} survive SIGKILL.")
+            _end(left, psutil.Process.kill)
         self._record.unlink()
 
     def tail(self, lines: int = 20) -> str:
@@ -93,6 +94,13 @@ class Daemon:
         output = (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), output, (os.POSIX_SPAWN_DUP2, 1, 2)]
         return os.posix_spawn(command[0], list(command), environment, file_actions=files, setsid=True)
+
+
+def _end(doomed: set[psutil.Process], signal: Callable[[psutil.Process], None]) -> None:
+    for process in doomed:
+        with suppress(psutil.NoSuchProcess):
+            signal(process)
+    psutil.wait_procs(list(doomed), timeout=PATIENCE)
 
 
 def _is_leader(pid: int, token: str) -> bool:

@@ -43,15 +43,21 @@ class KafkaBroker(Service):
     name = "kafka"
     port_variable = "ONCEONLY_KAFKA_PORT"
     default_port = 19092
+    java_options: Sequence[str] = ("-Xmx512m",)
+    format_options: Sequence[str] = ()  # of kafka.tools.StorageTool
 
     def command(self, port: int) -> Sequence[str]:
         """Write the configuration, format the storage once; answer the broker's command."""
         properties = self.folder / "server.properties"
         data = self.folder / "data"
-        properties.write_text(PROPERTIES.format(port=port, controller=machine.free_port(), data=data))
+        properties.write_text(self.properties(port))
         if not (data / "meta.properties").exists():
             self._format(_new_cluster_id())
-        return [*self._java("-Xmx512m"), "kafka.Kafka", str(properties)]
+        return [*self._java(*self.java_options), "kafka.Kafka", str(properties)]
+
+    def properties(self, port: int) -> str:
+        """The broker's configuration; for a subclass to add to. `port` stays without encryption: it is asked there."""
+        return PROPERTIES.format(port=port, controller=machine.free_port(besides=port), data=self.folder / "data")
 
     def is_ready(self, port: int) -> bool:
         """Whether *our* broker answers a metadata request: another cluster on this port does not count."""
@@ -75,7 +81,7 @@ class KafkaBroker(Service):
 
     def _format(self, cluster_id: str) -> None:
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]
-        done = subprocess.run([*self._java(), *tool], capture_output=True, text=True)
+        done = subprocess.run([*self._java(), *tool, *self.format_options], capture_output=True, text=True)
         if done.returncode:
             raise ServiceFailed("kafka did not start: its storage cannot be formatted.", done.stdout + done.stderr)
 

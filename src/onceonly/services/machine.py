@@ -59,8 +59,11 @@ def is_open(port: int) -> bool:
         return probe.connect_ex((LOCALHOST, port)) == 0
 
 
-def free_port() -> int:
-    """A port that the operating system has free right now."""
-    with socket.socket() as probe:
-        probe.bind((LOCALHOST, 0))
-        return int(probe.getsockname()[1])
+def free_port(besides: int = 0) -> int:
+    """A port that the operating system has free right now, and which is not `besides`."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOCALHOST, 0))
+            port = int(probe.getsockname()[1])
+        if port != besides:
+            return port

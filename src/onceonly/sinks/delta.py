@@ -8,22 +8,24 @@ accept a lower number again; from a stale one the commit conflicts. Source: Delt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Field
 from deltalake import Transaction as DeltaTxn
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint import Handle, Outcome, Transaction
-from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import DeltaSink
+from onceonly.protocols import Receipts, Sink
 from onceonly.sinks import deltalog, deltaspark, deltastage
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
 
-class DeltaWriter:
+class DeltaWriter(Sink):
     """The live side of a `DeltaSink`.
 
     Args:
@@ -49,17 +51,18 @@ class DeltaWriter:
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
         target = deltastage.target(self.config, self.uri, rows)
-        deltastage.check_schema(self.name, target, rows)
+        added = deltastage.check_schema(self.config, target, rows)
         plain = deltalog.takes_plain_append(target) is None
         folder = deltalog.STAGED + txn.name
-        deltastage.write(deltalog.create_staged(target, folder, plain), rows)
+        deltastage.write(deltalog.create_staged(target, folder, plain, added), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         staged_rows, size = deltalog.count(adds)
         return {
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": deltalog.fingerprint(target),
+            "fingerprint": deltalog.fingerprint(target, _names(added)),
+            "added": added,
             "app_id": txn.app_id,
             "folder": folder,
             "publish": "delta-rs" if plain else "spark",
@@ -68,7 +71,7 @@ class DeltaWriter:
             "bytes": size,
         }
 
-    def commit(self, handle: Handle, decision: int) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
 
         Raises:
@@ -81,12 +84,59 @@ class DeltaWriter:
             if version is not None and version >= decision:
                 return Outcome(already=True, detail={"rows": handle["rows"]})
             try:
+                if _add_columns(target, handle):
+                    continue  # another snapshot now, in which it may be published
                 return self._publish(target, handle, decision)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
                 raise _unknown(handle, f"{type(error).__name__}: {error}") from error
         raise _unknown(handle, f"{TRIES} commits in a row lost to other writers of the table")
+
+    def check_replace(self, old: Handle) -> None:
+        """Only whole files that hold nothing but the old rows are taken out: nothing else can be touched."""
+        target = deltalog.open_table(self.uri)
+        if why := self._irreplaceable(target, old):
+            raise InvalidPipeline(
+                f"sink '{self.name}': the rows that are published in {self.uri} cannot be replaced.",
+                why,
+                "Delete them by a predicate of your own, and feed the records again under a new name. "
+                "Nothing was written.",
+            )
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        for old in olds:
+            self.check_replace(old)
+        target = deltalog.open_table(self.uri)
+        assert target is not None
+        kept = ("folder", "files", "table_id")
+        return {
+            "kind": "delta",
+            "uri": self.uri,
+            "table_id": target.metadata().id,
+            "fingerprint": deltalog.fingerprint(target),
+            "added": [],
+            "app_id": txn.app_id,
+            "folder": deltalog.STAGED + txn.name,
+            "publish": "delta-rs",
+            **{"files": 0, "rows": 0, "bytes": 0},
+            "retracts": [{name: old[name] for name in kept} for old in olds],
+        }
+
+    def _irreplaceable(self, target: DeltaTable | None, old: Handle) -> str | None:
+        if target is None or target.metadata().id != old["table_id"]:
+            return "The table is gone, or another one."
+        if target.metadata().configuration.get("delta.appendOnly") == "true":
+            return "The table only takes appends (delta.appendOnly)."
+        if against := deltalog.takes_plain_append(target):
+            return f"The table is written through Spark ({against} is beyond delta-rs)."
+        found = len(deltalog.active_files(target, old["folder"]))
+        if found != old["files"]:
+            return f"{old['files'] - found} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
+        return None
+
+    def _first_against(self, target: DeltaTable, olds: list[Handle]) -> str | None:
+        return next((why for old in olds if (why := self._irreplaceable(target, old))), None)
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -120,7 +170,7 @@ class DeltaWriter:
         return target
 
     def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
-        folder = handle["folder"]
+        folder, added = handle["folder"], _names(handle["added"])
         adds = deltalog.staged_adds(self.uri, folder, 1) if deltalog.has_folder(self.uri, folder) else []
         gone = deltalog.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
@@ -130,16 +180,44 @@ class DeltaWriter:
                 "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
             )
-        if handle["publish"] == "spark" or deltalog.fingerprint(target) != handle["fingerprint"]:
+        olds, altered = _olds(handle), deltalog.fingerprint(target, added) != handle["fingerprint"]
+        if olds and (why := "The table was altered." if altered else self._first_against(target, olds)):
+            raise CannotPublish(
+                f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
+                why,
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason … leaves them as they are. "
+                f"The new rows are kept in {folder}.",
+            )
+        if handle["publish"] == "spark" or altered:
             return deltaspark.publish(self._spark(), self.name, self.uri, handle, decision)
-        _add_files(target, deltalog.as_target_adds(adds, folder), handle["app_id"], decision)
+        removes = [a for old in olds for a in deltalog.as_removes(deltalog.active_files(target, old["folder"]))]
+        _commit_files(target, [*deltalog.as_target_adds(adds, folder), *removes], handle["app_id"], decision)
         return Outcome(detail={"rows": handle["rows"]})
 
 
-def _add_files(target: DeltaTable, adds: list[Any], app_id: str, decision: int) -> None:
+def _add_columns(target: DeltaTable, handle: Handle) -> bool:
+    """Whether any had to be: in a commit of its own, before that of the rows, which will follow it."""
+    there = {field.name for field in target.schema().fields}
+    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
+    if not new or deltalog.fingerprint(target, _names(handle["added"])) != handle["fingerprint"]:
+        return False
+    target.alter.add_columns(new)
+    return True
+
+
+def _olds(handle: Handle) -> list[Handle]:
+    """Whose rows it takes out."""
+    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
+
+
+def _names(fields: list[Any]) -> list[str]:
+    return [field["name"] for field in fields]
+
+
+def _commit_files(target: DeltaTable, actions: list[Any], app_id: str, decision: int) -> None:
     stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, decision)])
     columns = target.metadata().partition_columns
-    target.create_write_transaction(adds, "append", target.schema(), partition_by=columns, commit_properties=stamp)
+    target.create_write_transaction(actions, "append", target.schema(), partition_by=columns, commit_properties=stamp)
 
 
 def _unknown(handle: Handle, why: str) -> OutcomeUnknown:

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from onceonly.checkpoint import canonical
 from onceonly.statestore import local_path
@@ -55,12 +55,18 @@ def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.Fi
     return found
 
 
-def fingerprint(table: DeltaTable) -> str:
-    """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol."""
+def fingerprint(table: DeltaTable, without: Iterable[str] = ()) -> str:
+    """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol.
+
+    Args:
+        without: columns that do not count.
+    """
     metadata, protocol = table.metadata(), table.protocol()
     constraints = {k: v for k, v in metadata.configuration.items() if k.startswith("delta.constraints.")}
     features = sorted(protocol.writer_features or [])
-    shape = [table.schema().to_json(), metadata.partition_columns, constraints, protocol.min_writer_version, features]
+    schema = json.loads(table.schema().to_json())
+    schema["fields"] = [field for field in schema["fields"] if field["name"] not in set(without)]
+    shape = [schema, metadata.partition_columns, constraints, protocol.min_writer_version, features]
     return hashlib.sha256(canonical(shape).encode()).hexdigest()[:16]
 
 
@@ -75,15 +81,19 @@ def takes_plain_append(table: DeltaTable) -> str | None:
     return None
 
 
-def create_staged(target: DeltaTable, folder: str, plain: bool) -> str:
+def create_staged(target: DeltaTable, folder: str, plain: bool, added: list[dict[str, Any]]) -> str:
     """An empty table inside the target that enforces what the target enforces; returns its URI.
 
     With `plain` it has the target's protocol and settings; without (publishing through Spark, which applies the
     target's features itself) only its columns.
+
+    Args:
+        added: columns that the target is going to have.
     """
     metadata, protocol = target.metadata(), target.protocol()
     configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if plain else {}
     schema = json.loads(target.schema().to_json())
+    schema["fields"] += added
     actions = [
         {"protocol": _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}},
         {
@@ -144,6 +154,19 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
         )
         for add in adds
     ]
+
+
+def active_files(table: DeltaTable, folder: str) -> dict[str, int]:
+    """Path -> size of the files of a staged folder that the table's rows are in."""
+    adds = table.get_add_actions()
+    sizes = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
+    return {path: size for path, size in sizes if path.startswith(f"{folder}/")}
+
+
+def as_removes(files: dict[str, int]) -> list[RemoveAction]:
+    """Actions that take those files out of the table; a VACUUM deletes them in time."""
+    now = int(time.time() * 1000)
+    return [RemoveAction(path, True, now, size) for path, size in sorted(files.items())]
 
 
 def count(adds: list[dict[str, Any]]) -> tuple[int, int]:

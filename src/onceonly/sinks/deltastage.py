@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -11,6 +13,8 @@ from deltalake.exceptions import DeltaError
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import DeltaSink
 from onceonly.sinks import deltalog
+
+LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
 
 def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
@@ -56,14 +60,22 @@ def check_table(config: DeltaSink, table: DeltaTable) -> None:
         )
 
 
-def check_schema(sink: str, table: DeltaTable, rows: Any) -> None:
-    """Every column of the table (generated ones may be left out) and no other, each of the table's type."""
+def check_schema(config: DeltaSink, table: DeltaTable, rows: Any) -> list[dict[str, Any]]:
+    """Every column of the table (generated ones may be left out), each of the table's type; returns columns to add.
+
+    Raises:
+        InvalidPipeline: otherwise; names each column.
+    """
     have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
     fields = json.loads(table.schema().to_json())["fields"]
     want = {field["name"]: field["type"] for field in fields}
     computed = {f["name"] for f in fields if _is_computed(f)}
     problems = [f"'{name}' is missing" for name in want if name not in have and name not in computed]
-    problems += [f"'{name}' is not in the table" for name in have if name not in want]
+    new = [name for name in have if name not in want]
+    if not config.add_columns:
+        problems += [f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)" for name in new]
+    elif new and (against := deltalog.takes_plain_append(table)):
+        problems += [f"'{name}' cannot be added, as {against} is beyond delta-rs: ALTER TABLE" for name in new]
     problems += [
         f"'{name}' is {_type(have[name])}, the table has {_type(want[name])}"
         for name in want
@@ -71,15 +83,31 @@ def check_schema(sink: str, table: DeltaTable, rows: Any) -> None:
     ]
     if problems:
         raise InvalidPipeline(
-            f"sink '{sink}': the rows do not fit the table.",
+            f"sink '{config.name}': the rows do not fit the table.",
             f"Columns: {'; '.join(problems)}.",
             "Change the transform's output (select, cast) or the table. Nothing was staged.",
         )
+    return [{"name": name, "type": _nullable(have[name]), "nullable": True, "metadata": {}} for name in new]
 
 
 def write(uri: str, rows: Any) -> None:
     """One Delta commit of all rows, by Spark; the staged table refuses rows that the target would refuse."""
-    rows.write.format("delta").mode("append").save(spark_uri(uri))
+    with _tiny_log(rows.sparkSession):
+        rows.write.format("delta").mode("append").save(spark_uri(uri))
+
+
+@contextmanager
+def _tiny_log(spark: Any) -> Iterator[None]:
+    """A staged table's log has one entry: one task reads it, where Delta would start 50."""
+    before = spark.conf.get(LOG_PARTITIONS, None)
+    spark.conf.set(LOG_PARTITIONS, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(LOG_PARTITIONS)
+        else:
+            spark.conf.set(LOG_PARTITIONS, before)
 
 
 def spark_uri(uri: str) -> str:

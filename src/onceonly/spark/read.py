@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,16 +21,19 @@ LOST = re.compile(
 )
 
 
-def read_ranges(spark: SparkSession, bootstrap: str, ranges: Ranges) -> DataFrame:
+def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -> DataFrame:
     """The committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
 
     Lazy: that the ranges are (still) in the log is the caller's to verify, before and after the job.
+
+    Args:
+        kafka: options of a Java client, as `KafkaConnection.java` gives them.
     """
     starts, ends = _offsets(ranges)
     if not starts:
         return spark.createDataFrame([], SCHEMA)
     options = {
-        "kafka.bootstrap.servers": bootstrap,
+        **{f"kafka.{key}": value for key, value in kafka.items()},
         "assign": json.dumps({topic: [int(p) for p in offsets] for topic, offsets in starts.items()}),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from onceonly.settings import Settings
-from onceonly.sparkconf import conf
+from onceonly.sparkconf import REDACTION, conf
 
 
 def session(settings: Settings) -> SparkSession:
@@ -18,6 +18,7 @@ def session(settings: Settings) -> SparkSession:
         remote: Any = SparkSession.builder.remote(settings.spark_remote)
         connected: SparkSession = remote.getOrCreate()
         connected.conf.set("spark.sql.session.timeZone", "UTC")
+        _redact(connected)
         return connected
     builder: Any = SparkSession.builder
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
@@ -26,3 +27,11 @@ def session(settings: Settings) -> SparkSession:
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic
+
+
+def _redact(session: SparkSession) -> None:
+    """On a server that somebody else has configured: beside what it redacts by itself."""
+    for key, ours in REDACTION.items():
+        theirs = session.conf.get(key, "") or ""
+        if ours not in theirs:
+            session.conf.set(key, f"{theirs}|{ours}" if theirs else ours)
