@@ -1,9 +1,12 @@
-"""Real services for the tests that ask for them: started once, on free ports, in a temporary home."""
+"""Real services for the tests that ask for them: started once for all test processes, in a temporary home."""
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,17 +16,36 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def pytest_configure() -> None:
-    """Let SIGTERM run the fixtures' teardown, as Ctrl-C does."""
+HOME = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the services of this run live; and SIGTERM runs the teardown, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    given: dict[str, str] | None = getattr(config, "workerinput", None)
+    config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist: its workers share the services of this process, which ends them."""
+    node.workerinput["services"] = str(node.config.stash[HOME])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        _services(config).down()
+        rmtree(config.stash[HOME])
+
+
+def _services(config: pytest.Config) -> Services:
+    return Services(config.stash[HOME], port=0, spark_port=0)
 
 
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def services(request: pytest.FixtureRequest) -> Services:
     """The embedded services of this test run; nothing runs before it is asked for."""
-    services = Services(tmp_path_factory.mktemp("services"), port=0, spark_port=0)
-    yield services
-    services.down()
+    return _services(request.config)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from integration.points import around, around_rows
 from integration.project import Project, hour
 
 from onceonly import liveness, wiring
-from onceonly.checkpoint import Row
 from onceonly.sinks.delta import DeltaWriter
-from onceonly.state import StateTable, View
 
 POINT = sys.argv[4]
 
@@ -26,33 +24,11 @@ def reach(point: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def around(method: str) -> Callable[..., Any]:
-    inner = getattr(DeltaWriter, method)
-
-    def outer(*arguments: Any) -> Any:
-        reach(f"before {method}")
-        result = inner(*arguments)
-        reach(f"after {method}")
-        return result
-
-    return outer
-
-
-def mortal_append(inner: Callable[..., View]) -> Callable[..., View]:
-    def outer(table: StateTable, view: View, row: Row) -> View:
-        reach(f"before {row.event.value} row")
-        result = inner(table, view, row)
-        reach(f"after {row.event.value} row")
-        return result
-
-    return outer
-
-
 def main() -> None:
     folder, spark, mode = sys.argv[1:4]
-    StateTable.append = mortal_append(StateTable.append)  # type: ignore[method-assign]
+    around_rows(reach)
     for method in ("stage", "commit", "abort"):
-        setattr(DeltaWriter, method, around(method))
+        around(DeltaWriter, method, method, reach)
     project = Project.found(folder, spark)
     intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]
     for interval in intervals:

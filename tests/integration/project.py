@@ -21,9 +21,18 @@ from onceonly.wiring import LiveParts
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+CHILDREN: list[subprocess.Popen[str]] = []  # of the test that runs
 TRANSFORM = """
 def numbers(batch):
     return batch.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", "CAST(partition AS STRING) AS part")
+
+
+def copies(batch):
+    return batch.select("key", "value", "timestamp", "partition")
+
+
+def both(batch):
+    return {"numbers": numbers(batch), "copy": copies(batch)}
 
 
 def broken(batch):
@@ -83,14 +92,32 @@ class Project:
     def child(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         """A process of its own, in a group of its own, with this project's environment."""
         path = os.pathsep.join([str(Path(__file__).parents[1]), str(self.folder)])
-        return subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(script)), str(self.folder), self.spark, *arguments],
-            env={**os.environ, **self.env(), "PYTHONPATH": path},
+            env={**_without_spark(os.environ), **self.env(), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
+        CHILDREN.append(child)
+        return child
+
+
+def _without_spark(env: Mapping[str, str]) -> dict[str, str]:
+    """A session of ours marks the process for Spark Connect; a child decides for itself."""
+    return {name: value for name, value in env.items() if not name.startswith("SPARK_")}
+
+
+def end_children() -> None:
+    """Whatever a test has left behind: stopped ones too."""
+    while CHILDREN:
+        child = CHILDREN.pop()
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        if child.stdout:
+            child.stdout.close()
 
 
 def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Project:

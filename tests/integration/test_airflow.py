@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from integration.project import HOUR, START, Project, make_project, output, prod
 
 from onceonly import wiring
 from onceonly.checkpoint import State
+from onceonly.errors import InvalidPipeline
 from onceonly.liveness import airflow_run
+from onceonly.pipeline import KafkaSink, KafkaSource, Pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -124,3 +127,21 @@ assert not heavy, heavy
     assert files
     done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [("*/5 * * * *", 300), ("@daily", 900), (timedelta(minutes=2), 120), (None, None), (timedelta(seconds=30), None)],
+)
+def test_a_schedule_that_outlasts_the_transactions_is_refused(
+    airflow: Airflow, schedule: Any, seconds: int | None
+) -> None:
+    from onceonly.airflow import checkpoint_dag
+
+    sink = KafkaSink(name="late", topic="late", transaction_timeout=60)
+    pipeline = Pipeline(name="short", source=KafkaSource(topic="t"), transform="a:b", sinks=[sink])
+    if seconds is None:
+        assert checkpoint_dag(pipeline, schedule=schedule).dag_id == "short"
+        return
+    with pytest.raises(InvalidPipeline, match=f"end after 60 s, and a commit may take {seconds} s"):
+        checkpoint_dag(pipeline, schedule=schedule)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from integration.kafka_reader import until
 from pyspark.sql import SparkSession
 
 from onceonly.services import ServiceFailed, Services, ServiceState
@@ -128,6 +129,7 @@ def test_a_recycled_pid_is_not_killed(home: Path) -> None:
 def test_children_of_a_killed_leader_are_found(home: Path) -> None:
     """They carry the token, although the pid on record is gone."""
     orphan = subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN: "this start"}, start_new_session=True)
+    until(lambda: psutil.Process(orphan.pid).environ().get(TOKEN), what="the end of its exec")
     folder = home / "services" / "spark"
     folder.mkdir(parents=True)
     (folder / "started.json").write_text(json.dumps({"token": "this start", "port": 1}))

@@ -16,8 +16,11 @@ PLAN = {"definition": {"name": "flights"}, "ranges": [RANGE.to_json()]}
 BODIES = {
     Event.PLANNED: PLAN,
     Event.EMPTY: PLAN,
+    Event.REWOUND: {**PLAN, "handles": {"lake": {"rows": 0}}, "to": 2, "reason": "because"},
     Event.CLAIMED: {"nonce": "n1", "state_id": "s", "worker": "host:1"},
     Event.STAGED: {"handles": {"lake": {"rows": 5}, "files": {"rows": 2}}},
+    Event.REPLACED: {"handle": {"rows": 5, "made": "again"}},
+    Event.IN_DOUBT: {"why": "its log was cut"},
     Event.ABORTING: {"reason": "because"},
 }
 # A shortest way to every state; None is "no checkpoint yet".
@@ -33,12 +36,15 @@ WAYS = {
 LEGAL = {
     (None, Event.PLANNED): State.PLANNED,
     (None, Event.EMPTY): State.COMMITTED,
+    (None, Event.REWOUND): State.COMMITTING,
     (State.PLANNED, Event.PLANNED): State.PLANNED,
     (State.PLANNED, Event.CLAIMED): State.PLANNED,
     (State.PLANNED, Event.STAGED): State.STAGED,
     (State.PLANNED, Event.ABORTING): State.ABORTING,
     (State.STAGED, Event.COMMITTING): State.COMMITTING,
     (State.STAGED, Event.ABORTING): State.ABORTING,
+    (State.COMMITTING, Event.REPLACED): State.COMMITTING,
+    (State.COMMITTING, Event.IN_DOUBT): State.COMMITTING,
     (State.COMMITTING, Event.PUBLISHED): State.COMMITTING,
     (State.COMMITTING, Event.GIVEN_UP): State.COMMITTING,
     (State.COMMITTING, Event.COMMITTED): State.COMMITTED,
@@ -93,6 +99,14 @@ def test_sinks_wait_until_each_is_published_or_given_up():
     checkpoint = checkpoint.apply(row(5, Event.PUBLISHED, sink="files"))
     assert checkpoint.waiting == ("lake",)
     assert checkpoint.apply(row(6, Event.GIVEN_UP, sink="lake")).waiting == ()
+
+
+@pytest.mark.parametrize("ending", [Event.REPLACED, Event.PUBLISHED, Event.GIVEN_UP])
+def test_doubt_lasts_until_a_new_handle_or_an_outcome_is_recorded(ending):
+    doubtful = told(WAYS[State.COMMITTING]).apply(row(5, Event.IN_DOUBT, sink="lake"))
+    assert (list(doubtful.in_doubt), doubtful.waiting) == (["lake"], ("lake", "files"))
+    assert doubtful.apply(row(6, ending, sink="files")).in_doubt == doubtful.in_doubt
+    assert doubtful.apply(row(6, ending, sink="lake")).in_doubt == {}
 
 
 def test_rows_are_counted_only_when_every_handle_says_them():

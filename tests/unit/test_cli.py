@@ -250,6 +250,26 @@ def test_resolve_is_refused_where_nothing_waits(onceonly: Invoke, table: Table) 
     assert (result.exit_code, told(result)["error"]) == (2, "InvalidPipeline")
 
 
+def test_sweep_names_what_it_removes_and_leaves_live_attempts_alone(onceonly: Invoke, table: Table) -> None:
+    table.stage()
+    assert "Nothing to sweep" in onceonly("sweep").stdout
+    result = onceonly("sweep", "flights", "--json")
+    assert (result.exit_code, told(result)) == (0, {"swept": [], "errors": []})
+    assert onceonly("sweep", "nobody").exit_code == 2
+
+
+def test_resolve_wants_one_word_on_one_sink(onceonly: Invoke, table: Table) -> None:
+    table.stage()
+    table.decide()
+    for words in ([], ["--committed", "lake", "--aborted", "lake"]):
+        result = onceonly("resolve", "flights", 1, *words, "--reason", "x")
+        assert result.exit_code == 2
+        assert "Nothing was changed" in result.stderr
+    refused = onceonly("resolve", "flights", 1, "--committed", "lake", "--reason", "x")
+    assert refused.exit_code == 2
+    assert "not in doubt" in refused.stderr
+
+
 def test_abort_discards_before_the_decision_and_never_after(onceonly: Invoke, table: Table) -> None:
     table.stage()
     result = onceonly("abort", "flights", 1, "--reason", "wrong day")

@@ -1,9 +1,12 @@
 """How checkpoints are decided: the invariants of the design, on a real state table with fake sources and sinks."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from unit.world import NOON, SINKS, World, minutes, values
 
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.coordinator import Coordinator
@@ -11,86 +14,17 @@ from onceonly.errors import (
     Busy,
     CannotPublish,
     Fenced,
+    InDoubt,
     InvalidPipeline,
     NotCommitted,
     OnceonlyError,
     OutcomeUnknown,
     SourceLost,
 )
-from onceonly.fakes import FakeParts, FakeSink, FakeSource
+from onceonly.fakes import FakeSink, FakeSource
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 from onceonly.state import StateTable, View
-
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
-SINKS = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
-
-
-class World:
-    """One pipeline with its topic, its outputs and its state table; every call remembers nothing of the one before."""
-
-    def __init__(self, folder, **changes) -> None:
-        self.state = StateTable(str(folder / "state"))
-        self.parts = FakeParts(folder)
-        defaults = {"name": "flights", "source": KafkaSource("flights"), "transform": "jobs.flights:clean"}
-        self.pipeline = Pipeline(**{**defaults, "sinks": SINKS, **changes})
-        self.ended: set[str] = set()  # owners that are not at work any more
-        self.put(*range(5))
-
-    @property
-    def coordinator(self) -> Coordinator:
-        return Coordinator(self.state, self.parts)
-
-    @property
-    def source(self) -> FakeSource:
-        return self.parts.source(self.pipeline)
-
-    @property
-    def lake(self) -> FakeSink:
-        return self.parts.sink(self.pipeline, "lake")
-
-    @property
-    def files(self) -> FakeSink:
-        return self.parts.sink(self.pipeline, "files")
-
-    def put(self, *values: int, partition: int = 0) -> None:
-        """Records whose value is also their minute after noon."""
-        self.source.append(partition, *((NOON + timedelta(minutes=v), v) for v in values))
-
-    def alive(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.owner not in self.ended
-
-    def plan(self, owner: str = "run-1", interval: Interval | None = None) -> Checkpoint | None:
-        return self.coordinator.plan(self.pipeline, owner, self.alive, interval).checkpoint
-
-    def stage(self, epoch: int = 1, owner: str | None = None) -> Checkpoint:
-        return self.coordinator.stage("flights", epoch, self.parts.produce, owner)
-
-    def commit(self, epoch: int = 1) -> Checkpoint:
-        return self.coordinator.commit("flights", epoch)
-
-    def abort(self, epoch: int = 1, owner: str | None = None) -> Checkpoint:
-        return self.coordinator.abort("flights", epoch, "told to", owner)
-
-    def recover(self) -> list[Checkpoint]:
-        return self.coordinator.recover("flights", self.alive)
-
-    def run(self, owner: str, interval: Interval | None = None) -> Checkpoint:
-        checkpoint = self.plan(owner, interval)
-        self.stage(checkpoint.epoch, owner)
-        return self.commit(checkpoint.epoch)
-
-    def staged(self, count: int) -> None:
-        """Stage that many intervals of ten minutes, none decided."""
-        for number in range(1, count + 1):
-            self.plan(f"run-{number}", minutes(10 * number - 10, 10 * number))
-            self.stage(number)
-
-    def now(self, epoch: int = 1) -> Checkpoint:
-        return self.state.view("flights").checkpoint(epoch)
-
-    def events(self) -> list[str]:
-        return [row.event.value for row in self.state.history("flights")]
 
 
 @pytest.fixture
@@ -104,14 +38,6 @@ def hourly(tmp_path) -> World:
     world = World(tmp_path, mode="interval")
     world.put(*range(5, 40))
     return world
-
-
-def minutes(start: int, end: int) -> Interval:
-    return Interval(NOON + timedelta(minutes=start), NOON + timedelta(minutes=end))
-
-
-def values(sink: FakeSink) -> list[int]:
-    return [row["value"] for row in sink.rows()]
 
 
 def leftovers(world: World) -> list[str]:
@@ -558,10 +484,10 @@ def test_the_decision_is_on_record_before_anything_is_published(world, monkeypat
     seen = []
     real = FakeSink.commit
 
-    def looking(self, handle, decision):
+    def looking(self, handle, decision, receipts):
         on_record = world.now()
         seen.append((on_record.state, on_record.decision, on_record.handles[self.name] == handle))
-        return real(self, handle, decision)
+        return real(self, handle, decision, receipts)
 
     monkeypatch.setattr(FakeSink, "commit", looking)
     world.run("run-1")
@@ -719,6 +645,93 @@ def test_giving_up_a_sink_settles_the_checkpoint_and_lets_the_next_decision_thro
     assert values(hourly.files) == list(range(20))
 
 
+# ---- handles that are replaced, and doubt
+
+
+def staged_and_decided(world: World, *failures: str) -> None:
+    world.plan()
+    world.stage()
+    world.lake.fail("commit", *failures)
+
+
+def test_a_replaced_handle_is_recorded_before_it_is_published(world):
+    staged_and_decided(world, "lost")
+    assert world.commit().state is State.COMMITTED
+    assert world.events()[-5:] == ["committing", "published", "replaced", "published", "committed"]
+    assert "made" in world.now().handles["lake"]
+    assert values(world.lake) == values(world.files) == list(range(5))
+
+
+def test_of_two_processes_that_replace_a_handle_one_is_recorded_and_both_go_on_with_it(world, monkeypatch):
+    staged_and_decided(world, "lost", "lost")
+    meanwhile(monkeypatch, Event.REPLACED, world.commit)
+    assert world.commit().state is State.COMMITTED
+    assert world.events().count("replaced") == world.events().count("committed") == 1
+    assert values(world.lake) == list(range(5))
+
+
+def test_a_handle_cannot_be_replaced_once_its_sink_is_given_up(world, monkeypatch):
+    staged_and_decided(world, "lost", "refused")
+    meanwhile(monkeypatch, Event.REPLACED, lambda: world.coordinator.give_up("flights", 1, "lake", "ann", "enough"))
+    with pytest.raises(Fenced):
+        world.commit()
+    assert world.now().given_up.keys() == {"lake"}
+    assert values(world.lake) == []
+
+
+def test_a_handle_that_is_recorded_while_its_sink_is_given_up_is_renounced_too(world, monkeypatch):
+    staged_and_decided(world, "refused", "refused", "lost")
+    with pytest.raises(CannotPublish):
+        world.commit()
+    renounced = []
+
+    def renounce(self, txn):
+        renounced.append(world.now().handles["lake"].get("made"))
+        if len(renounced) == 1:  # another process writes again what was lost, and dies before it is published
+            monkeypatch.setattr(FakeSink, "_publish", lambda *_: (_ for _ in ()).throw(OSError("broken off")))
+            with pytest.raises(OutcomeUnknown):
+                world.commit()
+
+    monkeypatch.setattr(FakeSink, "renounce", renounce)
+    done = world.coordinator.give_up("flights", 1, "lake", "ann", "the topic was dropped")
+    assert list(done.given_up) == ["lake"]
+    assert renounced == [None, done.handles["lake"]["made"]]
+
+
+def test_doubt_is_recorded_once_and_holds_up_its_own_sink_only(world):
+    staged_and_decided(world, "doubt", "doubt")
+    for _ in range(2):
+        with pytest.raises(InDoubt):
+            world.commit()
+    assert world.events()[-3:] == ["committing", "published", "in_doubt"]
+    now = world.now()
+    assert (now.state, now.waiting, list(now.in_doubt)) == (State.COMMITTING, ("lake",), ["lake"])
+    assert now.in_doubt["lake"]["why"] == "The evidence is gone."
+
+
+@pytest.mark.parametrize(("committed", "rows"), [(True, []), (False, list(range(5)))])
+def test_a_persons_word_ends_the_doubt(world, committed, rows):
+    staged_and_decided(world, "doubt", "doubt")
+    with pytest.raises(InDoubt):
+        world.commit()
+    done = world.coordinator.judge("flights", 1, "lake", committed, "ann", "I have looked")
+    assert (done.state, dict(done.in_doubt)) == (State.COMMITTED, {})
+    assert values(world.lake) == rows
+    said = next(row.body for row in world.state.history("flights") if row.event is Event.REPLACED)
+    assert (said["who"], said["reason"]) == ("ann", "I have looked")
+    assert said["verdict"] == ("committed" if committed else "aborted")
+
+
+def test_nobody_can_judge_what_is_not_in_doubt(world):
+    staged_and_decided(world, "refused")
+    with pytest.raises(CannotPublish):
+        world.commit()
+    before = world.events()
+    with pytest.raises(InvalidPipeline, match="not in doubt"):
+        world.coordinator.judge("flights", 1, "lake", True, "ann", "I feel so")
+    assert world.events() == before
+
+
 def test_a_sink_that_has_the_rows_after_all_is_not_given_up(world):
     world.plan()
     world.stage()
@@ -829,6 +842,52 @@ def test_recovery_does_not_touch_an_attempt_that_is_being_staged(world):
     world.coordinator.stage("flights", 1, slow)
     world.commit()
     assert values(world.lake) == [0, 1, 2, 3, 4]
+
+
+def test_a_sweep_does_not_touch_an_attempt_that_begins_while_it_looks(world, monkeypatch):
+    world.plan()
+    world.stage()
+    world.abort()
+    real = FakeSink.leftovers
+
+    def late(self, prefix):
+        if world.now().state is State.ABORTED:
+            world.stage()
+        return real(self, prefix)
+
+    monkeypatch.setattr(FakeSink, "leftovers", late)
+    assert world.coordinator.sweep("flights") == []
+    monkeypatch.undo()
+    world.commit()
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
+
+
+def test_a_sweep_finds_what_a_sink_left_that_the_pipeline_has_no_more(world):
+    world.plan()
+    zombie = world.stage()
+    world.abort()
+    world.pipeline = replace(world.pipeline, sinks=[DeltaSink("lake", "lake"), DeltaSink("renamed", "files")])
+    world.plan("run-2")
+    world.stage(owner="run-2")
+    world.parts.sink(replace(world.pipeline, sinks=SINKS), "files").stage(zombie.transaction("files"), ["written late"])
+    assert [txn.name for txn in world.coordinator.sweep("flights")] == [zombie.transaction("files").name]
+
+
+def test_what_is_committed_is_reported_to_the_source(world):
+    world.run("run-1")
+    world.put(5, 6)
+    world.run("run-2")
+    reported = json.loads((world.parts.folder / "flights.topic.json").read_text())["reported"]
+    assert reported == {"flights": {"0": 7}}
+
+
+def test_a_report_that_fails_is_told_and_stops_nobody(world, monkeypatch):
+    def refuse(self, pipeline, ranges):
+        raise OutcomeUnknown("the group is in use")
+
+    monkeypatch.setattr(FakeSource, "report", refuse)
+    with pytest.warns(RuntimeWarning, match="the group is in use"):
+        assert world.run("run-1").state is State.COMMITTED
 
 
 def test_two_recoveries_at_once_publish_once(world, monkeypatch):

@@ -54,7 +54,7 @@ class Pinned:
     def latest(self) -> SimpleNamespace | None:
         return next((SimpleNamespace(interval=i, ranges=(r,)) for i, r in reversed(self.ranges.items())), None)
 
-    def boundaries(self, time: datetime) -> tuple[Boundary | None, Boundary | None]:
+    def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [
             Boundary(instant, range_.topic_id, offsets)
             for interval, range_ in self.ranges.items()
@@ -135,7 +135,7 @@ def test_every_record_is_in_one_interval_at_most_and_none_is_left_between(histor
         source, pinned = FakeSource("flights", Path(folder)), Pinned()
         for run in history:
             write(source, run.writes)
-            pins = Pins(FLIGHTS, source, run.interval, now=at(60))
+            pins = Pins(FLIGHTS, source, FLIGHTS.source, run.interval, now=at(60))
             pinned.ranges[run.interval] = pins.range(pinned)
             check(pinned.ranges)
 
@@ -165,7 +165,7 @@ def test_whatever_the_source_answers_boundaries_never_cross(intervals, answers):
     source, pinned = AnySource(iter(answers)), Pinned()
     for start, end in intervals:
         interval = Interval(at(start), at(end))
-        pinned.ranges[interval] = Pins(FLIGHTS, source, interval, now=at(60)).range(pinned)
+        pinned.ranges[interval] = Pins(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
         check(pinned.ranges)
 
 
@@ -178,7 +178,7 @@ def test_in_a_log_in_order_each_interval_holds_just_the_records_of_its_time(cuts
         intervals = [Interval(at(a), at(b)) for a, b in pairwise(cuts)]
         random.shuffle(intervals)
         for interval in intervals:
-            pinned.ranges[interval] = Pins(FLIGHTS, source, interval, now=at(60)).range(pinned)
+            pinned.ranges[interval] = Pins(FLIGHTS, source, FLIGHTS.source, interval, now=at(60)).range(pinned)
             rows = source.read(None, (pinned.ranges[interval],))
             assert [r["value"] for r in rows] == [m for m in minutes if interval.start <= at(m) < interval.end]
 
@@ -190,7 +190,7 @@ def test_the_same_through_the_state_table(history):
     with TemporaryDirectory() as folder:
         state, parts = StateTable(f"{folder}/state"), FakeParts(Path(folder))
         for run in history:
-            write(parts.source(FLIGHTS), run.writes)
+            write(parts.sources(FLIGHTS)["flights"], run.writes)
             plan(state, parts, run)
         check(recorded(state))
 
@@ -203,10 +203,10 @@ def test_the_same_when_all_are_planned_at_once(history):
         state, parts = StateTable(f"{folder}/state"), FakeParts(Path(folder))
 
         def write_and_plan(run: Run) -> None:
-            write(parts.source(FLIGHTS), run.writes)
+            write(parts.sources(FLIGHTS)["flights"], run.writes)
             plan(state, parts, run)
 
-        parts.source(FLIGHTS).append(0)
+        parts.sources(FLIGHTS)["flights"].append(0)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(write_and_plan, history))
         check(recorded(state))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
 
 RAW = KafkaSource("flights")
 LAKE = DeltaSink("lake", "lake/flights")
@@ -13,6 +13,10 @@ LAKE = DeltaSink("lake", "lake/flights")
 
 def pipeline(**changes) -> Pipeline:
     return Pipeline(**{"name": "flights", "source": RAW, "transform": "jobs.flights:clean", "sinks": [LAKE], **changes})
+
+
+def late(**changes) -> KafkaSink:
+    return KafkaSink(**{"name": "late", "topic": "late-flights", **changes})
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,12 @@ def pipeline(**changes) -> Pipeline:
         pipeline(source=KafkaSource("t", max_records=10, bootstrap="a:1,b:2")),
         pipeline(source=KafkaSource("t", format="avro", schema="schemas/flight.v1.avsc")),
         pipeline(source=KafkaSource("t", format="json", schema="schemas/flight.ddl")),
+        pipeline(sinks=[LAKE, KafkaSink(name="late", topic="late-flights", format="avro", schema="schemas/late.avsc")]),
+        pipeline(sinks=[KafkaSink(name="late", topics=["a", "b"], mode="late", commit_within=60, connection="kafka")]),
+        pipeline(mode="interval", sinks=[KafkaSink(name="late", topic="a", mode="staged", unordered=True)]),
+        pipeline(source=[KafkaSource("a"), KafkaSource("b", max_records=10)]),
+        pipeline(sinks=[FileSink("files", "lake", format="csv", partition_by=["day"]), StateSink("s", "n INT", ["n"])]),
+        pipeline(sinks=[KafkaSink(name="late", topic="a", ids="pool", pool_size=3)]),
         pipeline(sinks=[DeltaSink("a", "s3://lake/a", partition_by=["day", "hour"]), LAKE]),
     ],
 )
@@ -59,6 +69,31 @@ def test_a_sink_is_found_by_name():
         (lambda: KafkaSource("t", format="json", schema="x.avsc"), "needs a schema file ending in .ddl"),
         (lambda: KafkaSource("t", schema="x.avsc"), "takes no schema"),
         (lambda: KafkaSource("t", max_records=0), "max_records is 0"),
+        (lambda: late(topic=None), "needs either a topic or topics"),
+        (lambda: late(topics=["b"]), "needs either a topic or topics"),
+        (lambda: late(topic=None, topics="late"), "topics is a string"),
+        (lambda: late(topic="a b"), "topic 'a b' is no Kafka topic name"),
+        (lambda: late(format="csv"), "format 'csv' is not known"),
+        (lambda: late(format="avro"), "needs a schema file ending in .avsc"),
+        (lambda: late(schema="x.avsc"), "takes no schema"),
+        (lambda: late(guarantee="exactly once"), "guarantee 'exactly once' is not known"),
+        (lambda: late(mode="early"), "mode 'early' is not known"),
+        (lambda: late(transaction_timeout=0), "transaction_timeout is 0"),
+        (lambda: late(transaction_timeout=60, commit_within=60), "is not longer than commit_within=60"),
+        (lambda: late(ids="mine"), "ids 'mine' is not known"),
+        (lambda: late(ids="pool", pool_size=0), "pool_size is 0"),
+        (lambda: late(ids="pool", guarantee="none"), "is for transactions, and guarantee='none' has none"),
+        (lambda: pipeline(source=[]), "reads the topics []"),
+        (lambda: pipeline(source=[RAW, RAW]), "reads the topics ['flights', 'flights']"),
+        (lambda: FileSink("lake", ""), "sink 'lake' has no path"),
+        (lambda: FileSink("lake", "lake", format="orc"), "format 'orc' is not known"),
+        (lambda: FileSink("lake", "lake", partition_by="day"), "partition_by is a string"),
+        (lambda: StateSink("totals", "n INT", key="n"), "has the key 'n'"),
+        (lambda: StateSink("totals", "", key=["n"]), "has no schema"),
+        (lambda: pipeline(sinks=[StateSink(name, "n INT", key=["n"]) for name in "ab"]), "has several StateSinks"),
+        (lambda: late(id_prefix="a-b"), "id_prefix 'a-b' is not usable"),
+        (lambda: late(connection="kafka", bootstrap="a:1"), "is given beside bootstrap"),
+        (lambda: pipeline(mode="interval", sinks=[late(mode="staged")]), "intervals that run in parallel"),
         (lambda: DeltaSink("by-day", "lake"), "'by-day' cannot be the name of a sink"),
         (lambda: DeltaSink("lake", ""), "sink 'lake' has no path"),
         (lambda: DeltaSink("lake", "lake", partition_by="day"), "sink 'lake' partition_by is a string"),
@@ -86,3 +121,11 @@ def test_a_definition_of_a_newer_version_is_refused_with_what_is_new(change, why
         Pipeline.from_json({**pipeline().to_json(), **change})
     assert why in str(refused.value)
     assert "newer Onceonly" in refused.value.todo
+
+
+def test_a_transaction_has_to_outlast_the_wait_for_its_commit():
+    with pytest.raises(InvalidPipeline, match="end after 60 s, and a commit may take 300 s"):
+        pipeline(sinks=[late(transaction_timeout=60)]).check_commits(300)
+    for fine in ({"transaction_timeout": 300}, {"mode": "late"}, {"commit_within": 50}, {"guarantee": "none"}):
+        pipeline(sinks=[late(**{"transaction_timeout": 60, **fine})]).check_commits(300)
+    pipeline(mode="interval", sinks=[late(transaction_timeout=60)]).check_commits(300)

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from onceonly import staterow
 from onceonly.checkpoint import FORMAT, Event
 from onceonly.coordinator import Coordinator
-from onceonly.errors import CannotPublish
+from onceonly.errors import CannotPublish, InDoubt
 from onceonly.fakes import FakeParts
 from onceonly.liveness import nobody
 from onceonly.offsets import Interval
@@ -36,7 +36,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     """Every event that there is, as written by a coordinator."""
     folder = tmp_path_factory.mktemp("schema")
     parts, state = FakeParts(folder), StateTable(str(folder / "state"))
-    coordinator, source = Coordinator(state, parts), parts.source(FLIGHTS)
+    coordinator, source = Coordinator(state, parts), parts.sources(FLIGHTS)["flights"]
     source.append(0, (NOON, "a"), None, (NOON + 2 * HOUR, "b"))
 
     coordinator.plan(FLIGHTS, "run-1", nobody, Interval(NOON, NOON + HOUR))
@@ -48,8 +48,32 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     with pytest.raises(CannotPublish):
         coordinator.commit("flights", 1)
     coordinator.give_up("flights", 1, "lake", "ann", "the table was dropped")
+    _replace_and_doubt(coordinator, parts)
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
+    _replace_interval_and_rewind(coordinator, parts)
     return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
+
+
+def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
+    coordinator.plan(FLIGHTS, "run-4", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR))
+    coordinator.stage("flights", 2, parts.produce)
+    parts.sink(FLIGHTS, "lake").fail("commit", "doubt")
+    parts.sink(FLIGHTS, "files").fail("commit", "lost")
+    with pytest.raises(InDoubt):
+        coordinator.commit("flights", 2)
+    coordinator.judge("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
+
+
+def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
+    again = coordinator.plan(FLIGHTS, "run-5", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), reprocess=True)
+    assert again.checkpoint and again.checkpoint.replaces == 2
+    chained = Pipeline(**{**vars(FLIGHTS), "name": "chained", "mode": "chained"})
+    for number in (1, 2):
+        parts.sources(FLIGHTS)["flights"].append(0, (NOON, f"more {number}"))
+        coordinator.plan(chained, f"run-{number}", nobody)
+        coordinator.stage("chained", number, parts.produce)
+        coordinator.commit("chained", number)
+    coordinator.rewind("chained", 1, "ann", "wrong prices")
 
 
 def decoded(record: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +107,9 @@ def test_the_contract_and_the_table_have_the_same_columns(rows):
         ("claimed", {"body": {"nonce": "a-b", "state_id": "0" * 32, "worker": "x"}}),
         ("staged", {"body": {"handles": {}}}),
         ("committing", {"decision": None}),
+        ("replaced", {"sink": None}),
+        ("replaced", {"body": {"handle": {"kind": "fake"}, "verdict": "aborted"}}),
+        ("in_doubt", {"body": {"why": ""}}),
         ("published", {"sink": None}),
         ("given_up", {"body": {"who": "ann", "reason": ""}}),
         ("committed", {"body": {"note": "x"}}),

@@ -257,13 +257,13 @@ def test_the_neighbours_of_an_instant(table):
     late = Interval(NOON + timedelta(hours=4), NOON + timedelta(hours=6))
     for interval in (Interval(NOON, NOON + timedelta(hours=1)), late):
         view = table.append(view, planned(view, interval=interval, event=Event.EMPTY))
-    before, after = view.boundaries(NOON + timedelta(hours=3))
+    before, after = view.boundaries(NOON + timedelta(hours=3), "flights")
     assert (before.time, before.offsets) == (NOON + timedelta(hours=1), {0: 8})
     assert (after.time, after.offsets) == (late.start, {0: 0})
-    exact = view.boundaries(late.end)
+    exact = view.boundaries(late.end, "flights")
     assert [boundary.time for boundary in exact] == [late.end, late.end]
-    assert view.boundaries(NOON - timedelta(hours=1))[0] is None
-    assert view.boundaries(NOON + timedelta(hours=9))[1] is None
+    assert view.boundaries(NOON - timedelta(hours=1), "flights")[0] is None
+    assert view.boundaries(NOON + timedelta(hours=9), "flights")[1] is None
 
 
 # ---- tables that are not to be written

@@ -1,0 +1,103 @@
+"""Topics and what a plain read_committed consumer finds in them: independent of the code under test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+
+@dataclass(frozen=True)
+class Record:
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 4, **config: str) -> str:
+    config = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        made.result(30)
+    return name
+
+
+def new_topic(bootstrap: str, partitions: int = 4, **config: str) -> str:
+    return create_topic(bootstrap, f"out-{uuid.uuid4().hex[:8]}", partitions, **config)
+
+
+def committed(bootstrap: str, *topics: str, seconds: float = 30) -> list[Record]:
+    """Every record that a read_committed consumer sees, partition by partition in order; aborted ones it does not."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        waiting = _partitions(consumer, topics)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in waiting])
+        found, deadline = [], monotonic() + seconds
+        while waiting:
+            assert monotonic() < deadline, f"no end of {waiting}"
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    found.append(_record(message))
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    waiting.discard((message.topic(), message.partition()))
+        return sorted(found, key=lambda record: (record.topic, record.partition, record.offset))
+    finally:
+        consumer.close()
+
+
+def values(bootstrap: str, *topics: str) -> list[bytes | None]:
+    return [record.value for record in committed(bootstrap, *topics)]
+
+
+def until(condition: Any, seconds: float = 30, what: str = "the condition") -> Any:
+    """The first true answer of `condition()`."""
+    deadline = monotonic() + seconds
+    while not (answer := condition()):
+        assert monotonic() < deadline, f"{what} did not come true in {seconds} s"
+        sleep(0.02)
+    return answer
+
+
+def set_config(bootstrap: str, topic: str, **config: str) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, topic, {k.replace("_", "."): v for k, v in config.items()})
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.alter_configs([resource]).values():
+        done.result(30)
+
+
+def _partitions(consumer: Consumer, topics: Iterable[str]) -> set[tuple[str, int]]:
+    return {
+        (topic, partition)
+        for topic in topics
+        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    }
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        message.timestamp()[1],
+        tuple(message.headers() or ()),
+    )

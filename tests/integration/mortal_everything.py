@@ -1,0 +1,57 @@
+"""A process that runs `everything` until nothing is left, or until its n-th point, where it SIGKILLs its group.
+
+Arguments: FOLDER SPARK NUMBER TOPIC OUT. The number 0 is never reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from itertools import count
+
+from integration.everything import pipeline
+from integration.points import around, around_rows
+
+from onceonly import liveness, wiring
+from onceonly.kafka.transactions import Transactions
+from onceonly.settings import Settings
+from onceonly.sinks import filemoves
+from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.files import FileWriter
+from onceonly.sinks.folders import Folders
+from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sinks.keyed import StateWriter
+
+number = count(1)
+
+
+def reach(point: str) -> None:
+    if next(number) == int(sys.argv[3]):
+        print(f"dies {point}", flush=True)
+        os.killpg(0, signal.SIGKILL)
+
+
+def main() -> None:
+    around_rows(reach)
+    for sink in (DeltaWriter, FileWriter, KafkaWriter, StateWriter):
+        for step in ("stage", "commit", "abort", "release"):
+            around(sink, step, f"{step} of {sink.__name__}", reach)
+    for kind, method in ((Transactions, "end"), (Transactions, "withdraw"), (Folders, "delete")):
+        around(kind, method, method, reach)
+    around(filemoves, "_move", "move", reach)  # type: ignore[arg-type]
+    around(filemoves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
+    parts = wiring.LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
+    print("ready", flush=True)
+    for turn in count():
+        through, owner = wiring.coordinator(parts), f"{liveness.this_process()}-{turn}"
+        planned = through.plan(pipeline(*sys.argv[4:6]), owner, liveness.nobody).checkpoint
+        if planned is None:
+            through.recover("everything", liveness.nobody)
+            return
+        wiring.stage(parts, through, "everything", planned.epoch, owner)
+        print(f"epoch {through.commit('everything', planned.epoch).epoch}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

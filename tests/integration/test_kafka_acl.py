@@ -1,0 +1,131 @@
+"""A client that may not do something is told so before any work, or at once, and by name of what it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
+from confluent_kafka.admin import ResourceType as Kind
+from integration.kafka_reader import new_topic, until, values
+
+from onceonly.checkpoint import Transaction
+from onceonly.errors import InvalidPipeline
+from onceonly.fakes import FakeReceipts
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.pipeline import KafkaSink
+from onceonly.services import machine
+from onceonly.services.kafka import KafkaBroker
+from onceonly.sinks.kafka import KafkaWriter
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+USERS = ("writer", "nobody", "no_id")
+PASSWORD = "Sesame"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+class GuardedBroker(KafkaBroker):
+    """Beside the open port, where everyone is an administrator, one where users have what they are granted."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, port=0)
+        self.guarded = machine.free_port()
+
+    def properties(self, port: int) -> str:
+        listener = f",GUARDED://127.0.0.1:{self.guarded}"
+        text = re.sub(r"^((?:advertised\.)?listeners=.*)$", rf"\1{listener}", super().properties(port), flags=re.M)
+        users = " ".join(f'user_{name}="{PASSWORD}"' for name in USERS)
+        return text + "\n".join(
+            [
+                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
+                "inter.broker.listener.name=PLAINTEXT",
+                "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
+                f"listener.name.guarded.plain.sasl.jaas.config={PLAIN} {users};",
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users=User:ANONYMOUS",
+                "",
+            ]
+        )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
+    """(open address, guarded address, topic)."""
+    broker = GuardedBroker(tmp_path_factory.mktemp("guarded"))
+    broker.launch()
+    try:
+        broker.wait()
+        bootstrap = broker.address(broker.daemon.running().port)
+        topic = new_topic(bootstrap, 2)
+        grant(bootstrap, topic)
+        until(lambda: allowed(f"127.0.0.1:{broker.guarded}", topic), what="the grants are in force")
+        yield bootstrap, f"127.0.0.1:{broker.guarded}", topic
+    finally:
+        broker.daemon.stop()
+
+
+def grant(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    on_topic = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.READ)
+    acls = [acl(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, op) for user in USERS[::2] for op in on_topic]
+    acls += [
+        acl(Kind.TRANSACTIONAL_ID, "onceonly-", ResourcePatternType.PREFIXED, "writer", op)
+        for op in (AclOperation.WRITE, AclOperation.DESCRIBE)
+    ]
+    for done in admin.create_acls(acls).values():
+        done.result(30)
+
+
+def allowed(address: str, topic: str) -> bool:
+    """Brokers learn of grants a moment after they are made."""
+    try:
+        writer(("", address, topic), "writer", Path()).check()
+    except InvalidPipeline:
+        return False
+    return True
+
+
+def acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def writer(guarded: tuple[str, str, str], user: str, folder: Path, password: str = PASSWORD) -> KafkaWriter:
+    settings = {
+        "bootstrap.servers": guarded[1],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+    connection = KafkaConnection.parse(settings, "kafka_guarded")
+    return KafkaWriter(KafkaSink(name="late", topic=guarded[2]), connection, False, str(folder), folder)
+
+
+def test_a_client_with_write_and_describe_on_topic_and_prefix_can_do_all(guarded, spark, tmp_path):
+    sink = writer(guarded, "writer", tmp_path)
+    assert any("do not tell their transaction.max.timeout.ms" in note for note in sink.check())
+    txn = Transaction("5e1f" * 8, "flights", "late", 1, 1, "abc")
+    handle = sink.stage(txn, spark.range(5).selectExpr("CAST(id AS STRING) AS value"))
+    assert sink.leftovers(txn.prefix) == [txn]
+    sink.commit(handle, 1, FakeReceipts(tmp_path / "receipt"))
+    sink.release(txn)
+    assert sorted(values(guarded[0], guarded[2])) == [b"0", b"1", b"2", b"3", b"4"]
+    assert PASSWORD not in str(handle)
+
+
+@pytest.mark.parametrize(("user", "missing"), [("nobody", "Topic authorization failed"), ("no_id", "TransactionalId")])
+def test_a_missing_grant_is_told_before_any_work(guarded, tmp_path, user, missing):
+    with pytest.raises(InvalidPipeline, match="does not allow this") as refused:
+        writer(guarded, user, tmp_path).check()
+    assert missing in str(refused.value)
+    assert "Grant" in refused.value.todo
+    assert PASSWORD not in str(refused.value)
+
+
+def test_a_wrong_password_is_told_before_any_work(guarded, tmp_path):
+    with pytest.raises(InvalidPipeline, match="refuses the credentials") as refused:
+        writer(guarded, "writer", tmp_path, "wrong-word").check()
+    assert "PLAIN" in str(refused.value)
+    assert "wrong-word" not in str(refused.value)

@@ -1,0 +1,112 @@
+"""Killed at every durable step, stopped in the middle, on a real broker: a plain consumer finds the truth, in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.copying import Copy, make_copy
+from integration.dying import (
+    KILLED,
+    arrived,
+    check_truth,
+    die,
+    fill,
+    kill_session,
+    live,
+    nothing_is_left,
+    start,
+    stopped,
+)
+from integration.project import output
+
+from onceonly.checkpoint import State
+from onceonly.services import machine
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "4"))  # of each way; 50 make a storm of it
+Make = Callable[..., Copy]
+
+both_ways = pytest.mark.parametrize("way", ["staged", "late"])
+
+
+@pytest.fixture
+def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
+    """make(way, hours, an_hour) -> a pipeline whose source holds so many numbers, checkpoint by checkpoint."""
+
+    def make(way: str, hours: int = 1, an_hour: int = 40, **more: Any) -> Copy:
+        copy = make_copy(tmp_path, broker, spark_server, f"in_{uuid.uuid4().hex[:8]}", way, **more)
+        copy = replace(copy, most=an_hour) if way == "staged" else replace(copy, hours=hours)
+        fill(copy, range(hours * an_hour), an_hour)
+        return copy
+
+    return make
+
+
+# ---- killed
+
+
+def test_after_everything_was_killed_another_process_publishes(make: Make) -> None:
+    """The whole Spark application, JVM and Python workers, dies between stage and commit."""
+    copy = make("staged", an_hour=4000)
+    (copy.project.folder / ".jars").symlink_to(machine.jars("spark", copy.project.folder).parent)
+    own_spark = replace(copy, project=replace(copy.project, spark=""))
+    kill_session(stopped(own_spark, "after staged row"))
+    assert (copy.now().state, len(copy.open()), arrived(copy)) == (State.STAGED, 4, {})
+    live(copy, "recover")
+    check_truth(copy, range(4000))
+    nothing_is_left(copy)
+
+
+# each is reached by the process that finds what the one before has left
+ABORTING = ["before delete", "after delete", "before aborted row"]
+ENDING = ["before end", "after end", "before published row", "after published row", "after committed row"]
+POINTS = {
+    "staged": [
+        *("worker after produce", "worker after flush", "before fence", "after fence", "worker after close", *ABORTING),
+        *("after stage", "after staged row", "after committing row", *ENDING, "before release", "after release"),
+    ],
+    "late": [
+        *("worker after spool", "worker after close", *ABORTING, "after staged row", "after committing row"),
+        *("before flush", "after flush", "before replaced row", "after replaced row", *ENDING),
+    ],
+}
+DECISIONS = 8  # more than are taken on the way through these points
+
+
+@both_ways
+def test_rows_arrive_once_wherever_it_dies(make: Make, way: str) -> None:
+    points = POINTS[way]
+    copy = make(way, hours=DECISIONS, an_hour=8)
+    for point in points:
+        die(copy, point)
+    live(copy)
+    copy.recover()
+    check_truth(copy, range(DECISIONS * 8))
+    nothing_is_left(copy)
+
+
+@both_ways
+@pytest.mark.parametrize("seed", [2013])
+def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
+    copy = make(way, hours=KILLS, an_hour=8)
+    chance = random.Random(f"{way} {seed}")
+    steps = ("spool", "close", "produce", "flush") if way == "staged" else ("spool", "close")
+    worker = [f"worker {side} {step}" for side in ("before", "after") for step in steps]
+    for turn in range(KILLS):
+        point = chance.choice(worker) if chance.random() < 0.25 else str(chance.randint(1, 40))
+        child = start(copy, point)
+        printed = output(child, 120 + 5 * KILLS)  # it may run to the end
+        if child.returncode == 0:
+            break
+        assert child.returncode == KILLED, f"kill {turn} at {point}: {printed}"
+    live(copy)
+    copy.recover()
+    check_truth(copy, range(KILLS * 8))
+    nothing_is_left(copy)

@@ -1,0 +1,193 @@
+"""What the log shows and what it hides, and what is promised with less than exactly once."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from integration.copying import Copy, make_copy
+from integration.dying import die, ends, fill, live, nothing_is_left
+from integration.kafka_reader import create_topic, until
+
+from onceonly.checkpoint import State
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
+from onceonly.kafka.transactions import Sighting, Transactions
+from onceonly.sinks import kafkaoutcome
+from onceonly.sinks.kafkaoutcome import Settler
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+Make = Callable[..., Copy]
+ALL = list(range(40))
+SPREAD = """
+
+def copies(batch):
+    return batch.selectExpr("value", "CAST(CAST(CAST(value AS STRING) AS INT) DIV 4 % 4 AS INT) AS partition")
+"""
+
+both_ways = pytest.mark.parametrize("way", ["staged", "late"])
+
+
+@pytest.fixture
+def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
+    """make(way) -> a pipeline of which every transaction reaches every partition."""
+
+    def make(way: str = "staged", **sink: Any) -> Copy:
+        copy = make_copy(tmp_path, broker, spark_server, f"in_{uuid.uuid4().hex[:8]}", way, sink=sink)
+        transforms = copy.project.folder / f"transforms_{copy.project.topic}.py"
+        transforms.write_text(transforms.read_text() + SPREAD)
+        fill(copy, range(40), 40)
+        return copy
+
+    return make
+
+
+def cut_log(copy: Copy, *partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": copy.brokers})
+    for done in admin.delete_records([TopicPartition(copy.out, partition, -1) for partition in partitions]).values():
+        done.result(30)
+
+
+# ---- evidence
+
+
+@both_ways
+def test_one_partition_that_still_shows_the_end_decides(make: Make, way: str) -> None:
+    copy = make(way)
+    copy.stage()
+    die(copy, "before published row", "commit")
+    until(lambda: not copy.open())
+    cut_log(copy, 0, 1, 2)
+    assert copy.commit().published["copy"]["already"] is True
+    assert copy.visible() == [number for number in ALL if number // 4 % 4 == 3]
+    assert "in_doubt" not in copy.events()
+
+
+@both_ways
+def test_an_open_transaction_of_another_before_ours_hides_nothing(make: Make, way: str) -> None:
+    copy = make(way)
+    other = Producer({"bootstrap.servers": copy.brokers, "transactional.id": uuid.uuid4().hex})
+    other.init_transactions(30)
+    other.begin_transaction()
+    for partition in range(4):
+        other.produce(copy.out, b"666", partition=partition)
+    assert other.flush(30) == 0
+    copy.stage()
+    die(copy, "before published row", "commit")
+    assert copy.commit().published["copy"]["already"] is True
+    assert copy.visible() == []
+    other.abort_transaction(30)
+    assert copy.visible() == ALL
+    nothing_is_left(copy)
+
+
+def test_a_log_that_is_cut_while_we_are_open_leaves_no_doubt(make: Make) -> None:
+    """What is deleted is gone; but its end lies ahead, and is seen."""
+    copy = make()
+    copy.stage()
+    stranger = Producer({"bootstrap.servers": copy.brokers})
+    for partition in range(4):
+        stranger.produce(copy.out, b"666", partition=partition)
+    assert stranger.flush(30) == 0
+    cut_log(copy, 0, 1, 2, 3)
+    assert copy.commit().state is State.COMMITTED
+    assert "in_doubt" not in copy.events()
+    assert (copy.visible(), copy.open()) == ([], [])
+
+
+def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
+    copy = make()
+    copy.stage()
+    admin = AdminClient({"bootstrap.servers": copy.brokers})
+    admin.delete_topics([copy.out])[copy.out].result(30)
+    until(lambda: copy.out not in admin.list_topics(timeout=10).topics, what="the topic's end")
+    create_topic(copy.brokers, copy.out)
+    with pytest.raises(InDoubt, match="cannot be found out"):
+        copy.commit()
+    assert set(ends(copy).values()) == {0}, "not even a marker"
+    with pytest.raises(CannotPublish, match="not where the rows were staged for"):
+        copy.through.judge("copying", 1, "copy", False, "ann", "a new topic is empty")
+    copy.through.give_up("copying", 1, "copy", "ann", "the topic is gone")
+    assert (copy.visible(), copy.open()) == ([], [])
+
+
+@pytest.mark.parametrize("question", ["ends", "starts"])
+def test_what_ends_while_it_is_staged_is_never_in_doubt(
+    make: Make, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """A time-out, or a stranger, between the questions of which the receipt is made."""
+    copy, inner, fenced = make(), getattr(Transactions, question), []
+
+    def late(known: Transactions, *arguments: Any) -> Any:
+        fenced.extend(id for id in copy.open() if not fenced)
+        for id in fenced[:1]:
+            known.fence(id)
+        return inner(known, *arguments)
+
+    monkeypatch.setattr(Transactions, question, late)
+    try:
+        copy.stage()
+    except NotCommitted:
+        assert question == "ends"
+        monkeypatch.undo()
+        copy.stage()
+    copy.commit()
+    assert copy.visible() == ALL
+    nothing_is_left(copy)
+
+
+def test_a_marker_that_is_long_in_coming_is_no_doubt(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = make()
+    copy.stage()
+    with monkeypatch.context() as slow:
+        slow.setattr(Settler, "_look", lambda *_: Sighting.NONE)
+        slow.setattr(kafkaoutcome, "SETTLED", 0.1)
+        slow.setattr(kafkaoutcome, "PATIENCE", 0.5)
+        with pytest.raises(OutcomeUnknown, match="does not show in the log") as unknown:
+            copy.commit()
+    assert not isinstance(unknown.value, CannotPublish)
+    assert copy.events()[-1] == "committing"
+    copy.commit()
+    assert copy.visible() == ALL
+
+
+# ---- less than exactly once
+
+
+def test_at_least_once_writes_at_commit_and_perhaps_again(make: Make) -> None:
+    copy = make(guarantee="at-least-once")
+    copy.stage()
+    assert copy.visible() == []
+    die(copy, "before published row", "commit")
+    assert copy.visible() == ALL
+    live(copy, "recover")
+    assert Counter(copy.visible()) == Counter(ALL + ALL)
+    assert copy.commit().state is State.COMMITTED
+    assert Counter(copy.visible()) == Counter(ALL + ALL), "recorded is recorded"
+    nothing_is_left(copy)
+
+
+def test_at_least_once_writes_nothing_of_an_aborted_attempt(make: Make) -> None:
+    copy = make(guarantee="at-least-once")
+    die(copy, "before staged row")
+    copy.recover()
+    assert (copy.now().state, copy.visible()) == (State.ABORTED, [])
+    copy.run()
+    assert copy.visible() == ALL
+    nothing_is_left(copy)
+
+
+def test_no_guarantee_writes_while_staging_and_takes_nothing_back(make: Make) -> None:
+    copy = make(guarantee="none")
+    die(copy, "before staged row")
+    assert copy.visible() == ALL
+    copy.recover()
+    assert copy.visible() == ALL
+    copy.run()
+    assert Counter(copy.visible()) == Counter(ALL + ALL)
+    nothing_is_left(copy)

@@ -1,0 +1,777 @@
+"""Transactions against a real broker: ended from outside, and how they ended read from the log.
+
+kafka-python's non-public parts are used by `onceonly.kafka` alone; what is pinned here breaks first when they change.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+with warnings.catch_warnings():  # its own, while it is imported
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+from kafka.errors import KafkaConnectionError
+from kafka.net.connection import KafkaConnection
+from kafka.net.inet import KafkaNetSocket
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.metadata import CoordinatorType
+from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
+from kafka.record.default_records import ControlRecord, DefaultRecordBatch
+from kafka.record.memory_records import MemoryRecords
+
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.kafka import markers
+from onceonly.kafka.transactions import EndRefused, Sighting, Transactions, _Ending
+from onceonly.kafka.wire import Wire, id_text
+from onceonly.services import machine
+from onceonly.services.kafka import KafkaBroker
+
+pytestmark = pytest.mark.integration
+
+CHILD = """
+import os, signal, sys
+from confluent_kafka import Producer
+bootstrap, topic, id, count = sys.argv[1:]
+producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": id, "log_level": 0})
+producer.init_transactions()
+producer.begin_transaction()
+for number in range(int(count)):
+    producer.produce(topic, str(number), partition=0)
+assert producer.flush(20) == 0
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Topic:
+    """A topic of its own for each test."""
+
+    def __init__(self, broker: str, partitions: int = 1, **config: str) -> None:
+        self.broker, self.name = broker, f"transactions-{uuid.uuid4().hex[:8]}"
+        self.admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        self.create(partitions, {key.replace("_", "."): value for key, value in config.items()})
+
+    def create(self, partitions: int, config: dict[str, str]) -> None:
+        """Again, too: an older topic of this name may still be on its way out."""
+        until(lambda: self._created(NewTopic(self.name, partitions, 1, config=config)))
+        until(lambda: len(self.admin.list_topics(self.name, timeout=5).topics[self.name].partitions) == partitions)
+
+    def _created(self, topic: NewTopic) -> bool:
+        try:
+            return self.admin.create_topics([topic])[self.name].result() is None
+        except KafkaException:
+            return False
+
+    def produce(self, *values: bytes | str, key: str | None = None, **config: Any) -> None:
+        """By a producer without transactions."""
+        producer = Producer({"bootstrap.servers": self.broker, "log_level": 0, **config})
+        for value in values:
+            producer.produce(self.name, value, key, partition=0)
+        assert producer.flush(20) == 0
+
+    def read(self, isolation: str = "read_committed") -> list[tuple[int, bytes]]:
+        """Offsets and values of partition 0, up to the end that such a reader sees."""
+        config = {"bootstrap.servers": self.broker, "group.id": "test", "isolation.level": isolation, "log_level": 0}
+        consumer = Consumer({**config, "enable.partition.eof": True, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(self.name, 0, 0)])
+        found = []
+        while (message := consumer.poll(20)) and not message.error():
+            found.append((message.offset(), message.value()))
+        consumer.close()
+        assert message is not None
+        return found
+
+    def stable(self) -> int:
+        """The last stable offset of partition 0."""
+        key = TopicPartition(self.name, 0)
+        answer = self.admin.list_offsets({key: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+        return int(answer[key].result().offset)
+
+
+class Open:
+    """A transaction that a producer has written and left open, with what a handle would keep of it."""
+
+    def __init__(self, transactions: Transactions, topic: Topic, *values: str, key: str | None = None, **config: Any):
+        self.id, self.topic, self._transactions = f"{topic.name}-{uuid.uuid4().hex[:6]}", topic, transactions
+        identity = {"bootstrap.servers": topic.broker, "transactional.id": self.id, "log_level": 0}
+        self.producer = Producer({**identity, "error_cb": lambda _: None, **config})
+        self.producer.init_transactions()
+        self.producer.begin_transaction()
+        self.partition = (topic.name, 0)
+        self.write(*values or ("a row",), key=key)
+
+    def write(self, *values: str, key: str | None = None) -> None:
+        for value in values:
+            self.producer.produce(self.topic.name, value, key, partition=0)
+        assert self.producer.flush(20) == 0
+        described = self._transactions.describe([self.id])[self.id]
+        self.producer_id, self.epoch = described.producer_id, described.epoch
+        self.since = self._transactions.ends([self.partition])[self.partition]
+
+    def end(self, commit: bool) -> None:
+        self._transactions.end(self.id, self.producer_id, self.epoch, commit=commit)
+
+    def look(self, topic_id: str | None = None) -> Sighting:
+        return self._transactions.look(self.partition, self.producer_id, self.epoch, self.since, topic_id)
+
+    def settled(self) -> Sighting:
+        """EndTxn is answered before the marker is in the log."""
+        until(lambda: self.look() is not Sighting.NONE)
+        return self.look()
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not met in {seconds} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def transactions(broker: str) -> Iterator[Transactions]:
+    with Transactions({"bootstrap_servers": broker}) as transactions:
+        yield transactions
+
+
+@pytest.fixture
+def topic(broker: str) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def busy_cleaner(broker: str) -> Iterator[None]:
+    """The log cleaner looks for work at once instead of every 15 s."""
+    admin, key = AdminClient({"bootstrap.servers": broker, "log_level": 0}), "log.cleaner.backoff.ms"
+
+    def alter(operation: AlterConfigOpType, value: str | None) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result()
+
+    alter(AlterConfigOpType.SET, "100")
+    yield
+    alter(AlterConfigOpType.DELETE, None)
+
+
+# --- ended from another process
+
+
+def test_what_a_killed_producer_left_is_committed_from_here(transactions: Transactions, topic: Topic) -> None:
+    id, before = f"{topic.name}-killed", datetime.now(UTC)
+    child = subprocess.run([sys.executable, "-c", CHILD, topic.broker, topic.name, id, "100"])
+    assert child.returncode == -signal.SIGKILL
+
+    found = transactions.describe([id, "never heard of"])
+    assert list(found) == [id]
+    left = found[id]
+    assert (left.state, left.timeout, left.partitions) == ("Ongoing", 60.0, frozenset({(topic.name, 0)}))
+    assert left.started_at is not None
+    assert before - timedelta(seconds=1) < left.started_at < datetime.now(UTC) + timedelta(seconds=1)
+    assert transactions.starts(left.producer_id, [(topic.name, 0)]) == {(topic.name, 0): 0}
+    assert transactions.starts(left.producer_id + 1000, [(topic.name, 0)]) == {}
+    assert topic.read() == []
+
+    for _ in range(3):  # said again, the answer is the same
+        transactions.end(id, left.producer_id, left.epoch, commit=True)
+    until(lambda: topic.stable() == 101)
+    assert [value for _, value in topic.read()] == [str(number).encode() for number in range(100)]
+    assert transactions.describe([id])[id].partitions == frozenset()
+    assert transactions.starts(left.producer_id, [(topic.name, 0)]) == {}
+
+
+@pytest.mark.parametrize(("commit", "sighting"), [(True, Sighting.COMMITTED), (False, Sighting.ABORTED)])
+def test_an_end_cannot_be_taken_back(transactions: Transactions, topic: Topic, commit: bool, sighting: Sighting):
+    transaction = Open(transactions, topic)
+    assert transaction.look() is Sighting.NONE
+    transaction.end(commit)
+    with pytest.raises(EndRefused) as refused:
+        transaction.end(not commit)
+    assert refused.value.code == "INVALID_TXN_STATE"
+    assert transaction.id in str(refused.value)
+    assert transaction.settled() is sighting
+    assert len(topic.read()) == (1 if commit else 0)
+
+
+def test_below_transaction_version_2_the_epoch_stays(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    with Transactions({"bootstrap_servers": topic.broker}) as older:
+        older._version = 1
+        older.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
+        older.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+    assert transactions.describe([transaction.id])[transaction.id].epoch == transaction.epoch
+
+
+def test_fencing_aborts_and_stops_the_zombie(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    transactions.fence(transaction.id)
+
+    assert transaction.look() is Sighting.ABORTED  # at once: nothing of this id is open after a fence
+    with pytest.raises(EndRefused, match="PRODUCER_FENCED"):
+        transaction.end(commit=True)
+    with pytest.raises(KafkaException):
+        transaction.producer.produce(topic.name, "too late", partition=0)
+        transaction.producer.flush(20)
+        transaction.producer.commit_transaction(20)
+    topic.produce("another's")
+    assert [value for _, value in topic.read()] == [b"another's"]
+
+
+def test_a_fence_waits_for_a_commit_that_has_begun(transactions: Transactions, topic: Topic) -> None:
+    for _ in range(5):
+        transaction = Open(transactions, topic)
+        transaction.end(commit=True)
+        transactions.fence(transaction.id)
+        assert transaction.look() is Sighting.COMMITTED
+
+
+def test_an_id_that_nobody_used_can_be_fenced(transactions: Transactions) -> None:
+    id = f"unused-{uuid.uuid4().hex}"
+    transactions.fence(id)
+    described = transactions.describe([id])[id]
+    assert (described.state, described.started_at, described.partitions) == ("Empty", None, frozenset())
+
+
+def test_a_transaction_that_timed_out_is_seen_aborted(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic, **{"transaction.timeout.ms": 1000})
+    assert transactions.describe([transaction.id])[transaction.id].timeout == 1.0
+    assert transaction.settled() is Sighting.ABORTED
+    with pytest.raises(EndRefused):
+        transaction.end(commit=True)
+
+
+def test_open_lists_exactly_what_is_ours_and_not_ended(transactions: Transactions, topic: Topic, broker: str) -> None:
+    ended, left, other = Open(transactions, topic), Open(transactions, topic), Open(transactions, Topic(broker))
+    ended.end(commit=True)
+    ended.settled()
+    pattern = re.escape(topic.name) + "-.*"
+    until(lambda: transactions.open(pattern) == [left.id])
+    assert transactions.open(re.escape(left.id)) == [left.id]
+    assert transactions.open(re.escape(left.id[:-1])) == []  # the whole id
+    assert {left.id, other.id} <= set(transactions.open(".*"))
+
+    with Transactions({"bootstrap_servers": broker}) as old:  # as if this were Kafka 3.8
+        versions = old._wire.admin._manager.broker_version_data.api_versions
+        versions[66] = (0, 1)
+        assert old.open(pattern) == [left.id]
+
+
+# --- the evidence
+
+
+def test_an_empty_partition_shows_nothing(transactions: Transactions, broker: str) -> None:
+    topic = Topic(broker, partitions=2)
+    transaction = Open(transactions, topic)
+    empty = (topic.name, 1)
+    assert transactions.ends([empty]) == {empty: 0}
+    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 0) is Sighting.NONE
+    assert transactions.look((topic.name, 2), transaction.producer_id, transaction.epoch, 0) is Sighting.GONE
+    assert transactions.look(("no-such-topic", 0), transaction.producer_id, transaction.epoch, 0) is Sighting.GONE
+    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 1) is Sighting.GONE  # cut off
+
+
+def test_each_of_many_interleaved_transactions_has_its_own_marker(transactions: Transactions, topic: Topic) -> None:
+    committed, aborted, left = (Open(transactions, topic) for _ in range(3))
+    for number in range(3):
+        for transaction in (left, aborted, committed):
+            transaction.write(f"row {number}")
+    topic.produce("another's")
+    aborted.end(commit=False)
+    committed.end(commit=True)
+    assert aborted.settled() is Sighting.ABORTED
+    assert committed.settled() is Sighting.COMMITTED
+    assert left.look() is Sighting.NONE
+
+
+def test_an_older_open_transaction_of_another_hides_nothing(transactions: Transactions, topic: Topic) -> None:
+    blocker, transaction = Open(transactions, topic), Open(transactions, topic)
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+    assert topic.read() == []  # a read_committed reader still waits
+    assert blocker.look() is Sighting.NONE
+
+
+def test_an_earlier_epoch_of_the_same_producer_is_another_transaction(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    transaction.end(commit=False)
+    assert transaction.settled() is Sighting.ABORTED
+    later = transaction.epoch + 5
+    assert transactions.look(transaction.partition, transaction.producer_id, later, 0) is Sighting.NONE
+
+
+def test_the_marker_is_found_behind_much_of_others(
+    transactions: Transactions, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(broker, max_message_bytes=str(16 << 20))
+    transaction = Open(transactions, topic)
+    topic.produce(*(os.urandom(900_000) for _ in range(20)))
+    topic.produce(os.urandom(12 << 20), **{"message.max.bytes": 16 << 20})  # more than is asked for at once
+    topic.produce(*(os.urandom(100_000) for _ in range(30)))
+    fetched = count_fetches(monkeypatch)
+    assert transaction.look() is Sighting.NONE
+    assert len(fetched) > 3
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_the_marker_is_found_among_compressed_batches_cut_anywhere(
+    transactions: Transactions, topic: Topic, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [os.urandom(500).hex() for _ in range(2000)]
+    transaction = Open(transactions, topic, **{"compression.type": codec})
+    topic.produce(*rows, **{"compression.type": codec, "batch.size": 10_000, "linger.ms": 5})
+    transaction.end(commit=False)
+    transaction.settled()
+    topic.produce(*rows[:50], **{"compression.type": codec})
+    for size in (1, 7_777, 65_536):
+        monkeypatch.setattr(markers, "PAGE", size)
+        fetched = count_fetches(monkeypatch)
+        assert transaction.look() is Sighting.ABORTED
+        assert len(fetched) > 5
+
+
+def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    fetched: list[int] = []
+    inner = markers._page
+
+    def page(*arguments: Any) -> Any:
+        fetched.append(arguments[2])
+        return inner(*arguments)
+
+    monkeypatch.setattr(markers, "_page", page)
+    return fetched
+
+
+# --- evidence that is gone
+
+
+def test_deleted_records_take_the_evidence_with_them(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    topic.produce("another's")
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+
+    def delete(before: int) -> None:
+        key = TopicPartition(topic.name, 0, before)
+        topic.admin.delete_records([key])[key].result()
+
+    delete(transaction.since)  # the rows, not the marker
+    assert transaction.look() is Sighting.COMMITTED
+    delete(transaction.since + 1)  # what stood before the marker: now it could have been there
+    assert transaction.look() is Sighting.GONE
+
+
+def test_another_topic_of_that_name_is_no_evidence(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    before = transactions.topic_ids([topic.name])[topic.name]
+    topic.admin.delete_topics([topic.name])[topic.name].result()
+    until(lambda: topic.name not in transactions.topic_ids([topic.name]))
+    assert transaction.look(before) is Sighting.GONE
+    topic.create(1, {})
+    assert transactions.topic_ids([topic.name])[topic.name] != before
+    assert transaction.look() is Sighting.GONE  # it ends below what was recorded
+
+    topic.produce("new")
+    transaction.end(commit=True)  # the marker goes into the new topic, which has none of the rows
+    transaction.since = 0
+    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.look(before) is Sighting.GONE
+
+
+COMPACT = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.0"}
+
+
+def test_compaction_of_the_rows_leaves_the_marker(transactions: Transactions, broker: str, busy_cleaner: None) -> None:
+    topic = Topic(broker, **COMPACT)
+    transaction = Open(transactions, topic, "1", "2", "3", key="k")
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+
+    def compacted() -> bool:
+        topic.produce("newer", key="k")
+        return all(offset >= transaction.since for offset, _ in topic.read("read_uncommitted"))
+
+    until(compacted, 60)
+    assert transaction.look() is Sighting.COMMITTED
+
+
+def until_the_marker_is_gone(transaction: Open) -> None:
+    """Never NONE on the way."""
+    seen: list[Sighting] = []
+
+    def gone() -> bool:
+        transaction.topic.produce("newer", key="k")
+        seen.append(transaction.look())
+        return seen[-1] is not Sighting.COMMITTED
+
+    until(gone, 60)
+    assert seen[-1] is Sighting.GONE
+
+
+def committed_and_emptied(transactions: Transactions, broker: str) -> Open:
+    """Its marker was there, and compaction has taken what it said."""
+    transaction = Open(transactions, Topic(broker, **COMPACT, delete_retention_ms="0"), key="k")
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+    until_the_marker_is_gone(transaction)
+    return transaction
+
+
+def test_a_marker_that_compaction_has_emptied_says_nothing(
+    transactions: Transactions, broker: str, busy_cleaner: None
+) -> None:
+    transaction = committed_and_emptied(transactions, broker)
+
+    page = markers._page(transactions._wire, transaction.partition, transaction.since, None)
+    assert page is not None
+    emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
+    assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
+    walk = markers.Walk(transaction.producer_id, transaction.epoch, transaction.since)
+    assert walk.through(page.records[: emptied.size_in_bytes]) is Sighting.GONE
+
+
+def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
+    transactions: Transactions, broker: str, busy_cleaner: None
+) -> None:
+    transaction = committed_and_emptied(transactions, broker)
+    time.sleep(0.2)  # segment.ms: the next row begins a segment, and the cleaner has work before it
+    heir = Producer({"bootstrap.servers": broker, "transactional.id": transaction.id, "log_level": 0})
+    heir.init_transactions()
+    heir.begin_transaction()  # the emptied batch is not its producer's last any more, and may go
+    heir.produce(transaction.topic.name, "left open", "k", partition=0)
+    assert heir.flush(20) == 0
+    assert transactions.describe([transaction.id])[transaction.id].producer_id == transaction.producer_id
+
+    def first() -> int:
+        page = markers._page(transactions._wire, transaction.partition, transaction.since, None)
+        assert page is not None
+        return int(next(MemoryRecords(page.records)).base_offset)
+
+    until(lambda: first() > transaction.since, 60)
+    assert transaction.look() is Sighting.GONE
+
+    heir.abort_transaction(20)  # where ids are shared, this marker is another's
+    ours = (transaction.partition, transaction.producer_id, transaction.epoch, transaction.since)
+    until(lambda: transactions.look(*ours) is Sighting.ABORTED)
+    assert transactions.look(*ours, alone=False) is Sighting.GONE
+
+
+def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a roll: the active segment is empty, and nothing before it is left."""
+    monkeypatch.setattr(markers, "_page", lambda *_: markers.Page(high_watermark=5, in_range=True, records=b""))
+    assert transactions.look((topic.name, 0), 1, 0, 3) is Sighting.GONE
+    assert transactions.look((topic.name, 0), 1, 0, 5) is Sighting.NONE
+
+
+KIND = 61 + 5 + 3  # in a marker's batch: behind the batch header, the record's header, and version and kind in its key
+
+
+def test_a_damaged_marker_is_not_believed(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = Open(transactions, topic)
+    transaction.end(commit=True)
+    assert transaction.settled() is Sighting.COMMITTED
+    inner = markers._page
+
+    def damaged(*arguments: Any) -> Any:
+        page = inner(*arguments)
+        records = bytearray(page.records)
+        assert records[KIND] == 1
+        records[KIND] = 0
+        return replace(page, records=bytes(records))
+
+    monkeypatch.setattr(markers, "_page", damaged)
+    with pytest.raises(NotCommitted, match=topic.name):
+        transaction.look()
+
+
+# --- topics and the cluster
+
+
+def test_what_a_check_wants_to_know(transactions: Transactions, broker: str) -> None:
+    topic = Topic(broker, partitions=3, min_insync_replicas="1", max_message_bytes="123456")
+    Open(transactions, topic)
+    names = [topic.name, "no-such-topic"]
+    assert transactions.partitions(names) == {topic.name: 3}
+    assert transactions.copies(names) == {topic.name: 1}
+    config = transactions.topic_config(topic.name)
+    keys = ("cleanup.policy", "max.message.bytes", "min.insync.replicas")
+    assert [config[key] for key in keys] == ["delete", "123456", "1"]
+    assert (transactions.transaction_version(), transactions.transaction_max_timeout()) == (2, 900.0)
+    assert (transactions.state_log_copies(), transactions.brokers()) == (1, [1])
+    with pytest.raises(InvalidPipeline, match="no-such-topic"):
+        transactions.topic_config("no-such-topic")
+    with pytest.raises(InvalidPipeline, match="no-such-topic"):
+        transactions.ends([("no-such-topic", 0)])
+    with pytest.raises(InvalidPipeline):
+        transactions.starts(1, [(topic.name, 3)])
+    assert (transactions.topic_ids([]), transactions.describe([]), transactions.ends([])) == ({}, {}, {})
+
+
+def test_ids_are_written_as_the_source_writes_them(transactions: Transactions, topic: Topic) -> None:
+    described = topic.admin.describe_topics(TopicCollection([topic.name]))[topic.name].result()
+    assert transactions.topic_ids([topic.name]) == {topic.name: str(described.topic_id)}
+    for high, low in ((-1, -1), (1 << 62, 0), (0x3FEFFBEFBEFBEFBE, 1)):
+        assert id_text(str(UUID(int=(high % 2**64) << 64 | low % 2**64))) == str(Uuid(high, low))
+    assert transactions.cluster_id() == topic.admin.describe_cluster().result().cluster_id
+
+
+# --- what goes wrong on the way
+
+
+def test_no_broker_is_said_with_its_address_and_leaves_nothing(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wire, "patience", 1.0)
+    threads, nowhere = set(threading.enumerate()), f"127.0.0.1:{machine.free_port()}"
+    with Transactions({"bootstrap_servers": nowhere, "bootstrap_timeout_ms": 500}) as transactions:
+        transactions._version = 2
+        with pytest.raises(NotCommitted, match=nowhere):
+            transactions.brokers()
+        with pytest.raises(NotCommitted, match=nowhere):  # nothing was sent
+            transactions.end("id", 1, 0, commit=True)
+        assert set(threading.enumerate()) <= threads  # a thread of another test may end meanwhile
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_kafka_python_is_imported_late_and_also_where_warnings_are_errors() -> None:
+    code = """
+import sys
+from onceonly.kafka.transactions import Transactions
+assert "kafka" not in sys.modules
+Transactions({"bootstrap_servers": "nowhere:1"}).close()
+assert "kafka" in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0
+
+
+def test_closing_leaves_no_thread_and_no_socket(broker: str) -> None:
+    def opened() -> tuple[set[threading.Thread], int]:
+        gc.collect()  # what other tests left may end meanwhile
+        return set(threading.enumerate()) - threads, max(0, len(os.listdir("/proc/self/fd")) - sockets)
+
+    Transactions({"bootstrap_servers": broker}).close()  # never used
+    gc.collect()
+    threads, sockets = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    with Transactions({"bootstrap_servers": [broker]}) as transactions:
+        for _ in range(2):  # and may be used again
+            assert transactions.brokers() == [1]
+            assert opened() != (set(), 0)
+            transactions.close()
+            assert opened() == (set(), 0)
+
+
+def test_an_answer_that_is_lost_is_not_asked_for_by_sending_again(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = Open(transactions, topic)
+    sent = on_end_txn(monkeypatch, lambda connection: connection.close(KafkaConnectionError("cut")))
+    with pytest.raises(OutcomeUnknown, match="cut") as unknown:
+        transaction.end(commit=True)
+    assert not isinstance(unknown.value, EndRefused)
+    assert len(sent) == 1
+    monkeypatch.undo()
+    transaction.end(commit=True)  # once the evidence says that it may
+    assert transaction.settled() is Sighting.COMMITTED
+
+
+@pytest.mark.parametrize("name", ["ConcurrentTransactions", "CoordinatorLoadInProgress", "NotCoordinator"])
+def test_not_now_is_asked_again(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    transaction = Open(transactions, topic)
+    sent: list[int] = []
+    inner = _Ending._judge
+
+    def judge(ending: _Ending, code: int) -> None:
+        sent.append(code)
+        inner(ending, getattr(kafka.errors, f"{name}Error").errno if len(sent) < 3 else code)
+
+    monkeypatch.setattr(_Ending, "_judge", judge)
+    transaction.end(commit=True)
+    assert len(sent) == 3
+    assert transaction.settled() is Sighting.COMMITTED
+
+
+def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    transaction = Open(transactions, topic)
+    inner = _Ending._judge
+    monkeypatch.setattr(Wire, "patience", 1.0)
+    monkeypatch.setattr(_Ending, "_judge", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
+    with pytest.raises(OutcomeUnknown, match="NotCoordinatorError"):
+        transaction.end(commit=True)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that may be stopped and killed."""
+    own = KafkaBroker(tmp_path, machine.free_port())
+    own.launch()
+    try:
+        own.wait()
+        yield own
+    finally:
+        own.daemon.stop()
+
+
+def stop(pid: int) -> None:
+    """Returns when no thread of it runs any more; on a busy machine the last ones still answer for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    until(lambda: all("\nState:\tT" in (thread / "status").read_text() for thread in threads.iterdir()))
+
+
+@contextmanager
+def hanging(pid: int) -> Iterator[None]:
+    """A stopped process keeps its connections: nothing breaks, nothing answers."""
+    stop(pid)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = own.daemon.running()
+    assert started is not None and started.pid is not None
+    pid, port = started.pid, started.port
+    monkeypatch.setattr(Wire, "patience", 3.0)
+    with Transactions({"bootstrap_servers": own.address(port)}) as transactions:
+        topic = Topic(own.address(port))
+        first, second, third = (Open(transactions, topic) for _ in range(3))
+        transactions.transaction_version()
+
+        sent = on_end_txn(monkeypatch, lambda _: None)
+        with hanging(pid):
+            begun = time.monotonic()
+            with pytest.raises(NotCommitted, match=topic.broker):
+                first.end(commit=True)
+            assert time.monotonic() - begun < 4
+        until(lambda: first.id in transactions.describe([first.id]))
+        assert sent == []  # what was promised still holds when the broker is back
+        first.end(commit=True)
+        assert first.settled() is Sighting.COMMITTED
+
+        inner = _Ending._leave
+        monkeypatch.setattr(_Ending, "_leave", lambda ending: (stop(pid), inner(ending)))
+        try:
+            with pytest.raises(OutcomeUnknown, match=second.id):
+                second.end(commit=True)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert len(sent) == 2
+        assert second.settled() is Sighting.COMMITTED
+
+        os.kill(pid, signal.SIGKILL)  # the open transaction outlives it, and so does the client
+        os.waitpid(pid, 0)
+        own.daemon.start(own.command(port), port, own.environment())
+        own.wait()
+        monkeypatch.undo()
+        third.end(commit=True)
+        assert third.settled() is Sighting.COMMITTED
+
+
+def on_end_txn(monkeypatch: pytest.MonkeyPatch, then: Callable[[Any], None]) -> list[Any]:
+    """Do something to the connection right after an EndTxn has left on it; the requests that were."""
+    sent: list[Any] = []
+    inner = KafkaConnection.send_request
+
+    def send_request(connection: Any, request: Any, **more: Any) -> Any:
+        future = inner(connection, request, **more)
+        if request.name == "EndTxnRequest":
+            sent.append(request)
+            then(connection)
+        return future
+
+    monkeypatch.setattr(KafkaConnection, "send_request", send_request)
+    return sent
+
+
+# --- the parts of kafka-python that are not public
+
+
+def test_kafka_python_still_has_the_parts_that_are_used(transactions: Transactions, topic: Topic) -> None:
+    Open(transactions, topic)
+    admin = transactions._wire.admin
+    manager = admin._manager
+    connection = manager._conns[1]
+    needed = [
+        (admin, "_manager _find_coordinator_ids _get_cluster_metadata _async_describe_producers close"),
+        (admin, "_async_list_partition_offsets _async_describe_configs _async_describe_features"),
+        (manager, "run send get_connection wait_for call_soon cluster broker_version_data"),
+        (manager.cluster, "_coordinators brokers refresh_metadata"),
+        (manager.broker_version_data, "api_version"),
+        (connection, "connected paused send_request __await__"),
+        (KafkaNetSocket, "_registry sock_connect __init_subclass__"),
+        (DefaultRecordBatch, "base_offset next_offset is_control_batch producer_id producer_epoch validate_crc"),
+        (ControlRecord, "type"),
+    ]
+    lost = [f"{owner}.{name}" for owner, names in needed for name in names.split() if not hasattr(owner, name)]
+    assert not lost, f"kafka-python {kafka.__version__} has lost what onceonly.kafka uses: {lost}"
+
+    fields = {
+        EndTxnRequest: "transactional_id producer_id producer_epoch committed",
+        InitProducerIdRequest: "transactional_id transaction_timeout_ms producer_id producer_epoch",
+        DescribeTransactionsRequest: "transactional_ids",
+        ListTransactionsRequest: "state_filters transactional_id_pattern",
+        FetchRequest: "max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch topics",
+        FetchRequest.FetchTopic: "topic partitions",
+        FetchRequest.FetchTopic.FetchPartition: "partition fetch_offset partition_max_bytes",
+    }
+    for request, names in fields.items():
+        lost = [name for name in names.split() if not hasattr(request(), name)]
+        assert not lost, f"kafka-python {kafka.__version__}: {request.__name__} has lost {lost}"
+    limits = [r(max_version=4)._max_version for r in (EndTxnRequest, FetchRequest)]
+    assert limits == [4, 4], "a request's highest version can no longer be limited by max_version"
+
+
+def test_kafka_pythons_coordinator_cache_is_still_where_it_is_emptied(transactions: Transactions, topic: Topic) -> None:
+    """A coordinator that has moved would never be found again: that cache does not expire."""
+    id = Open(transactions, topic).id
+    cache = transactions._wire.admin._manager.cluster._coordinators
+    assert cache.get((CoordinatorType.TRANSACTION, id)) == 1, "the cache has moved: see Wire.coordinators"
+    cache[CoordinatorType.TRANSACTION, id] = 4711
+    assert transactions.describe([id])[id].state == "Ongoing"
+
+
+def test_kafka_pythons_errors_are_still_told_apart() -> None:
+    not_now = ("ConcurrentTransactions", "CoordinatorLoadInProgress", "CoordinatorNotAvailable", "NotCoordinator")
+    passing = (*not_now, "KafkaConnection", "KafkaTimeout", "NodeNotReady", "NotLeaderForPartition", "RequestTimedOut")
+    for name in passing:
+        assert getattr(kafka.errors, f"{name}Error").retriable, f"{name}Error is no longer retriable"
+    for code, name in {48: "INVALID_TXN_STATE", 90: "PRODUCER_FENCED", 105: "TRANSACTIONAL_ID_NOT_FOUND"}.items():
+        assert kafka.errors.for_code(code).message == name

@@ -1,0 +1,167 @@
+"""What a transform remembers, on real Spark: read back as it was left, whatever was merged, killed or repeated."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from onceonly.checkpoint import Handle, Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.fakes import FakeReceipts
+from onceonly.pipeline import StateSink
+from onceonly.sinks.keyed import DONE, RUNS, Changes, StateWriter
+
+pytestmark = pytest.mark.integration
+CONFIG = StateSink("totals", schema="page STRING, place INT, views BIGINT", key=["page", "place"])
+WHOLE = "page STRING, place INT, views BIGINT, deleted BOOLEAN"
+
+
+@dataclass
+class Memory:
+    """One state, epoch by epoch, beside a plain dict that is the truth."""
+
+    folder: Path
+    spark: Any
+    handles: list[Handle] = field(default_factory=list)
+
+    @property
+    def sink(self) -> StateWriter:
+        return StateWriter(CONFIG, str(self.folder))
+
+    @property
+    def before(self) -> Handle | None:
+        return self.handles[-1] if self.handles else None
+
+    def stage(self, rows: list[tuple[Any, ...]], attempt: int = 1, schema: str = WHOLE) -> Handle:
+        changes = Changes(self.spark.createDataFrame(rows, schema), self.before)
+        handle: Handle = json.loads(json.dumps(self.sink.stage(self.txn(attempt), changes)))
+        return handle
+
+    def commit(self, handle: Handle) -> bool:
+        return self.sink.commit(handle, 1, FakeReceipts(self.folder.parent / "receipts")).already
+
+    def change(self, rows: list[tuple[Any, ...]]) -> None:
+        handle = self.stage(rows)
+        self.commit(handle)
+        self.handles.append(handle)
+
+    def txn(self, attempt: int = 1) -> Transaction:
+        return Transaction("0" * 32, "pages", "totals", len(self.handles) + 1, attempt, f"nonce{attempt}")
+
+    def read(self, handle: Handle | None) -> dict[tuple[str, int], int]:
+        rows = self.sink.read(self.spark, handle).collect()
+        found = {(row["page"], row["place"]): row["views"] for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def folders(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir()) if self.folder.exists() else []
+
+
+@pytest.fixture
+def memory(tmp_path: Path, spark: Any) -> Memory:
+    return Memory(tmp_path / "state", spark)
+
+
+def test_there_is_nothing_at_first(memory: Memory) -> None:
+    empty = memory.sink.read(memory.spark, None)
+    assert (empty.columns, empty.count()) == (["page", "place", "views"], 0)
+
+
+def test_the_youngest_row_of_a_key_counts_and_deleted_keys_are_gone(memory: Memory) -> None:
+    memory.change([("a", 1, 1, None), ("b", 1, 1, False), ("c", 1, 1, False)])
+    memory.change([("a", 1, 2, False), ("b", 1, 9, True), ("x", 1, 9, True)])
+    memory.change([("b", 1, 3, False), ("c", 1, 9, True)])
+    memory.change([])
+    assert memory.read(memory.before) == {("a", 1): 2, ("b", 1): 3}
+    assert memory.read(memory.handles[0]) == {("a", 1): 1, ("b", 1): 1, ("c", 1): 1}
+
+
+def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> None:
+    chance, truth, states = random.Random(2013), dict[tuple[str, int], int](), []
+    for epoch in range(24):
+        rows = {}
+        for _ in range(chance.choice([1, 2, 30])):
+            key = (chance.choice("abcdefgh"), chance.randrange(5))
+            rows[key] = (*key, epoch, chance.random() < 0.3)
+        for key, row in rows.items():
+            truth.pop(key, None)
+            if not row[3]:
+                truth[key] = row[2]
+        memory.change(list(rows.values()))
+        states.append(dict(truth))
+        assert len(memory.handles[-1]["runs"]) <= RUNS
+    assert memory.read(memory.before) == truth
+    for epoch in (0, 7, 8, 15, 22):  # and as it was
+        assert memory.read(memory.handles[epoch]) == states[epoch]
+    whole = pandas.read_parquet(memory.handles[-1]["runs"][0]["folder"])
+    assert len(memory.handles[-1]["retired"]) > 8
+    assert not whole.duplicated(["page", "place"]).any()
+
+
+def test_what_was_merged_away_is_forgotten_in_the_end(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceonly.sinks.keyed.KEPT", 3)
+    for epoch in range(RUNS + 6):
+        memory.change([("a", epoch, 1, False)])
+    assert len(memory.read(memory.before)) == RUNS + 6
+    used = {run["folder"] for run in [*memory.handles[-1]["runs"], *memory.handles[-1]["retired"]]}
+    there = {str(path.parent) for path in memory.folder.rglob("_SUCCESS")}
+    assert used <= there
+    assert used == there
+    assert len(memory.folders()) == len(used) < RUNS + 6
+
+
+def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:
+    memory.change([("a", 1, 1, False)])
+    for with_handle in (True, False):
+        handle = memory.stage([("a", 1, 2, False)])
+        memory.sink.abort(memory.txn(), handle if with_handle else None)
+        assert memory.folders() == [memory.handles[0]["txn"]]
+        assert memory.read(memory.before) == {("a", 1): 1}
+    with pytest.raises(CannotPublish, match="is gone"):
+        memory.commit(handle)
+
+
+def test_only_what_was_never_published_is_a_leftover(memory: Memory) -> None:
+    memory.change([("a", 1, 1, False)])
+    memory.stage([("a", 1, 2, False)], attempt=1)
+    second = memory.stage([("a", 1, 3, False)], attempt=2)
+    assert memory.sink.leftovers(memory.txn().prefix) == [memory.txn(1), memory.txn(2)]
+    assert [memory.commit(second), memory.commit(second)] == [False, True]
+    assert memory.sink.leftovers(memory.txn().prefix) == [memory.txn(1)]
+    memory.sink.abort(memory.txn(2), None)  # a late abort touches nothing that is published
+    assert memory.read(second) == {("a", 1): 3}
+    assert (memory.folder / second["txn"] / DONE).exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "why"),
+    [
+        ([("a", 1, 1, False), ("a", 1, 2, False)], WHOLE, "['a', 1] 2 times"),
+        ([("a", None, 1, False)], WHOLE, "['a', None] 1 times"),
+        ([("a", 1)], "page STRING, place INT", "'views' is missing"),
+        ([("a", 1, 1)], "page STRING, place INT, views INT", "'views' is int, the state has bigint"),
+        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, day INT", "'day' is not in the state"),
+        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, deleted INT", "'deleted' is int, not boolean"),
+    ],
+)
+def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: str, why: str) -> None:
+    with pytest.raises(InvalidPipeline) as refused:
+        memory.stage(rows, schema=schema)
+    assert why in refused.value.why
+    assert refused.value.todo
+    memory.sink.abort(memory.txn(), None)  # as the coordinator does
+    assert memory.folders() == []
+
+
+def test_a_state_that_was_kept_otherwise_is_refused(memory: Memory) -> None:
+    memory.change([("a", 1, 1, False)])
+    other = StateWriter(StateSink("totals", schema=CONFIG.schema, key=["page"]), str(memory.folder))
+    with pytest.raises(InvalidPipeline, match="kept otherwise"):
+        other.read(memory.spark, memory.before)

@@ -1,0 +1,348 @@
+"""One set of settings, three dialects: what is translated, what is refused by name, and what is never shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from onceonly.airflow import connections as in_airflow
+from onceonly.errors import InvalidPipeline
+from onceonly.kafka import java, kafkapython, lookup
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.settings import Settings
+from onceonly.sparkconf import REDACTION
+from onceonly.wiring import LiveParts
+
+PASSWORD = 'pass "word\\ 2013;'
+SASL: dict[str, Any] = {
+    "bootstrap.servers": "one:9093, two:9093",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "flights",
+    "sasl.password": PASSWORD,
+}
+OAUTH: dict[str, Any] = {
+    "bootstrap.servers": "one:9093",
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "OIDC",
+    "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "client-secret",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer/token",
+    "sasl.oauthbearer.scope": "kafka",
+    "sasl.oauthbearer.extensions": "cluster=c1,pool=p1",
+}
+
+
+def parsed(*without: str, **settings: Any) -> KafkaConnection:
+    """SASL with these settings on top (`_` for `.`), less those named."""
+    named = {key if key.endswith("_cb") else key.replace("_", "."): value for key, value in settings.items()}
+    return KafkaConnection.parse({k: v for k, v in {**SASL, **named}.items() if k not in without}, "kafka_default")
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A certificate that is its own authority, with its key: plain, encrypted, and in the old form."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(command: str) -> None:
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, cwd=folder)
+
+    openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=me -keyout plain.key -out me.pem")
+    openssl("pkcs8 -topk8 -in plain.key -out locked.key -passout pass:key-password")
+    openssl("rsa -in plain.key -traditional -out old.key")
+    return {path.name: str(path) for path in folder.iterdir()}
+
+
+# --- three dialects
+
+
+def test_bare_addresses() -> None:
+    bare = KafkaConnection.plaintext("one:9092,two:9092")
+    assert bare.librdkafka() == {"bootstrap.servers": "one:9092,two:9092", "security.protocol": "PLAINTEXT"}
+    assert bare.java() == bare.librdkafka()
+    assert bare.kafka_python() == {"bootstrap_servers": ["one:9092", "two:9092"], "security_protocol": "PLAINTEXT"}
+    assert bare.describe() == "one:9092,two:9092"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", "plain.Plain"), ("SCRAM-SHA-256", "scram.Scram"), ("SCRAM-SHA-512", "scram.Scram")],
+)
+def test_user_and_password(mechanism: str, module: str) -> None:
+    connection = parsed(sasl_mechanism=mechanism)
+    assert connection.librdkafka() == {**SASL, "sasl.mechanism": mechanism}
+    assert connection.java() == {
+        "bootstrap.servers": "one:9093, two:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"org.apache.kafka.common.security.{module}LoginModule required "
+        'username="flights" password="pass \\"word\\\\ 2013;";',
+    }
+    arguments = connection.kafka_python()
+    assert isinstance(arguments.pop("ssl_context"), ssl.SSLContext)
+    assert arguments == {
+        "bootstrap_servers": ["one:9093", "two:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "flights",
+        "sasl_plain_password": PASSWORD,
+    }
+
+
+def test_tokens() -> None:
+    connection = KafkaConnection.parse(OAUTH)
+    assert connection.librdkafka() == OAUTH
+    security = "org.apache.kafka.common.security.oauthbearer"
+    assert connection.java() == {
+        "bootstrap.servers": "one:9093",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{security}.OAuthBearerLoginModule required clientId="me" clientSecret="client-secret" '
+        'scope="kafka" extension_cluster="c1" extension_pool="p1";',
+        "sasl.login.callback.handler.class": f"{security}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": "https://issuer/token",
+    }
+    provider = connection.kafka_python()["sasl_oauth_token_provider"]
+    assert provider.extensions() == {"cluster": "c1", "pool": "p1"}
+
+
+@pytest.mark.parametrize("key", ["plain.key", "locked.key"])
+@pytest.mark.parametrize("inline", [False, True])
+def test_certificates_go_to_java_as_text(tls: dict[str, str], key: str, inline: bool) -> None:
+    files = {"ca": tls["me.pem"], "certificate": tls["me.pem"], "key": tls[key]}
+    text = {f"ssl.{kind}.pem": Path(path).read_text() for kind, path in files.items()}
+    given = text if inline else {f"ssl.{kind}.location": path for kind, path in files.items()}
+    if key == "locked.key":
+        given["ssl.key.password"] = "key-password"
+    connection = KafkaConnection.parse({"bootstrap.servers": "one:9093", "security.protocol": "ssl", **given})
+    options = connection.java()
+    assert options.pop("ssl.keystore.key") == Path(tls["plain.key"]).read_text()
+    assert options == {
+        "bootstrap.servers": "one:9093",
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": text["ssl.ca.pem"],
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": text["ssl.certificate.pem"],
+    }
+    context = connection.kafka_python()["ssl_context"]
+    assert [dict(part[0] for part in ca["subject"]) for ca in context.get_ca_certs()] == [{"commonName": "me"}]
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+def test_host_names_and_verification() -> None:
+    unnamed = parsed(ssl_endpoint_identification_algorithm="none")
+    assert unnamed.java()["ssl.endpoint.identification.algorithm"] == ""
+    assert unnamed.kafka_python()["ssl_context"].check_hostname is False
+    trusting = parsed(enable_ssl_certificate_verification=False)
+    assert trusting.librdkafka()["enable.ssl.certificate.verification"] == "false"
+    assert trusting.kafka_python()["ssl_context"].verify_mode is ssl.CERT_NONE
+    with pytest.raises(InvalidPipeline, match=r"enable\.ssl\.certificate\.verification(.|\n)*Java"):
+        trusting.java()
+
+
+def test_a_pkcs12_store_is_for_two_clients() -> None:
+    stored = parsed(ssl_keystore_location="me.p12", ssl_keystore_password="store-password")
+    assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= stored.java().items()
+    with pytest.raises(InvalidPipeline, match=r"ssl\.keystore\.location' has no translation for kafka-python"):
+        stored.kafka_python()
+
+
+def test_tuning_is_for_librdkafka_alone() -> None:
+    tuned = parsed(linger_ms=5, group_id="g", socket_keepalive_enable=True)
+    assert {"linger.ms": "5", "group.id": "g", "socket.keepalive.enable": "true"}.items() <= tuned.librdkafka().items()
+    assert tuned.java() == parsed().java()
+    assert set(tuned.kafka_python()) == set(parsed().kafka_python())
+
+
+def test_aliases_and_case() -> None:
+    written = {"metadata.broker.list": "one:1", "security.protocol": "sasl_ssl", "sasl.mechanisms": "plain"}
+    connection = KafkaConnection.parse({**written, "sasl.username": "u", "sasl.password": "p", "client.id": None})
+    assert (connection.bootstrap, connection.protocol, connection.mechanism) == ("one:1", "SASL_SSL", "PLAIN")
+    assert "client.id" not in connection.librdkafka()
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("without", "settings", "named"),
+    [
+        (["bootstrap.servers"], {}, r"bootstrap\.servers"),
+        ([], {"security_protocol": "TLS"}, r"security\.protocol"),
+        (["security.protocol"], {}, r"sasl\.\w+' is set, and 'security\.protocol' is PLAINTEXT"),
+        (["sasl.mechanism"], {}, r"sasl\.mechanism"),
+        ([], {"sasl_mechanism": "GSSAPI"}, r"sasl\.mechanism' is 'GSSAPI'(.|\n)*OAUTHBEARER"),
+        (["sasl.password"], {}, r"sasl\.password' is missing; 'sasl\.mechanism' SCRAM-SHA-512 needs it"),
+        ([], {"sasl_password": ""}, r"sasl\.password' is missing"),
+        ([], {"sasl_mechanism": "OAUTHBEARER"}, r"sasl\.oauthbearer\.method"),
+        ([], {"error_cb": "module.function"}, r"'error_cb' is a callback"),
+        ([], {"transactional_id": "mine"}, r"transactional\.id"),
+        ([], {"ssl_certificate_location": "/x.pem"}, r"ssl\.key\.location' is missing"),
+    ],
+)
+def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidPipeline, match=named) as caught:
+        parsed(*without, **settings)
+    assert "connection 'kafka_default' cannot be used" in str(caught.value)
+    assert "Nothing was written" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("dialect", ["java", "kafka_python"])
+@pytest.mark.parametrize("key", ["sasl.pasword", "ssl.curves.list", "https.ca.location", "security.providers"])
+def test_a_security_setting_without_translation_is_named(dialect: str, key: str) -> None:
+    connection = KafkaConnection.parse({**SASL, key: "x"}, "kafka_default")
+    named = {"java": java.DIALECT, "kafka_python": kafkapython.DIALECT}[dialect]
+    with pytest.raises(InvalidPipeline, match=f"'{re.escape(key)}' has no translation for {named}"):
+        getattr(connection, dialect)()
+
+
+def test_an_old_key_is_converted_for_java_or_refused_with_the_way_to_convert_it(
+    tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["old.key"])
+    assert old.java()["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    with pytest.raises(InvalidPipeline, match=r"no PKCS#8(.|\n)*openssl pkcs8"):
+        old.java()
+
+
+@pytest.mark.parametrize("dialect", ["java", "kafka_python"])
+def test_a_file_that_is_not_there_is_named(dialect: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match=r"ssl\.ca\.location' .*missing\.pem cannot be read: No such file"):
+        getattr(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"), dialect)()
+
+
+def test_a_wrong_key_password_is_refused_and_not_asked_for(tls: dict[str, str]) -> None:
+    for password in ({}, {"ssl_key_password": "wrong-password"}):
+        locked = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["locked.key"], **password)
+        for translate in (locked.java, locked.kafka_python):
+            with pytest.raises(InvalidPipeline, match=r"cannot be (used|read)(.|\n)*ssl\.key\.password") as caught:
+                translate()
+            assert "wrong-password" not in str(caught.value)
+
+
+# --- what is never shown
+
+
+@pytest.mark.parametrize("settings", [SASL, OAUTH], ids=["password", "token"])
+def test_no_repr_shows_a_secret(settings: dict[str, Any]) -> None:
+    connection = KafkaConnection.parse(settings, "kafka_default")
+    shown = f"{connection!r} {connection} {connection.settings} {connection.librdkafka()} {connection.java()}"
+    shown += str(connection.kafka_python())
+    for secret in ("word", "client-secret"):
+        assert secret not in shown.replace("password", "")
+    assert repr(connection).startswith(f"<KafkaConnection {connection.bootstrap} ({connection.protocol}")
+
+
+def test_scrub() -> None:
+    assert parsed().scrub(f"refused: {PASSWORD}!") == "refused: ***!"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        'key: "kafka.sasl.jaas.config"\n  value: "x.PlainLoginModule required user=\\"u\\" password=\\"SECRET;\\";"',
+        'Map(kafka.sasl.jaas.config -> x.PlainLoginModule required username="u" password="SECRET";, a -> b)',
+        'key: "kafka.ssl.key.password"\n  value: "SECRET"',
+        "kafka.ssl.key.password -> SECRET, a -> b",
+        "OPTIONS (kafka.ssl.keystore.password = 'SECRET')",
+        'value: "-----BEGIN ENCRYPTED PRIVATE KEY-----\\nSECRET+/=\\n-----END ENCRYPTED PRIVATE KEY-----"',
+        "-----BEGIN PRIVATE KEY-----\nSECRET\n",
+    ],
+)
+def test_spark_redacts_options_in_a_plan(shown: str) -> None:
+    redacted = re.sub(REDACTION["spark.sql.redaction.string.regex"], "(redacted)", f"before\n{shown}\nafter")
+    assert "SECRET" not in redacted
+    assert redacted.startswith("before\n")
+
+
+# --- where connections come from
+
+
+def written(extra: Any) -> list[str]:
+    """The forms in which Airflow takes a connection from the environment."""
+    query = "&".join(f"{quote(key, safe='')}={quote(str(value), safe='')}" for key, value in extra.items())
+    return [
+        json.dumps({"conn_type": "kafka", "extra": extra}),
+        json.dumps({"conn_type": "kafka", "extra": json.dumps(extra)}),
+        f"kafka://?__extra__={quote(json.dumps(extra), safe='')}",
+        f"kafka://@:1/?{query}",
+    ]
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_the_environment_is_read_as_airflow_reads_it(form: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = written(SASL)[form]
+    assert lookup.from_environment("Kafka_default", {"AIRFLOW_CONN_KAFKA_DEFAULT": text}) == SASL
+    from airflow.sdk.definitions.connection import Connection
+
+    connection: Any = Connection.from_json(text, "c") if text.startswith("{") else Connection(conn_id="c", uri=text)
+    assert json.loads(connection.extra) == SASL
+
+
+def test_what_is_handed_over_is_what_is_read() -> None:
+    assert lookup.from_environment("kafka_default", lookup.to_environment("kafka_default", SASL)) == SASL
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"extra": [1]}', '{"extra": "{secret"}', "kafka://?__extra__={secret"])
+def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
+    with pytest.raises(InvalidPipeline, match=r"connection 'k8' (.|\n)*AIRFLOW_CONN_K8(.|\n)*Nothing was") as caught:
+        lookup.from_environment("k8", {"AIRFLOW_CONN_K8": text})
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
+
+
+def test_airflow_is_asked_inside_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", written(SASL)[0])
+    assert in_airflow.from_airflow("kafka_default") == SASL
+    assert in_airflow.handed_over({"kafka_default"}) == lookup.to_environment("kafka_default", SASL)
+
+
+# --- how a pipeline names one
+
+
+def pipeline(**source: Any) -> Pipeline:
+    return Pipeline(
+        name="flights",
+        source=KafkaSource("flights", **source),
+        transform="jobs.flights:clean",
+        sinks=[DeltaSink("clean", path="lake/clean")],
+    )
+
+
+def test_a_definition_holds_the_name_only() -> None:
+    named = pipeline(connection="kafka_default")
+    assert named.to_json()["source"]["connection"] == "kafka_default"
+    assert Pipeline.from_json(json.loads(json.dumps(named.to_json()))) == named
+    assert (named.connections, pipeline().connections) == ({"kafka_default"}, set())
+
+
+@pytest.mark.parametrize(
+    "source", [{"connection": "a", "bootstrap": "b:1"}, {"connection": ""}, {"connection": "kafka://u:secret@host"}]
+)
+def test_a_source_names_one_connection_or_addresses(source: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPipeline, match="connection") as caught:
+        pipeline(**source)
+    assert "secret" not in str(caught.value)
+
+
+def test_live_parts_look_the_name_up(tmp_path: Path) -> None:
+    settings = Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_KAFKA_BOOTSTRAP": "bare:9092"})
+    parts = LiveParts(settings, lambda conn_id: {"kafka_default": SASL}[conn_id])
+    assert parts.kafka("kafka_default", None) == parsed()
+    assert parts.kafka(None, None).describe() == "bare:9092"
+    assert parts.kafka(None, "mine:1").describe() == "mine:1"
+    with pytest.raises(InvalidPipeline, match="connection 'k9' does not exist"):
+        LiveParts(settings).kafka("k9", None)

@@ -1,0 +1,50 @@
+"""Staging without a Spark to be had, and with several sinks: what reaches the user."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from onceonly import wiring
+from onceonly.checkpoint import State
+from onceonly.coordinator import Coordinator
+from onceonly.errors import NotCommitted, exit_code
+from onceonly.fakes import FakeParts
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.settings import Settings
+from onceonly.state import StateTable
+
+
+class WithoutSpark(FakeParts):
+    """Fake sink and source, and a Spark that does not start."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.settings = Settings.from_env({"ONCEONLY_PROJECT": str(folder)})
+        self.asked = 0
+
+    def spark(self):
+        self.asked += 1
+        raise RuntimeError("JAVA_GATEWAY_EXITED")
+
+
+def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "transforms_without_spark.py").write_text("def same(batch):\n    return batch\n")
+    parts = WithoutSpark(tmp_path / "fakes")
+    parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
+    pipeline = Pipeline(
+        name="flights",
+        source=KafkaSource("flights"),
+        transform="transforms_without_spark:same",
+        sinks=[DeltaSink("lake", "lake")],
+    )
+    parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
+    through = Coordinator(StateTable(str(tmp_path / "state")), parts)
+    through.plan(pipeline, "run-1", lambda checkpoint: False)
+    with pytest.raises(NotCommitted, match="could not be staged") as failed:
+        wiring.stage(parts, through, "flights", 1, "run-1")
+    assert "JAVA_GATEWAY_EXITED" in failed.value.why
+    assert (exit_code(failed.value), parts.asked) == (1, 1)
+    assert through.state.view("flights").checkpoint(1).state is State.PLANNED
