@@ -1,4 +1,4 @@
-"""make bench [ARGS="checkpoint history dag_import"]: what was measured, whether a target is met or not."""
+"""make bench [ARGS="checkpoint files …"]: what was measured, whether a target is met. Without names, all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.checkpoint import checkpoint
 from benchmarks.dag_import import dag_import
+from benchmarks.files import files, second_sink
 from benchmarks.history import history
+from benchmarks.kafka_sink import against_flink, kafka_sink
+from benchmarks.keys import keys
 
 PROJECT = Path(__file__).parents[1]
 
@@ -19,6 +22,11 @@ def main(names: list[str]) -> None:
             "dag_import": lambda: [dag_import(PROJECT / "dags")],
             "history": lambda: [history(Path(folder), mode) for mode in ("chained", "interval")],
             "checkpoint": lambda: [checkpoint(Path(folder))],
+            "files": lambda: [files(Path(folder) / "files")],
+            "second_sink": lambda: [second_sink(Path(folder) / "second")],
+            "keys": lambda: [keys(Path(folder) / "keys")],
+            "kafka_sink": lambda: [kafka_sink(Path(folder) / "kafka")],
+            "flink": lambda: [against_flink(Path(folder) / "flink")],
         }
         for name in names or benchmarks:
             for result in benchmarks[name]():

@@ -37,7 +37,7 @@ def _steps(folder: Path, mode: str, held: int) -> Iterator[None]:
     folder.mkdir(parents=True)
     parts = FakeParts(folder)
     pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=[DeltaSink("s", path="s")], mode=mode)
-    source = parts.source(pipeline)
+    source = parts.sources(pipeline)["t"]
     source.append(0, *[(START, "past")])
     state = StateTable(str(folder / "state"))
     _generate(state, pipeline, source.log().topic_id, held)

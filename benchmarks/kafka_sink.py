@@ -1,0 +1,74 @@
+"""Kafka → Kafka, a whole checkpoint with its spool, against Spark's own at-least-once Kafka sink on the same topic."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+from benchmarks import flink
+from benchmarks.ratio import Ratio, alternate
+from benchmarks.world import ROWS, TOPIC, world
+from onceonly import wiring
+from onceonly.liveness import this_process
+from onceonly.pipeline import KafkaSink, KafkaSource, Pipeline
+from onceonly.wiring import LiveParts
+
+
+def copy(batch):  # type: ignore[no-untyped-def]
+    """The transform of both sides."""
+    return batch.select("key", "value")
+
+
+def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
+    """Both sides in one warm session, to a topic of their own; prints what a commit takes as well."""
+    commits: list[float] = []
+    with world(folder, rows, ("ours", "theirs")) as parts:
+        name = f"a whole checkpoint of {rows:,} rows, Kafka → Kafka in staged mode, against Spark's Kafka sink"
+        numbers = count(1)
+        result = alternate(
+            name, lambda: commits.append(_ours(parts, next(numbers))), lambda: _spark(parts), 1.1, rounds
+        )
+    print(f"commit: {median(commits) * 1000:.1f} ms per transaction (median of {len(commits)} commits)")
+    return result
+
+
+def against_flink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
+    """Flink ÷ ours; our whole checkpoint (plan, stage, commit) against Flink's job without the start of its JVM."""
+    flink.prepare()
+    with world(folder, rows, ("ours", "theirs")) as parts:
+        bootstrap, numbers, theirs, ours = parts.settings.brokers(None), count(1), [], []
+        for number in range(rounds + 1):
+            started = time.perf_counter()
+            _ours(parts, next(numbers))
+            took = time.perf_counter() - started
+            flinks = flink.seconds(bootstrap, TOPIC, "theirs")
+            if number:  # the first round warms our session up; Flink's JVM is new each time
+                ours.append(took)
+                theirs.append(flinks)
+    name = f"a whole checkpoint of {rows:,} rows, Kafka → Kafka in staged mode, against Flink exactly-once"
+    return Ratio(name, ours, theirs, 1 / 1.5)
+
+
+def _ours(parts: LiveParts, number: int) -> float:
+    """Seconds of the commit, per transaction."""
+    pipeline = Pipeline(
+        name=f"bench_{number}",
+        source=KafkaSource(TOPIC),
+        transform="benchmarks.kafka_sink:copy",
+        sinks=[KafkaSink(name="out", topic="ours")],
+    )
+    through = wiring.coordinator(parts)
+    planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
+    assert planned is not None
+    staged = wiring.stage(parts, through, pipeline.name, planned.epoch, None)
+    started = time.perf_counter()
+    through.commit(pipeline.name, planned.epoch)
+    return (time.perf_counter() - started) / len(staged.handles["out"]["parts"])
+
+
+def _spark(parts: LiveParts) -> None:
+    bootstrap = {"kafka.bootstrap.servers": parts.settings.brokers(None)}
+    rows = parts.spark().read.format("kafka").options(**bootstrap, subscribe=TOPIC).load()
+    copy(rows).write.format("kafka").options(**bootstrap, topic="theirs").save()

@@ -1,0 +1,76 @@
+"""A broker with a topic of small records, and the parts to run pipelines on it in one warm session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from onceonly import wiring
+from onceonly.checkpoint import Checkpoint
+from onceonly.pipeline import Pipeline
+from onceonly.services import Services
+from onceonly.settings import Settings
+from onceonly.wiring import LiveParts
+
+ROWS = 3_000_000
+PARTITIONS = 4
+TOPIC = "bench"
+
+
+@contextmanager
+def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Iterator[LiveParts]:
+    """A topic with that many records, and empty `topics`; ended with the block."""
+    services = Services(folder / "home", port=0)
+    bootstrap = services.up().bootstrap
+    try:
+        for topic in (TOPIC, *topics):
+            create(bootstrap, topic)
+        _fill(bootstrap, rows)
+        settings = replace(
+            Settings.from_env(),
+            home=folder / "home",
+            state=str(folder / "state"),
+            spool=str(folder / "spool"),
+            bootstrap=bootstrap,
+        )
+        yield LiveParts(settings)
+    finally:
+        services.down()
+
+
+def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:
+    """A whole checkpoint: plan, stage, commit."""
+    through = wiring.coordinator(parts)
+    planned = through.plan(pipeline, owner, lambda _: True).checkpoint
+    assert planned is not None
+    wiring.stage(parts, through, pipeline.name, planned.epoch, None)
+    return through.commit(pipeline.name, planned.epoch)
+
+
+def create(bootstrap: str, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+
+
+def _fill(bootstrap: str, rows: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for number in range(rows):
+        while True:
+            try:
+                producer.produce(TOPIC, f"value-{number:050}".encode(), str(number).encode(), number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 10_000 == 0:
+            producer.poll(0)
+            print(f"\r{number:,} records", end="", file=sys.stderr)
+    if producer.flush(120):
+        raise RuntimeError("the broker did not take all records")
+    print(f"\r{rows:,} records", file=sys.stderr)
