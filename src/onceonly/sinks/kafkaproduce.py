@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from onceonly.kafka.transactions import Transactions
 PATIENCE = 60.0  # seconds without any progress
 QUEUE = 64 << 10  # KiB that wait to be sent: what bounds the memory
 RECORD_OVERHEAD = 70  # bytes, at most, of a record batch with this one record
+UNASSIGNED, NOW = -1, 0  # a record without a partition, without a timestamp
 SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters comes as an error
 
 
@@ -108,8 +110,11 @@ class Output:
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self._explained():
-            for row in _records(batch):
-                self._produce(row)
+            try:
+                self._produce(batch)
+            except Exception as error:
+                self._raise_fatal(error)
+                raise
             self._producer.poll(0)
         self._raise_failed()
 
@@ -129,22 +134,29 @@ class Output:
                 raise _not_written(self._target, f"{left} rows are not acknowledged after {PATIENCE:.0f} s.")
         self._raise_failed()
 
-    def _produce(self, row: dict[str, Any]) -> None:
-        deadline = 0.0
-        while True:
+    def _produce(self, batch: pa.RecordBatch) -> None:
+        produce = self._producer.produce
+        for row in _records(batch):  # millions of times: nothing is done here that can be done for a batch
             try:
-                return self._producer.produce(**row)  # type: ignore[no-any-return]
-            except BufferError:  # the queue is full: let it drain
-                deadline = deadline or monotonic() + PATIENCE
-                self._producer.poll(0.1)
-                self._raise_failed()
+                produce(*row)
+            except BufferError:
+                self._produce_when_there_is_room(row)
+
+    def _produce_when_there_is_room(self, row: tuple[Any, ...]) -> None:
+        deadline = monotonic() + PATIENCE
+        while True:
+            self._producer.poll(0.1)
+            self._raise_failed()
+            try:
+                return self._producer.produce(*row)  # type: ignore[no-any-return]
+            except BufferError:
                 if monotonic() > deadline:
                     raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.") from None
-            except Exception as error:
-                if _is_fatal(error):
-                    self._producer.poll(1)  # "fatal" alone says nothing: its cause comes as a report
-                    self._raise_failed()
-                raise
+
+    def _raise_fatal(self, error: Exception) -> None:
+        if _is_fatal(error):
+            self._producer.poll(1)  # "fatal" alone says nothing: its cause comes as a report
+            self._raise_failed()
 
     def _raise_failed(self) -> None:
         if self._errors:
@@ -232,20 +244,28 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
     return {**target.config, **ours}
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Arguments of `Producer.produce`, row by row; columns that hold nothing are left out of all of them."""
-    columns = {name: batch.column(name) for name in ("topic", "value", "key", "partition", "timestamp", "headers")}
-    used = {name: column.to_pylist() for name, column in columns.items() if column.null_count < len(column)}
-    if headers := used.get("headers"):
-        used["headers"] = [[(h["key"], h["value"]) for h in row] if row else None for row in headers]
-    names = list(used)
-    holes = {name for name in names if name in ("partition", "timestamp", "headers") and None in used[name]}
-    for row in zip(*used.values(), strict=True):
-        record = dict(zip(names, row, strict=True))
-        for name in holes:
-            if record[name] is None:
-                del record[name]
-        yield record
+def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Arguments of `Producer.produce`, row by row, in its order: two of them are its names for the callback."""
+    headers = _values(batch.column("headers"), None)
+    pairs = (row and [(header["key"], header["value"]) for header in row] for row in headers)
+    return zip(
+        _values(batch.column("topic"), None),
+        _values(batch.column("value"), None),
+        _values(batch.column("key"), None),
+        _values(batch.column("partition"), UNASSIGNED),
+        repeat(None),
+        repeat(None),
+        _values(batch.column("timestamp"), NOW),
+        pairs,
+        strict=False,  # what is empty has no end
+    )
+
+
+def _values(column: pa.Array, empty: Any) -> Iterable[Any]:
+    """With `empty` where there is none; a column of none at all costs nothing."""
+    if column.null_count == len(column):
+        return repeat(empty)
+    return (column if empty is None else pc.fill_null(column, empty)).to_pylist()  # type: ignore[no-any-return]
 
 
 def _sizes(batch: pa.RecordBatch) -> pa.Array:
