@@ -240,6 +240,11 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
     return checkpoints
 
 
+def taken_out(handle: Handle) -> list[Handle]:
+    """The handles whose rows go when this one is published: of the checkpoint that it replaces, or takes back."""
+    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
+
+
 def check_name(kind: str, name: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidPipeline(

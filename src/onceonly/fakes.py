@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceonly import offsets
-from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction
+from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InDoubt, OutcomeUnknown
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
@@ -186,7 +186,7 @@ class FakeSink(Sink):
         rows = _read(self._staged(handle["txn"]), None)
         if rows is None:
             raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
-        olds = [handle["replaces"]] if "replaces" in handle else handle.get("retracts", [])
+        olds = taken_out(handle)
         entries = [entry for entry in entries if entry["txn"] not in {old["txn"] for old in olds}]
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
         _write(self._published, [*entries, entry])

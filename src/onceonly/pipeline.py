@@ -16,6 +16,8 @@ from onceonly.errors import InvalidPipeline
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PREFIX = re.compile(r"[A-Za-z0-9._]{1,64}")
+PARTITIONS = "partitions"
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in")
 CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -61,12 +63,16 @@ class DeltaSink:
         path: folder or URI; a relative path is taken below ONCEONLY_HOME.
         partition_by: used when the table is created; an existing table must agree.
         add_columns: columns that the table has not are added to it by the commit that brings their first rows.
+        replace: what each checkpoint's rows take the place of, in one commit, whoever wrote it: 'partitions', those
+            that the new rows are in; or a condition on partition columns that all new rows meet, as in
+            [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing.
     """
 
     name: str
     path: str
     partition_by: Sequence[str] = ()
     add_columns: bool = False
+    replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
 
     kind = "delta"
 
@@ -77,6 +83,22 @@ class DeltaSink:
         if isinstance(self.partition_by, str):
             raise _invalid(f"sink '{self.name}'", "partition_by is a string", "Use a list of column names.")
         object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        if self.replace is not None and self.replace != PARTITIONS:
+            object.__setattr__(self, "replace", tuple(_condition(self.name, part) for part in self.replace))
+        self._check_replace()
+
+    def _check_replace(self) -> None:
+        if self.replace is None:
+            return
+        if not self.replace or not self.partition_by:
+            raise _invalid(f"sink '{self.name}'", "has nothing to replace", "Set partition_by, and a condition on it.")
+        others = {part[0] for part in self.replace if self.replace != PARTITIONS} - set(self.partition_by)
+        if others:
+            raise _invalid(
+                f"sink '{self.name}'",
+                f"replaces by {sorted(others)}, and the table is partitioned by {list(self.partition_by)}",
+                "Only whole files can be replaced: use partition columns alone.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,9 +383,25 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
         raise _invalid(f"connection '{connection}'", "is given beside bootstrap", "Leave one of them out.")
 
 
-def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+def _condition(sink: str, part: Any) -> tuple[str, str, Any]:
+    if isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in OPERATORS:
+        column, operator, value = part
+        if operator.endswith("in") and isinstance(value, (list, tuple)):
+            return column, operator, tuple(value)
+        if isinstance(value, (str, int, float)):
+            return column, operator, value
+    raise _invalid(
+        f"sink '{sink}'",
+        f"replaces where {part!r}",
+        f'Write it as in replace=[("day", "=", "2013-01-01")]; operators: {", ".join(OPERATORS)}.',
+    )
+
+
+def _plain(value: Any) -> Any:
     """As it comes back from JSON."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _build(kinds: Mapping[str, type[Any]], data: Mapping[str, Any]) -> Any:

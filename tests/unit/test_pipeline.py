@@ -1,6 +1,7 @@
 """A pipeline is plain data, checked as soon as it is made."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,28 @@ def test_a_transaction_has_to_outlast_the_wait_for_its_commit():
     for fine in ({"transaction_timeout": 300}, {"mode": "late"}, {"commit_within": 50}, {"guarantee": "none"}):
         pipeline(sinks=[late(**{"transaction_timeout": 60, **fine})]).check_commits(300)
     pipeline(mode="interval", sinks=[late(transaction_timeout=60)]).check_commits(300)
+
+
+@pytest.mark.parametrize("replace", ["partitions", [("day", ">=", "2013-01-01"), ("day", "in", ["2013-01-02"])]])
+def test_what_a_delta_sink_replaces_comes_back_from_json(replace: Any) -> None:
+    sink = DeltaSink("lake", "lake", partition_by=["day"], replace=replace)
+    pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=[sink])
+    stored = json.loads(json.dumps(pipeline.to_json()))
+    assert stored == pipeline.to_json()
+    assert Pipeline.from_json(stored) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "replace", "said"),
+    [
+        ([], "partitions", "nothing to replace"),
+        (["day"], [], "nothing to replace"),
+        (["day"], [("n", "=", 1)], "partitioned by"),
+        (["day"], "day = 1", "replaces where"),
+        (["day"], [("day", "like", "x")], "replaces where"),
+        (["day"], [("day", "=", None)], "replaces where"),
+    ],
+)
+def test_a_replacement_that_cannot_be_is_refused(partition_by: list[str], replace: Any, said: str) -> None:
+    with pytest.raises(InvalidPipeline, match=said):
+        DeltaSink("lake", "lake", partition_by=partition_by, replace=replace)

@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake import Transaction as DeltaTxn
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline import DeltaSink
+from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.protocols import Receipts, Sink
 from onceonly.sinks import deltalog, deltaspark, deltastage
 
@@ -44,6 +44,7 @@ class DeltaWriter(Sink):
             deltastage.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]
         deltastage.check_table(self.config, target)
+        deltastage.check_replaceable(self.config, target)
         against = deltalog.takes_plain_append(target)
         path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
         return [f"{self.name}: publishes to {self.uri} {path}"]
@@ -57,6 +58,7 @@ class DeltaWriter(Sink):
         deltastage.write(deltalog.create_staged(target, folder, plain, added), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         staged_rows, size = deltalog.count(adds)
+        deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
         return {
             "kind": "delta",
             "uri": self.uri,
@@ -69,6 +71,7 @@ class DeltaWriter(Sink):
             "files": len(adds),
             "rows": staged_rows,
             "bytes": size,
+            **({"where": self.config.replace} if self.config.replace else {}),
         }
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
@@ -105,6 +108,8 @@ class DeltaWriter(Sink):
             )
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        if any("where" in old for old in olds):  # what they have replaced is gone
+            raise self.cannot_take_back()
         for old in olds:
             self.check_replace(old)
         target = deltalog.open_table(self.uri)
@@ -126,17 +131,18 @@ class DeltaWriter(Sink):
     def _irreplaceable(self, target: DeltaTable | None, old: Handle) -> str | None:
         if target is None or target.metadata().id != old["table_id"]:
             return "The table is gone, or another one."
-        if target.metadata().configuration.get("delta.appendOnly") == "true":
-            return "The table only takes appends (delta.appendOnly)."
-        if against := deltalog.takes_plain_append(target):
-            return f"The table is written through Spark ({against} is beyond delta-rs)."
-        found = len(deltalog.active_files(target, old["folder"]))
+        if why := deltastage.only_appends(target):
+            return why
+        found = len(deltalog.in_folder(deltalog.active_files(target), old["folder"]))
         if found != old["files"]:
             return f"{old['files'] - found} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
         return None
 
-    def _first_against(self, target: DeltaTable, olds: list[Handle]) -> str | None:
-        return next((why for old in olds if (why := self._irreplaceable(target, old))), None)
+    def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
+        if altered:
+            return "The table was altered."
+        each = (self._irreplaceable(target, old) for old in olds)
+        return deltastage.only_appends(target) or next((why for why in each if why), None)
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -180,8 +186,8 @@ class DeltaWriter(Sink):
                 "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
             )
-        olds, altered = _olds(handle), deltalog.fingerprint(target, added) != handle["fingerprint"]
-        if olds and (why := "The table was altered." if altered else self._first_against(target, olds)):
+        olds, altered = taken_out(handle), deltalog.fingerprint(target, added) != handle["fingerprint"]
+        if (olds or "where" in handle) and (why := self._against_taking_out(target, olds, altered)):
             raise CannotPublish(
                 f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
                 why,
@@ -190,8 +196,8 @@ class DeltaWriter(Sink):
             )
         if handle["publish"] == "spark" or altered:
             return deltaspark.publish(self._spark(), self.name, self.uri, handle, decision)
-        removes = [a for old in olds for a in deltalog.as_removes(deltalog.active_files(target, old["folder"]))]
-        _commit_files(target, [*deltalog.as_target_adds(adds, folder), *removes], handle["app_id"], decision)
+        removes = deltalog.as_removes(_files_out(target, handle, adds))
+        _commit_files(target, deltalog.as_target_adds(adds, folder), removes, handle["app_id"], decision)
         return Outcome(detail={"rows": handle["rows"]})
 
 
@@ -205,19 +211,31 @@ def _add_columns(target: DeltaTable, handle: Handle) -> bool:
     return True
 
 
-def _olds(handle: Handle) -> list[Handle]:
-    """Whose rows it takes out."""
-    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
+def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
+    """Path -> size of the files whose rows the new ones take the place of."""
+    olds, where = taken_out(handle), handle.get("where")
+    if not olds and where is None:
+        return {}
+    files = deltalog.active_files(target)
+    found = [deltalog.in_folder(files, old["folder"]) for old in olds]
+    if where is not None:
+        alternatives = deltalog.partitions(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
+        found.append(deltalog.in_partitions(files, target, alternatives))
+    return {path: size for part in found for path, size in part.items()}
 
 
 def _names(fields: list[Any]) -> list[str]:
     return [field["name"] for field in fields]
 
 
-def _commit_files(target: DeltaTable, actions: list[Any], app_id: str, decision: int) -> None:
-    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, decision)])
+def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, decision: int) -> None:
+    # delta-rs lets a removal pass beside an OPTIMIZE that has moved its rows elsewhere: then only the very next version
+    retries = 0 if removes else None
+    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, decision)], max_commit_retries=retries)
     columns = target.metadata().partition_columns
-    target.create_write_transaction(actions, "append", target.schema(), partition_by=columns, commit_properties=stamp)
+    target.create_write_transaction(
+        [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
+    )
 
 
 def _unknown(handle: Handle, why: str) -> OutcomeUnknown:

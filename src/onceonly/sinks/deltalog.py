@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from onceonly.checkpoint import canonical
 from onceonly.statestore import local_path
 
+Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
 
 # Writer features under which adding plain files is all that an append is. Others go through Spark.
@@ -156,17 +157,33 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
     ]
 
 
-def active_files(table: DeltaTable, folder: str) -> dict[str, int]:
-    """Path -> size of the files of a staged folder that the table's rows are in."""
+def active_files(table: DeltaTable) -> dict[str, int]:
+    """Path (as in the log) -> size of the files that the table's rows are in."""
     adds = table.get_add_actions()
-    sizes = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
-    return {path: size for path, size in sizes if path.startswith(f"{folder}/")}
+    return dict(zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True))
+
+
+def in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
+    """Those of a staged folder."""
+    return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
+
+
+def in_partitions(files: dict[str, int], table: DeltaTable, where: Where) -> dict[str, int]:
+    """Those of the partitions that match; `files` are all that the table has."""
+    paths = dict(zip(sorted(table.file_uris()), sorted(files, key=unquote), strict=True))  # one prefix: one order
+    return {paths[uri]: files[paths[uri]] for uri in table.file_uris(file_pruning_predicate=where)} if where else {}
+
+
+def partitions(adds: list[dict[str, Any]]) -> Where:
+    """A predicate for just the partitions that add actions are in."""
+    values = {tuple(sorted(add["partitionValues"].items())) for add in adds}
+    return [[(column, "=", value or "") for column, value in each] for each in values]  # "" is null
 
 
 def as_removes(files: dict[str, int]) -> list[RemoveAction]:
-    """Actions that take those files out of the table; a VACUUM deletes them in time."""
+    """Actions that take those files out of the table (paths decoded, as above); a VACUUM deletes them in time."""
     now = int(time.time() * 1000)
-    return [RemoveAction(path, True, now, size) for path, size in sorted(files.items())]
+    return [RemoveAction(unquote(path), True, now, size) for path, size in sorted(files.items())]
 
 
 def count(adds: list[dict[str, Any]]) -> tuple[int, int]:
@@ -191,8 +208,7 @@ def staged_folders(target_uri: str, prefix: str) -> Iterator[str]:
 
 def published_folders(table: DeltaTable) -> set[str]:
     """Staged folders that the table's log refers to."""
-    paths = table.get_add_actions()["path"].to_pylist()
-    return {path.split("/", 1)[0] for path in paths if path.startswith(STAGED)}
+    return {path.split("/", 1)[0] for path in active_files(table) if path.startswith(STAGED)}
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import DeltaSink
+from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.sinks import deltalog
 
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
@@ -28,6 +28,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
     check_table(config, table)
+    check_replaceable(config, table)
     return table
 
 
@@ -57,6 +58,41 @@ def check_table(config: DeltaSink, table: DeltaTable) -> None:
             f"the pipeline says {list(config.partition_by)}.",
             "A table's partitioning cannot be changed by appending.",
             "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
+        )
+
+
+def check_replaceable(config: DeltaSink, table: DeltaTable) -> None:
+    """Refuse a table from which no file can be taken out, where the sink replaces."""
+    if config.replace and (why := only_appends(table)):
+        raise InvalidPipeline(
+            f"sink '{config.name}': nothing in the table can be replaced.",
+            why,
+            "Leave DeltaSink(replace=…) out, or choose another table. Nothing was written.",
+        )
+
+
+def only_appends(table: DeltaTable) -> str | None:
+    """What stands against taking files out of it."""
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        return "The table only takes appends (delta.appendOnly)."
+    if against := deltalog.takes_plain_append(table):
+        return f"The table is written through Spark ({against} is beyond delta-rs)."
+    return None
+
+
+def check_covered(config: DeltaSink, staged_uri: str) -> None:
+    """Refuse staged rows outside of what they are to replace: run again, they would be there twice."""
+    if not config.replace or config.replace == PARTITIONS:
+        return
+    staged = DeltaTable(staged_uri)
+    condition: list[Any] = list(config.replace)
+    covered = set(staged.file_uris(file_pruning_predicate=condition))
+    if outside := sorted(set(staged.file_uris()) - covered):
+        raise InvalidPipeline(
+            f"sink '{config.name}': rows are outside of what they are to replace.",
+            f"{len(outside)} of {len(covered) + len(outside)} files, such as {outside[0].removeprefix(staged_uri)}, "
+            f"do not match {condition}.",
+            "Filter the transform's output, or change DeltaSink(replace=…). Nothing is staged.",
         )
 
 

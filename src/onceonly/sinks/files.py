@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink
@@ -100,7 +100,7 @@ class FileWriter(Sink):
     def _remove_replaced(self, handle: Handle) -> None:
         """Files first: as long as the old manifest is there, this is not done."""
         target = Path(handle["target"])
-        for old in _olds(handle):
+        for old in taken_out(handle):
             for file in old["files"]:
                 (target / file["final"]).unlink(missing_ok=True)
             (target / old["manifest"]).unlink(missing_ok=True)
@@ -168,10 +168,5 @@ class FileWriter(Sink):
 def _manifest(handle: Handle) -> dict[str, Any]:
     files = [{"path": file["final"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in handle["files"]]
     plain = {"version": 1, "txn": handle["txn"], "format": handle["format"], "rows": handle["rows"], "files": files}
-    replaced = [Path(old["manifest"]).name for old in _olds(handle)]
+    replaced = [Path(old["manifest"]).name for old in taken_out(handle)]
     return {**plain, "replaces": replaced} if replaced else plain
-
-
-def _olds(handle: Handle) -> list[Handle]:
-    """Whose files it takes out."""
-    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
