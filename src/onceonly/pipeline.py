@@ -63,6 +63,8 @@ class DeltaSink:
         path: folder or URI; a relative path is taken below ONCEONLY_HOME.
         partition_by: used when the table is created; an existing table must agree.
         add_columns: columns that the table has not are added to it by the commit that brings their first rows.
+        widen: columns whose values have become wider (int to bigint, float to double …) are widened by the commit that
+            brings the first, through Spark, in a table that allows it (delta.enableTypeWidening).
         replace: what each checkpoint's rows take the place of, in one commit, whoever wrote it: 'partitions', those
             that the new rows are in; or a condition on partition columns that all new rows meet, as in
             [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing.
@@ -72,6 +74,7 @@ class DeltaSink:
     path: str
     partition_by: Sequence[str] = ()
     add_columns: bool = False
+    widen: bool = False
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
 
     kind = "delta"

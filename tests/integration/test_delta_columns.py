@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ class Table:
         self.spark, self.uri = spark, str(folder)
         self.commit(self.stage("id"), 1)
 
-    def sink(self, add: bool = True) -> DeltaWriter:
-        return DeltaWriter(DeltaSink("lake", self.uri, add_columns=add), self.uri, lambda: self.spark)
+    def sink(self, add: bool = True, widen: bool = False) -> DeltaWriter:
+        config = DeltaSink("lake", self.uri, add_columns=add, widen=widen)
+        return DeltaWriter(config, self.uri, lambda: self.spark)
 
-    def stage(self, *columns: str, epoch: int = 1, add: bool = True) -> Handle:
+    def stage(self, *columns: str, epoch: int = 1, **allowed: bool) -> Handle:
         txn = Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"nonce{epoch}")
         rows = self.spark.range(epoch * 10, epoch * 10 + 2).selectExpr(*columns)
-        handle: Handle = json.loads(json.dumps(self.sink(add).stage(txn, rows)))
+        handle: Handle = json.loads(json.dumps(self.sink(**allowed).stage(txn, rows)))
         return handle
 
     def commit(self, handle: Handle, decision: int) -> Any:
@@ -119,3 +121,44 @@ def test_a_table_beyond_delta_rs_is_altered_by_a_person(table: Table) -> None:
     with pytest.raises(InvalidPipeline) as refused:
         table.stage("id", "'x' AS text", epoch=2)
     assert "ALTER TABLE" in refused.value.why
+
+
+@pytest.fixture
+def narrow(tmp_path: Path, spark: Any) -> Table:
+    """With a column n of ints; deltalake cannot read a table that allows wider types, so Spark does."""
+    table = Table(tmp_path / "narrow", spark)
+    table.commit(table.stage("id", "CAST(id AS INT) AS n", epoch=2), 2)
+    return table
+
+
+def allow_wider(table: Table) -> None:
+    table.spark.sql(
+        f"ALTER TABLE delta.`{table.uri}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    ).collect()
+
+
+def test_the_commit_widens_a_column_once_and_not_the_stage(narrow: Table) -> None:
+    def ns() -> tuple[str, list[int | None]]:
+        found = narrow.spark.read.format("delta").load(narrow.uri).orderBy("id")
+        return found.schema["n"].dataType.simpleString(), [row["n"] for row in found.collect()]
+
+    allow_wider(narrow)
+    handle = narrow.stage("id", "id + 3000000000 AS n", epoch=3, widen=True)
+    assert ns() == ("int", [None, None, 20, 21])
+    outcomes = [narrow.commit(handle, 3).already for _ in range(2)]
+    assert outcomes == [False, True]
+    assert ns() == ("bigint", [None, None, 20, 21, 3000000030, 3000000031])
+
+
+@pytest.mark.parametrize(
+    ("leave", "value", "said"),
+    [
+        (False, "id", r"DeltaSink\(widen=True\) would widen it"),
+        (True, "id", "to allow it: ALTER TABLE"),
+        (True, "CAST(id AS STRING)", "'n' is string, the table has integer;|'n' is string, the table has integer."),
+    ],
+)
+def test_a_wider_column_is_refused_by_name_without_leave(narrow: Table, leave: bool, value: str, said: str) -> None:
+    with pytest.raises(InvalidPipeline, match="do not fit") as refused:
+        narrow.stage("id", f"{value} AS n", epoch=3, widen=leave)
+    assert re.search(said, refused.value.why)

@@ -20,7 +20,7 @@ from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import deltalog, deltaspark, deltastage
+from onceonly.sinks import deltalog, deltaschema, deltaspark, deltastage
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
@@ -52,10 +52,10 @@ class DeltaWriter(Sink):
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
         target = deltastage.target(self.config, self.uri, rows)
-        added = deltastage.check_schema(self.config, target, rows)
+        change = deltaschema.check(self.config, target, rows)
         plain = deltalog.takes_plain_append(target) is None
         folder = deltalog.STAGED + txn.name
-        deltastage.write(deltalog.create_staged(target, folder, plain, added), rows)
+        deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         staged_rows, size = deltalog.count(adds)
         deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
@@ -63,14 +63,15 @@ class DeltaWriter(Sink):
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": deltalog.fingerprint(target, _names(added)),
-            "added": added,
+            "fingerprint": deltalog.fingerprint(target, _names(change.added)),
+            "added": change.added,
             "app_id": txn.app_id,
             "folder": folder,
             "publish": "delta-rs" if plain else "spark",
             "files": len(adds),
             "rows": staged_rows,
             "bytes": size,
+            **({"widened": change.widened} if change.widened else {}),
             **({"where": self.config.replace} if self.config.replace else {}),
         }
 

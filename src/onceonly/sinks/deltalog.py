@@ -82,7 +82,9 @@ def takes_plain_append(table: DeltaTable) -> str | None:
     return None
 
 
-def create_staged(target: DeltaTable, folder: str, plain: bool, added: list[dict[str, Any]]) -> str:
+def create_staged(
+    target: DeltaTable, folder: str, plain: bool, added: list[dict[str, Any]], widened: dict[str, str]
+) -> str:
     """An empty table inside the target that enforces what the target enforces; returns its URI.
 
     With `plain` it has the target's protocol and settings; without (publishing through Spark, which applies the
@@ -90,11 +92,12 @@ def create_staged(target: DeltaTable, folder: str, plain: bool, added: list[dict
 
     Args:
         added: columns that the target is going to have.
+        widened: name -> type that a column of it is going to have.
     """
     metadata, protocol = target.metadata(), target.protocol()
     configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if plain else {}
     schema = json.loads(target.schema().to_json())
-    schema["fields"] += added
+    schema["fields"] = [{**f, "type": widened.get(f["name"], f["type"])} for f in schema["fields"]] + added
     actions = [
         {"protocol": _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}},
         {

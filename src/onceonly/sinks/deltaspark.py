@@ -31,7 +31,7 @@ def publish(spark: Any, sink: str, uri: str, handle: Handle, decision: int) -> O
         if version is not None and version >= decision:
             return Outcome(already=True, detail={"rows": handle["rows"]})
         rows = spark.read.format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle['folder']}"))
-        write = rows.write.format("delta").mode("append")
+        write = rows.write.format("delta").mode("append").option("mergeSchema", "widened" in handle)
         try:
             write.option("txnAppId", handle["app_id"]).option("txnVersion", decision).save(spark_uri(uri))
         except Exception as error:

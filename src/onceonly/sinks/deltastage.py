@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.sinks import deltalog
+from onceonly.sinks.deltaschema import nullable
 
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
@@ -96,36 +97,6 @@ def check_covered(config: DeltaSink, staged_uri: str) -> None:
         )
 
 
-def check_schema(config: DeltaSink, table: DeltaTable, rows: Any) -> list[dict[str, Any]]:
-    """Every column of the table (generated ones may be left out), each of the table's type; returns columns to add.
-
-    Raises:
-        InvalidPipeline: otherwise; names each column.
-    """
-    have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
-    fields = json.loads(table.schema().to_json())["fields"]
-    want = {field["name"]: field["type"] for field in fields}
-    computed = {f["name"] for f in fields if _is_computed(f)}
-    problems = [f"'{name}' is missing" for name in want if name not in have and name not in computed]
-    new = [name for name in have if name not in want]
-    if not config.add_columns:
-        problems += [f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)" for name in new]
-    elif new and (against := deltalog.takes_plain_append(table)):
-        problems += [f"'{name}' cannot be added, as {against} is beyond delta-rs: ALTER TABLE" for name in new]
-    problems += [
-        f"'{name}' is {_type(have[name])}, the table has {_type(want[name])}"
-        for name in want
-        if name in have and _shape(have[name]) != _shape(want[name])
-    ]
-    if problems:
-        raise InvalidPipeline(
-            f"sink '{config.name}': the rows do not fit the table.",
-            f"Columns: {'; '.join(problems)}.",
-            "Change the transform's output (select, cast) or the table. Nothing was staged.",
-        )
-    return [{"name": name, "type": _nullable(have[name]), "nullable": True, "metadata": {}} for name in new]
-
-
 def write(uri: str, rows: Any) -> None:
     """One Delta commit of all rows, by Spark; the staged table refuses rows that the target would refuse."""
     with _tiny_log(rows.sparkSession):
@@ -159,7 +130,7 @@ def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
             f"The transform's output has {columns}.",
             "Change DeltaSink(partition_by=…) or the transform. Nothing was written.",
         )
-    schema = Schema.from_json(json.dumps(_nullable(json.loads(rows.schema.json()))))
+    schema = Schema.from_json(json.dumps(nullable(json.loads(rows.schema.json()))))
     try:
         return DeltaTable.create(uri, schema, mode="error", partition_by=list(config.partition_by))
     except DeltaError:
@@ -167,28 +138,3 @@ def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
         if made_by_another is None:
             raise
         return made_by_another
-
-
-def _nullable(schema: Any) -> Any:
-    """As Spark makes a table from a DataFrame: every column nullable, no metadata."""
-    if isinstance(schema, list):
-        return [_nullable(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
-    return {key: loose[key] if key in loose else _nullable(value) for key, value in schema.items()}
-
-
-def _shape(kind: Any) -> Any:
-    """A type without nullability and metadata, which the staged table enforces by itself."""
-    return _nullable(kind)
-
-
-def _type(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind.get("type", kind))
-
-
-def _is_computed(field: dict[str, Any]) -> bool:
-    """Generated and identity columns, and those with a default: the table fills them in."""
-    keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
-    return any(key in field["metadata"] for key in keys)
