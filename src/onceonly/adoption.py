@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.ledger import next_row
+from onceonly.ledger import how_to_settle, next_row
 from onceonly.offsets import Interval, has_data
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -120,6 +120,10 @@ def _known_interval(view: View, name: str, interval: Interval, again: bool) -> C
     return None
 
 
+def _why_open(known: Checkpoint) -> str:
+    return "and its gate failed it" if known.held else "which has not ended or waits to be published"
+
+
 def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str) -> Row | None:
     """The row that makes `owner` the owner of a checkpoint that is there; None when nothing has to change."""
     if known.state is State.COMMITTED:
@@ -127,8 +131,8 @@ def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str) ->
     if known.owner != owner and known.state is not State.ABORTED:
         raise Busy(
             f"{pipeline.name}: epoch {known.epoch} is in the way.",
-            f"It is {known.state.value} and belongs to '{known.owner}', which has not ended or waits to be published.",
-            f"Retry when it has ended, or settle it: onceonly recover {pipeline.name}",
+            f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
+            f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
         )
     definition = pipeline.to_json()
     if known.state is State.ABORTED or (known.state is State.PLANNED and known.definition != definition):

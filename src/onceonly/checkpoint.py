@@ -2,6 +2,8 @@
 
 PLANNED ──▶ STAGED ──▶ COMMITTING ──▶ COMMITTED
    └──────────┴──▶ ABORTING ──▶ ABORTED ──▶ (planned or claimed again: same offsets, next attempt)
+
+Where the pipeline has a gate, STAGED also holds the attempt's verdict, and the decision needs it.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Event(Enum):
     EMPTY = "empty"  # an interval without records: its boundaries are pinned and it is settled, in one step
     CLAIMED = "claimed"  # a stage process took the next attempt
     STAGED = "staged"
+    VERDICT = "verdict"  # the gate's, on what is staged: one per attempt, the first wins
+    APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
     COMMITTING = "committing"  # the decision
     REPLACED = "replaced"  # one sink's handle: what the old one named will surely never be published
     IN_DOUBT = "in_doubt"  # one sink: even the evidence is gone; a person must say what happened
@@ -60,6 +64,8 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.EMPTY: (frozenset({None}), State.COMMITTED),
     Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
+    Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
+    Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),
     Event.COMMITTING: (frozenset({State.STAGED}), State.COMMITTING),
     Event.REPLACED: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.IN_DOUBT: (frozenset({State.COMMITTING}), State.COMMITTING),
@@ -163,6 +169,9 @@ class Checkpoint:
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
     handles: Mapping[str, Handle] = field(default_factory=dict)
+    verdict: Mapping[str, Any] | None = None  # on the current attempt
+    approved: Mapping[str, Any] | None = None  # the current attempt, by a person
+    failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -189,6 +198,28 @@ class Checkpoint:
         """Rows staged, over all sinks; None where a handle does not say."""
         counts = [handle.get("rows") for handle in self.handles.values()]
         return sum(c for c in counts if c is not None) if counts and None not in counts else None
+
+    @property
+    def gate(self) -> Mapping[str, Any] | None:
+        """The definition of its gate; None: it has none."""
+        return self.definition.get("gate")
+
+    @property
+    def for_a_person(self) -> bool:
+        """The gate failed it and leaves what follows to a person."""
+        return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
+
+    @property
+    def held(self) -> bool:
+        """Waiting for a person to approve or abort it."""
+        return self.state is State.STAGED and self.for_a_person and self.approved is None
+
+    def keeps(self, attempt: int) -> bool:
+        """Whether the rows of an attempt that will not be published are kept for people to look at."""
+        if self.gate is None or attempt not in self.failed_attempts:
+            return False
+        latest = attempt == self.attempt and self.state in (State.ABORTING, State.ABORTED)
+        return latest or bool(self.gate["keep_failed"])
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
@@ -259,32 +290,47 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
+NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved": None}
+
+
 def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
     match row.event:
         case Event.PLANNED:
-            return {"owners": (*known.owners, row.owner or ""), "handles": {}, "definition": row.body["definition"]}
+            owners = (*known.owners, row.owner or "")
+            return {"owners": owners, "definition": row.body["definition"], **NOTHING_STAGED}
         case Event.CLAIMED:
             claims = {**known.claims, row.attempt: Claim(**row.body)}
-            return {"attempt": row.attempt, "claims": claims, "handles": {}}
+            return {"attempt": row.attempt, "claims": claims, **NOTHING_STAGED}
         case Event.STAGED:
             return {"handles": row.body["handles"]}
+        case Event.VERDICT | Event.APPROVED:
+            return _judged(known, row)
         case Event.COMMITTING:
             return {"decision": row.decision}
-        case Event.REPLACED:
-            handles = {**known.handles, row.sink or "": row.body["handle"]}
-            return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
-        case Event.IN_DOUBT:
-            return {"in_doubt": {**known.in_doubt, row.sink or "": dict(row.body)}}
-        case Event.PUBLISHED | Event.GIVEN_UP:
-            ended = row.event.value  # also the field's name
-            entries = {**getattr(known, ended), row.sink or "": dict(row.body)}
-            return {ended: entries, "in_doubt": _without(known.in_doubt, row.sink)}
+        case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP:
+            return _of_a_sink(known, row)
         case Event.ABORTING:
             return {"reason": row.body.get("reason")}
         case Event.ABORTED:
             return {"claims": {number: replace(claim, slot=None) for number, claim in known.claims.items()}}
         case _:
             return {}
+
+
+def _judged(known: Checkpoint, row: Row) -> dict[str, Any]:
+    if row.event is Event.APPROVED:
+        return {"approved": dict(row.body)}
+    failed = {row.attempt} if row.body["outcome"] == "failed" else set()
+    return {"verdict": dict(row.body), "failed_attempts": known.failed_attempts | failed}
+
+
+def _of_a_sink(known: Checkpoint, row: Row) -> dict[str, Any]:
+    if row.event is Event.REPLACED:
+        handles = {**known.handles, row.sink or "": row.body["handle"]}
+        return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
+    named = row.event.value  # also the field's name
+    entries = {**getattr(known, named), row.sink or "": dict(row.body)}
+    return {"in_doubt": _without(known.in_doubt, row.sink), named: entries}
 
 
 def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:

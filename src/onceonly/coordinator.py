@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import rewinding
+from onceonly import gating, rewinding
 from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
-from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.gating import Gatekeeper
 from onceonly.ledger import Ledger, Notify, fenced, get, next_row
 from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
@@ -42,12 +43,13 @@ class Planned:
 
 
 class Coordinator:
-    """Plan, stage, commit, abort and recover checkpoints of the pipelines of one state table."""
+    """Plan, stage, gate, commit, abort and recover checkpoints of the pipelines of one state table."""
 
     def __init__(self, state: StateTable, parts: Parts, notify: Notify | None = None) -> None:
         self.state, self.parts = state, parts
         self._ledger = Ledger(state, notify)
         self._publisher = Publisher(self._ledger, parts)
+        self._gatekeeper = Gatekeeper(self._ledger, parts)
 
     # ---- plan
 
@@ -64,6 +66,8 @@ class Coordinator:
             Busy: another owner's checkpoint is in the way and that owner is alive.
             InvalidPipeline, SourceLost: nothing was written.
         """
+        if pipeline.gate:
+            self.parts.inspector(pipeline).check()
         cut = Cut(pipeline, self.parts.sources(pipeline), interval)
         self.state.tidy(pipeline.name)
         errors = self._settle(pipeline.name, lambda cp: cp.owner == owner or alive(cp))
@@ -150,13 +154,34 @@ class Coordinator:
             self._publisher.discard(mine, [mine.attempt])
             raise
 
+    # ---- gate
+
+    def gate(self, name: str, epoch: int, by: str) -> Checkpoint:
+        """Examine what is staged and record the verdict; the first one of an attempt wins.
+
+        A checkpoint without a gate, or with a verdict, is returned as it is; `gating.require` says what follows.
+
+        Raises:
+            NotCommitted: nothing is staged.
+            Fenced: it was aborted, or staged again, meanwhile.
+        """
+        return self._gatekeeper.judge(name, epoch, by)
+
+    def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+        """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
+
+        Raises:
+            InvalidPipeline: it is not held.
+        """
+        return self._gatekeeper.approve(name, epoch, who, reason)
+
     # ---- commit
 
     def commit(self, name: str, epoch: int) -> Checkpoint:
         """Take the decision, then publish it and every earlier one that is still waiting.
 
         Raises:
-            NotCommitted: not staged, or aborted: there is nothing to publish.
+            NotCommitted: not staged, aborted, or not let through by its gate: there is nothing to publish.
             OnceonlyError: a sink did not publish; the decision stands, call again.
         """
 
@@ -170,6 +195,7 @@ class Coordinator:
                     f"It is {checkpoint.state.value}, not staged{_because(checkpoint)}.",
                     f"Plan and stage it again: onceonly describe {name} {epoch}",
                 )
+            gating.require(checkpoint)
             return next_row(view, epoch, Event.COMMITTING, checkpoint.attempt, decision=view.head.decision + 1)
 
         view = self._ledger.change(name, decide)
@@ -192,12 +218,19 @@ class Coordinator:
 
     # ---- abort
 
-    def abort(self, name: str, epoch: int, reason: str, owner: str | None = None) -> Checkpoint:
+    def abort(self, name: str, epoch: int, reason: str, owner: str | None = None, who: str | None = None) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
+        What a gate has failed is kept for people to look at, until another attempt has ended.
+
+        Args:
+            owner: who has to own it still.
+            who: the person whose word this is.
         Raises:
-            Fenced: the decision is taken, or another owner has taken the checkpoint over; nothing was touched.
+            Fenced: the decision is taken, another owner has taken the checkpoint over, or it is for a person to decide;
+                nothing was touched.
         """
+        said = {"reason": reason, "who": who} if who else {"reason": reason}
 
         def decide(view: View) -> Row | None:
             checkpoint = get(view, epoch)
@@ -207,7 +240,9 @@ class Coordinator:
                 raise fenced(checkpoint, "the decision to publish it is taken")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
-            return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body={"reason": reason})
+            if checkpoint.for_a_person and who is None:
+                raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")
+            return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
         checkpoint = get(self._ledger.change(name, decide), epoch)
         if checkpoint.state is State.ABORTED:
@@ -251,8 +286,8 @@ class Coordinator:
                 match checkpoint.state:
                     case State.COMMITTING:
                         self.commit(name, checkpoint.epoch)
-                    case State.STAGED if not alive(checkpoint):
-                        self.commit(name, checkpoint.epoch)
+                    case State.STAGED if not checkpoint.held and not alive(checkpoint):
+                        self._decide(checkpoint)
                     case State.ABORTING:
                         self.abort(name, checkpoint.epoch, checkpoint.reason or "")
                     case State.PLANNED if not alive(checkpoint):
@@ -264,6 +299,16 @@ class Coordinator:
             except Exception as error:
                 errors.append(error)
         return errors
+
+    def _decide(self, staged: Checkpoint) -> None:
+        """By the verdict; where its owner has not got to it, the gate is asked now."""
+        name, epoch = staged.pipeline, staged.epoch
+        judged = self.gate(name, epoch, "recovery")
+        try:
+            self.commit(name, epoch)
+        except GateFailed:
+            if not judged.held:
+                self.abort(name, epoch, "the gate failed it")
 
     def sweep(self, name: str) -> list[Transaction | Pooled]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""

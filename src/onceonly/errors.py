@@ -5,7 +5,8 @@ OnceonlyError
 │   ├── InvalidPipeline  the user's to mend: definition, topic, table, transform
 │   ├── SourceLost       what was pinned is not in the log any more
 │   ├── BadRecord        a record that cannot be decoded
-│   └── Busy             another checkpoint is in flight: retry later
+│   ├── Busy             another checkpoint is in flight: retry later
+│   └── GateFailed       the gate failed the staged rows
 ├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
 └── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
     └── CannotPublish    decided, and this sink refuses: a person must act
@@ -52,6 +53,10 @@ class BadRecord(NotCommitted):
 
 class Busy(NotCommitted):
     """Another checkpoint of this pipeline is unsettled and its owner is alive."""
+
+
+class GateFailed(NotCommitted):
+    """The gate failed what is staged; only other rows, or a person, can change that."""
 
 
 class Fenced(OnceonlyError):

@@ -21,7 +21,7 @@ from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction, taken_
 from onceonly.errors import CannotPublish, InDoubt, OutcomeUnknown
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
-from onceonly.protocols import Found, Receipts, Sink
+from onceonly.protocols import Examined, Found, Inspector, Receipts, Sink
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
@@ -225,6 +225,41 @@ class FakeSink(Sink):
         return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
 
 
+class FakeInspector(Inspector):
+    """A gate that finds what it is told to find; else, that all is well."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+        self.pipeline, self._told = pipeline, folder / "gate.json"
+
+    def find(self, *severities: str | None) -> None:
+        """What the next looks find: a check of that severity that is not ok; None: nothing; 'error': they fail."""
+        with _lock(self._told.parent):
+            _write(self._told, [*_read(self._told, []), *severities])
+
+    def check(self) -> list[str]:
+        return ["gate: is a fake"]
+
+    def examine(self, checkpoint: Checkpoint) -> Examined:
+        found = self._next()
+        if found == "error":
+            raise ConnectionError("gate: broken off")
+        check = {"what": "a fake check", "ok": found is None, "severity": found or "critical", "observed": str(found)}
+        rows = {sink.name: checkpoint.handles[sink.name]["rows"] for sink in self.pipeline.sinks}
+        seen = {name: {"rows": count, "path": "in process", "checks": [check]} for name, count in rows.items()}
+        return Examined(seen, docs=f"docs-{uuid.uuid4().hex}")
+
+    def forget(self, examined: Examined) -> None:
+        with _lock(self._told.parent):
+            forgotten = self._told.with_name("forgotten.json")
+            _write(forgotten, [*_read(forgotten, []), examined.docs])
+
+    def _next(self) -> str | None:
+        with _lock(self._told.parent):
+            told: list[str | None] = _read(self._told, [])
+            _write(self._told, told[1:])
+        return told[0] if told else None
+
+
 class FakeReceipts:
     """One sink's handle in a file, replaced by compare-and-set: for sinks that are tried without a state table."""
 
@@ -257,6 +292,9 @@ class FakeParts:
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
         return {source.topic: FakeSource(source.topic, self.folder) for source in pipeline.sources}
+
+    def inspector(self, pipeline: Pipeline) -> FakeInspector:
+        return FakeInspector(pipeline, self.folder)
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
         """For `Coordinator.stage`: every record of the checkpoint to every sink."""

@@ -50,6 +50,16 @@ def get(view: View, epoch: int) -> Checkpoint:
     return checkpoint
 
 
+def how_to_settle(checkpoint: Checkpoint) -> str:
+    """The command that ends an unsettled checkpoint whose owner has ended."""
+    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    return (
+        f"Decide: onceonly approve {of}, or: onceonly abort {of}"
+        if checkpoint.held
+        else (f"Settle it: onceonly recover {checkpoint.pipeline}")
+    )
+
+
 def fenced(checkpoint: Checkpoint, why: str) -> Fenced:
     return Fenced(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} is not this process's to change.",

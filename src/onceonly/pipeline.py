@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from onceonly.checkpoint import check_name
 from onceonly.errors import InvalidPipeline
+from onceonly.gatespec import Fresh as Fresh
+from onceonly.gatespec import Gate as Gate
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -262,7 +264,7 @@ SINKS: Mapping[str, type[AnySink]] = {kind.kind: kind for kind in KINDS}
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """source → transform → sinks.
+    """source → transform → gate → sinks.
 
     Args:
         source: one topic, or several, which are read up to one consistent cut: their offsets are pinned together.
@@ -271,6 +273,7 @@ class Pipeline:
             several topics, it gets a dict by topic. With a StateSink, it is a function of two (see there).
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': the data interval of the run,
             by record time.
+        gate: what is asked of the staged rows before they are published.
     """
 
     name: str
@@ -278,6 +281,7 @@ class Pipeline:
     transform: str
     sinks: Sequence[AnySink]
     mode: Literal["chained", "interval"] = "chained"
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
@@ -305,6 +309,21 @@ class Pipeline:
                     "writes while staging, and intervals that run in parallel would arrive in any order",
                     "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
                 )
+        self._check_gate()
+
+    def _check_gate(self) -> None:
+        """A gate can keep back what is written at commit only; what a checkpoint remembers is no output."""
+        if self.gate is None:
+            return
+        for sink in self.sinks:
+            if isinstance(sink, KafkaSink) and sink.guarantee == "none":
+                raise _invalid(
+                    f"sink '{sink.name}'",
+                    "writes while staging and cannot take back, so a gate would come too late",
+                    "Use another guarantee, or leave the gate out.",
+                )
+        seen = [sink.name for sink in self.sinks if not isinstance(sink, StateSink)]
+        object.__setattr__(self, "gate", self.gate.of(seen))
 
     @property
     def state(self) -> StateSink | None:
@@ -355,7 +374,9 @@ class Pipeline:
         data = asdict(self)
         sinks = [{"kind": sink.kind, **_plain(asdict(sink))} for sink in self.sinks]
         read = [{"kind": "kafka", **asdict(source)} for source in self.sources]
-        return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks}
+        del data["gate"]
+        gate = {"gate": self.gate.to_json()} if self.gate else {}  # without one, definitions are as they always were
+        return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks, **gate}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:
@@ -368,7 +389,8 @@ class Pipeline:
             kinds, read = {"kafka": KafkaSource}, data["source"]
             source = [_build(kinds, each) for each in read] if isinstance(read, list) else _build(kinds, read)
             sinks = [_build(SINKS, sink) for sink in data["sinks"]]
-            return cls(**{**data, "source": source, "sinks": sinks})
+            gate = {"gate": Gate.from_json(data["gate"])} if "gate" in data else {}
+            return cls(**{**data, "source": source, "sinks": sinks, **gate})
         except (KeyError, TypeError) as error:
             why = f"cannot be read: {error}"
             raise _invalid(f"definition of '{data.get('name')}'", why, "Was it written by a newer Onceonly?") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
@@ -95,6 +95,21 @@ class Sink(Protocol):
         """See to it that it is not open, unless its id is in other hands by now."""
         return
 
+    def staged(self, handle: Handle) -> Any:
+        """What is staged, as a pyarrow RecordBatchReader: the rows that would be published, in no order."""
+        raise self.not_looked_at()
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        """The same as a DataFrame."""
+        raise self.not_looked_at()
+
+    def not_looked_at(self) -> InvalidPipeline:
+        return InvalidPipeline(f"sink '{self.name}': a gate cannot look at it.", todo="Leave it out of the gate.")
+
+    def columns(self) -> list[str] | None:
+        """Of the rows that are staged for it, where that is known before any is; `staged_frame` has the same."""
+        return None
+
     def evidence(self, handle: Handle) -> list[str]:
         """What the sink shows about the outcome now, for a person who has to decide."""
         return []
@@ -136,6 +151,33 @@ class Source(Protocol):
         """The error of a failed read in the user's terms (a BadRecord with partition and offset); else `error`."""
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What a gate has seen, for the state table: figures, and no value of any row.
+
+    Args:
+        sinks: by name {"rows": int, "path": "in process" | "spark", "checks": [{"what", "ok", "severity": "critical" |
+            "warning" | "info", "observed": text}]}.
+        docs: address of the Data Docs.
+    """
+
+    sinks: Mapping[str, Mapping[str, Any]]
+    docs: str | None = None
+
+
+class Inspector(Protocol):
+    """The eyes of a pipeline's gate; they change nothing."""
+
+    def check(self) -> list[str]:
+        """Notes for the user; raises InvalidPipeline when the gate could not be asked as it is."""
+
+    def examine(self, checkpoint: Checkpoint) -> Examined:
+        """Look at what is staged."""
+
+    def forget(self, examined: Examined) -> None:
+        """Another verdict was first: remove what was made for this one."""
+
+
 class Parts(Protocol):
     """Makes the live parts of a pipeline from its plain definition."""
 
@@ -143,3 +185,6 @@ class Parts(Protocol):
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
         """By topic."""
+
+    def inspector(self, pipeline: Pipeline) -> Inspector:
+        """Of a pipeline that has a gate."""

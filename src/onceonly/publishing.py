@@ -59,12 +59,16 @@ class Publisher:
         return view
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int]) -> None:
-        """Remove what these attempts have staged, in every sink."""
+        """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable."""
         for attempt in attempts:
             for sink in checkpoint.sinks:
                 handle = checkpoint.handles.get(sink) if attempt == checkpoint.attempt else None
                 live = self._sink(checkpoint, sink)
-                live.abort(checkpoint.transaction(sink, attempt), handle)
+                txn = checkpoint.transaction(sink, attempt)
+                if checkpoint.keeps(attempt):
+                    live.renounce(txn)
+                else:
+                    live.abort(txn, handle)
                 end_idle(self._ledger.state, live, checkpoint.pipeline, {(checkpoint.epoch, attempt)})
 
     # ---- a person's word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onceonly.checkpoint import Checkpoint, Handle, State
 from onceonly.errors import Busy, InvalidPipeline
+from onceonly.ledger import how_to_settle
 from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 from onceonly.state import View
@@ -22,7 +23,7 @@ def check_next(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval
         raise Busy(
             f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
             f"It covers {latest.interval}, is {latest.state.value}, and its state is what this interval goes on from.",
-            f"Run that interval, or settle it: onceonly recover {pipeline.name}. Nothing was written.",
+            f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
         )
     if interval.start > latest.interval.end:
         raise InvalidPipeline(

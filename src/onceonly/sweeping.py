@@ -35,7 +35,9 @@ def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | P
     view = state.view(name)  # after the list: what was claimed since cannot be in it
     for txn in found:
         owner = view.checkpoint(txn.epoch)
-        if owner is not None and _is_dead(txn, owner):
+        if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
+            live.renounce(txn)
+        elif owner is not None and _is_dead(txn, owner):
             live.abort(txn, None)
             yield txn
         elif owner is not None and txn.sink in owner.published:

@@ -10,6 +10,7 @@ from onceonly import serial, transforms
 from onceonly.checkpoint import Checkpoint, Handle, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.ledger import Notify
@@ -53,6 +54,12 @@ class LiveParts:
             for config in pipeline.sources
         }
 
+    def inspector(self, pipeline: Pipeline) -> LiveInspector:
+        settings = self.settings
+        return LiveInspector(
+            pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark
+        )
+
     def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
         """How to reach the brokers: the connection of that name, else bare addresses.
 
@@ -93,6 +100,9 @@ def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
+    if pipeline.gate:
+        notes += parts.inspector(pipeline).check()
+        parts.inspector(pipeline).check_suites()
     return notes
 
 

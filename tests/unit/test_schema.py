@@ -16,7 +16,7 @@ from onceonly.errors import CannotPublish, InDoubt
 from onceonly.fakes import FakeParts
 from onceonly.liveness import nobody
 from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
 from onceonly.state import StateTable
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
@@ -51,6 +51,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _replace_and_doubt(coordinator, parts)
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
     _replace_interval_and_rewind(coordinator, parts)
+    _hold_and_approve(coordinator, parts)
     return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
 
 
@@ -74,6 +75,16 @@ def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> 
         coordinator.stage("chained", number, parts.produce)
         coordinator.commit("chained", number)
     coordinator.rewind("chained", 1, "ann", "wrong prices")
+
+
+def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
+    gated = Pipeline(**{**vars(FLIGHTS), "name": "gated", "gate": Gate(min_rows={"lake": 5}, on_fail="hold")})
+    coordinator.plan(gated, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.stage("gated", 1, parts.produce)
+    parts.inspector(gated).find("critical")
+    coordinator.gate("gated", 1, "run-1")
+    coordinator.approve("gated", 1, "ann", "a known gap")
+    coordinator.abort("gated", 1, "on second thoughts", who="ann")
 
 
 def decoded(record: dict[str, Any]) -> dict[str, Any]:
@@ -106,6 +117,9 @@ def test_the_contract_and_the_table_have_the_same_columns(rows):
         ("empty", {"interval_end": None}),
         ("claimed", {"body": {"nonce": "a-b", "state_id": "0" * 32, "worker": "x"}}),
         ("staged", {"body": {"handles": {}}}),
+        ("verdict", {"body": {"outcome": "perhaps", "sinks": {}, "docs": None, "by": "run-1"}}),
+        ("verdict", {"sink": "lake"}),
+        ("approved", {"body": {"who": "ann", "reason": ""}}),
         ("committing", {"decision": None}),
         ("replaced", {"sink": None}),
         ("replaced", {"body": {"handle": {"kind": "fake"}, "verdict": "aborted"}}),

@@ -1,7 +1,7 @@
 """The two DAG factories: `checkpoint_dag` for a pipeline, `recovery_dag` for all of them.
 
-    plan ──▶ stage ──▶ commit          commit is retried, and never leads to abort
-               └─(failed)──▶ abort
+    plan ──▶ stage ──▶ gate ──▶ commit          commit is retried, and never leads to abort
+               └────────┴─(failed)──▶ abort      no gate in the pipeline: no such task
 
 The shape alone excludes nothing (Airflow runs tasks twice, kills them late, skips abort on "mark failed"): the state
 table does.
@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule
 
+from onceonly.airflow.gating import GateOperator
 from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import Pipeline
@@ -50,8 +51,12 @@ def checkpoint_dag(
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
-        plan >> stage >> commit
-        stage >> abort
+        plan >> stage >> abort
+        if pipeline.gate:
+            gate = GateOperator(task_id="gate", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
+            stage >> gate >> [commit, abort]
+        else:
+            stage >> commit
     return dag
 
 

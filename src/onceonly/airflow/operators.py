@@ -134,7 +134,7 @@ class AbortOperator(CheckpointOperator):
         if epoch is None:
             raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
         try:
-            self.coordinator().abort(self.pipeline, epoch, "its stage failed in Airflow", owner_of(context))
+            self.coordinator().abort(self.pipeline, epoch, "its stage or gate failed in Airflow", owner_of(context))
         except Fenced as fenced:
             raise AirflowSkipException(str(fenced)) from fenced
 

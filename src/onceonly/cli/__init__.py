@@ -24,6 +24,7 @@ Where things are, from the environment:
   ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
   ONCEONLY_SPOOL            rows of Kafka sinks until published ($ONCEONLY_HOME/spool)
   ONCEONLY_PROJECT          folder with dags/, jobs/ and schemas/ (the current one)
+  ONCEONLY_DOCS             Data Docs of the gates ($ONCEONLY_HOME/docs)
   ONCEONLY_KAFKA_BOOTSTRAP  brokers (those of `onceonly services up`)
   SPARK_REMOTE              a Spark Connect server (else Spark runs in the process)
 

@@ -120,6 +120,23 @@ def target(handle: Mapping[str, Any]) -> str:
     return place(str(handle.get("uri") or handle.get("target") or "?"))
 
 
+def verdict(found: Mapping[str, Any] | None) -> list[str]:
+    """'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok."""
+    if found is None:
+        return ["not asked"]
+    sinks = [
+        f"{sink}: {len(seen['checks'])} checks on {number(seen['rows'])} rows, {seen['path']}"
+        for sink, seen in found["sinks"].items()
+    ]
+    bad = [
+        f"{each['severity']}: {each['what']} ({each['observed']})"
+        for seen in found["sinks"].values()
+        for each in seen["checks"]
+        if not each["ok"]
+    ]
+    return [found["outcome"], *sinks, *bad]
+
+
 @dataclass
 class Steps:
     """One line per step: a spinner while it runs, a tick and the time it took when it is done."""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 RECOVERY = {
     State.PLANNED: "aborts it; the next run takes the same offsets",
     State.ABORTING: "aborts it; the next run takes the same offsets",
-    State.STAGED: "publishes it",
+    State.STAGED: "asks the gate, where there is one, and publishes or aborts it",
     State.COMMITTING: "finishes publishing it",
 }
-HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, commit.
+HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
 
 Without --interval a pipeline goes on where its last checkpoint ended; run it again until it says that there is no new
 data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing of it
@@ -43,7 +43,7 @@ had left), and the keys of `onceonly status PIPELINE --json` for this checkpoint
 """
 
 
-@click.command(help=HELP, short_help="Run one checkpoint: plan, stage, commit.")
+@click.command(help=HELP, short_help="Run one checkpoint: plan, stage, gate, commit.")
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--interval", nargs=2, metavar="START END", help="ISO-8601, UTC when no zone is given; END is excluded.")
 @click.option("--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` goes on.")
@@ -98,6 +98,8 @@ class _Run:
         if until != "plan":
             self.stage(self.checkpoint)
         if until is None:
+            if self.pipeline.gate:
+                self.gate(self.checkpoint)
             self.commit(self.checkpoint)
             return "committed"
         return self.stop(self.checkpoint)
@@ -128,6 +130,18 @@ class _Run:
             self._abort(checkpoint, error)
             raise
 
+    def gate(self, checkpoint: Checkpoint) -> None:
+        from onceonly import gating
+
+        try:
+            with self.steps.step("gate") as words:
+                done = self.checkpoint = self.through.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
+                words += show.verdict(done.verdict)
+                gating.require(done)
+        except NotCommitted as error:
+            self._abort(checkpoint, error)
+            raise
+
     def commit(self, checkpoint: Checkpoint) -> None:
         with self.steps.step("commit") as words:
             done = self.checkpoint = self.through.commit(checkpoint.pipeline, checkpoint.epoch)
@@ -153,7 +167,12 @@ class _Run:
         return f"Epoch {cp.epoch} is {cp.state.value}: `onceonly recover {cp.pipeline}` {RECOVERY[cp.state]}."
 
     def _abort(self, checkpoint: Checkpoint, error: NotCommitted) -> None:
-        """Leave nothing pending; should that fail as well, the first error is still the one to show."""
+        """Leave nothing pending; should that fail as well, the first error is still the one to show.
+
+        What a gate with on_fail='hold' has failed is a person's to decide, as the error says.
+        """
+        if self.checkpoint and self.checkpoint.held:
+            return
         try:
             with self.steps.step("abort") as words:
                 reason = f"{error.what} {error.why}".strip()

@@ -164,6 +164,16 @@ class DeltaWriter(Sink):
         found = (Transaction.parse(folder.removeprefix(deltalog.STAGED)) for folder in folders)
         return [txn for txn in found if txn]
 
+    def staged(self, handle: Handle) -> Any:
+        return deltalog.read(f"{self.uri.rstrip('/')}/{handle['folder']}")
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return spark.read.format("delta").load(deltastage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
+
+    def columns(self) -> list[str] | None:
+        target = None if self.config.add_columns else deltalog.open_table(self.uri)
+        return [field.name for field in target.schema().fields] if target else None
+
     def _target(self, handle: Handle) -> DeltaTable:
         target = deltalog.open_table(self.uri)
         if target is None or target.metadata().id != handle["table_id"]:

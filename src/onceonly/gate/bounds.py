@@ -1,0 +1,73 @@
+"""Row counts and freshness: answered from handles and from one column, without Great Expectations and without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline import Fresh, Gate
+from onceonly.protocols import Sink
+
+Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}
+
+
+def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
+    """What the bounds say of one sink's rows."""
+    handle = checkpoint.handles[sink.name]
+    rows, found = handle["rows"], []
+    if (least := _of(gate.min_rows, sink.name)) is not None:
+        found.append(critical(f"at least {least:,} rows", rows >= least, f"{rows:,}"))
+    if (most := _of(gate.max_rows, sink.name)) is not None:
+        found.append(critical(f"at most {most:,} rows", rows <= most, f"{rows:,}"))
+    fresh: Fresh | None = _of(gate.fresh, sink.name)
+    if fresh and rows:
+        found.append(_fresh(fresh, checkpoint, newest(sink.staged(handle), sink.name, fresh.column)))
+    return found
+
+
+def critical(what: str, ok: bool, observed: str) -> Check:
+    return {"what": what, "ok": ok, "severity": "critical", "observed": observed}
+
+
+def newest(rows: Any, sink: str, column: str) -> datetime | None:
+    """The latest time in a column of a RecordBatchReader, in UTC; None: there is none but nulls.
+
+    Raises:
+        InvalidPipeline: no such column, or it holds no times.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column not in rows.schema.names:
+        raise _no_times(sink, column, f"The rows have {', '.join(rows.schema.names)}.")
+    kind = rows.schema.field(column).type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise _no_times(sink, column, f"It is {kind}.")
+    found = (pc.max(batch.column(column)).as_py() for batch in rows)
+    return max((_time(value) for value in found if value is not None), default=None)
+
+
+def _fresh(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Check:
+    until = checkpoint.interval.end if checkpoint.interval else checkpoint.updated_at
+    ok = latest is not None and (until - latest).total_seconds() <= fresh.within
+    said = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "no time at all"
+    return critical(f"newest '{fresh.column}' at most {fresh.within:g} s before {until:%Y-%m-%dT%H:%M:%SZ}", ok, said)
+
+
+def _of(bounds: Any, sink: str) -> Any:
+    return bounds.get(sink)
+
+
+def _time(value: date | datetime) -> datetime:
+    """A date is its whole day; a time without a zone is UTC."""
+    if not isinstance(value, datetime):
+        return datetime.combine(value, time.max, UTC)
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _no_times(sink: str, column: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"gate: sink '{sink}' has no column '{column}' of times to be fresh by.", why, "Mend Gate(fresh=…)."
+    )

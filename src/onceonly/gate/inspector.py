@@ -1,0 +1,103 @@
+"""The gate's eyes: what a pipeline asks of its staged rows, looked up where it is cheapest."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.gate import bounds, expectations, suites
+from onceonly.gate.bounds import Check
+from onceonly.gate.expectations import Subject
+from onceonly.gate.suites import Suite
+from onceonly.pipeline import Gate, Pipeline
+from onceonly.protocols import Examined, Inspector, Sink
+
+LOG = logging.getLogger(__name__)
+
+
+class LiveInspector(Inspector):
+    """Asks Great Expectations, in this process or on Spark.
+
+    Args:
+        sink: finds the live side of a sink by name.
+        project: suites are relative to it.
+        docs: folder below which each examination makes one for its Data Docs.
+        spark: makes (or returns) a session; called only for many rows.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, sink: Callable[[str], Sink], project: Path, docs: Path, spark: Callable[[], Any]
+    ) -> None:
+        assert pipeline.gate
+        self._pipeline, self._gate, self._sink = pipeline, pipeline.gate, sink
+        self._project, self._docs, self._spark = project, docs, spark
+
+    def check(self) -> list[str]:
+        notes = []
+        for sink, suite in self._suites().items():
+            there = self._sink(sink).columns()
+            if there is not None:
+                suite.check_columns(sink, there)
+            unknown = "" if there is not None else ", whose columns are known when its first rows are staged"
+            notes.append(f"gate: {suite.path} asks {len(suite.expectations)} things of sink '{sink}'{unknown}")
+        return notes
+
+    def check_suites(self) -> None:
+        """As Great Expectations itself sees them."""
+        for suite in self._suites().values():
+            expectations.check(suite)
+
+    def examine(self, checkpoint: Checkpoint) -> Examined:
+        found = {sink: bounds.check(self._gate, checkpoint, self._sink(sink)) for sink in _asked(self._gate)}
+        subjects = {sink: self._subject(checkpoint, sink, suite) for sink, suite in self._suites().items()}
+        docs = self._run(checkpoint, subjects, found) if subjects else None
+        on_spark = {sink for sink, subject in subjects.items() if subject.on_spark}
+        sinks = {
+            sink: {
+                "rows": checkpoint.handles[sink]["rows"],
+                "path": "spark" if sink in on_spark else "in process",
+                "checks": checks,
+            }
+            for sink, checks in found.items()
+        }
+        return Examined(sinks, docs.as_uri() + "/index.html" if docs else None)
+
+    def forget(self, examined: Examined) -> None:
+        if examined.docs:
+            shutil.rmtree(Path(examined.docs.removeprefix("file://")).parent, ignore_errors=True)
+
+    def _suites(self) -> dict[str, Suite]:
+        named: Any = self._gate.suites
+        return {sink: suites.load(path, self._project) for sink, path in named.items()}
+
+    def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
+        handle, sink = checkpoint.handles[name], self._sink(name)
+        rows, most = handle["rows"], self._gate.in_process_rows
+        on_spark = rows > most
+        LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
+        if on_spark:
+            return Subject(suite, sink.staged_frame(handle, self._spark()), True)
+        staged = sink.staged(handle).read_all()
+        return Subject(suite, staged.to_pandas(integer_object_nulls=True), False)
+
+    def _run(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> Path:
+        title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
+        folder = self._docs / checkpoint.pipeline / f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
+        for sink, checks in expectations.run(subjects, title, folder).items():
+            found[sink] += checks
+        return folder
+
+
+def _asked(gate: Gate) -> list[str]:
+    """Sinks of which the gate asks anything."""
+    each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
+    return sorted({sink for option in each for sink in option})
+
+
+def _path(on_spark: bool) -> str:
+    return "on Spark" if on_spark else "in process"

@@ -1,0 +1,118 @@
+"""What a pipeline's gate asks of the staged rows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from onceonly.errors import InvalidPipeline
+
+T = TypeVar("T")
+PER_SINK = ("suites", "min_rows", "max_rows", "fresh")
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """How old the newest row may be.
+
+    Args:
+        column: of a date or a time.
+        within: seconds before the end of the interval, or, in chained mode, before the rows were staged.
+    """
+
+    column: str
+    within: float
+
+    def __post_init__(self) -> None:
+        if not self.column or self.within <= 0:
+            raise _invalid(f"fresh {(self.column, self.within)!r}", "needs a column and seconds above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """What is asked of the rows between stage and commit. Each of the first four is given by the name of the sink; a
+    plain one is for a pipeline with a single sink.
+
+    Args:
+        suites: Great Expectations suites as JSON files, relative to the project.
+        min_rows, max_rows: of a checkpoint, both included.
+        fresh: of a checkpoint that has rows.
+        on_fail: 'abort', or 'hold': it stays staged until a person approves or aborts it.
+        keep_failed: the rows of a failed attempt are never deleted; by default they are kept until another has ended.
+        in_process_rows: a suite runs in the process, without Spark, on at most that many rows of its sink.
+    """
+
+    suites: Mapping[str, str] | str = field(default_factory=dict)
+    min_rows: Mapping[str, int] | int = field(default_factory=dict)
+    max_rows: Mapping[str, int] | int = field(default_factory=dict)
+    fresh: Mapping[str, Fresh] | Fresh = field(default_factory=dict)
+    on_fail: Literal["abort", "hold"] = "abort"
+    keep_failed: bool = False
+    in_process_rows: int = 500_000
+
+    def __post_init__(self) -> None:
+        if self.on_fail not in ("abort", "hold"):
+            raise _invalid(f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'")
+        for path in _each(self.suites):
+            if not isinstance(path, str) or not path.endswith(".json"):
+                raise _invalid(f"suite {path!r}", "is no JSON file: name one, as in 'schemas/delays.expectations.json'")
+        self._check_counts()
+        for fresh in _each(self.fresh):
+            if not isinstance(fresh, Fresh):
+                raise _invalid("fresh", f"is {fresh!r}: give Fresh('column', within=seconds)")
+        if all(getattr(self, name) == {} for name in PER_SINK):
+            raise _invalid("it", "asks nothing: name suites, min_rows, max_rows or fresh")
+
+    def _check_counts(self) -> None:
+        for name in ("min_rows", "max_rows", "in_process_rows"):
+            for count in _each(getattr(self, name)):
+                if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                    raise _invalid(name, f"is {count!r}: give a number of rows, 0 or more")
+
+    def of(self, sinks: Collection[str]) -> Gate:
+        """The same with everything by sink.
+
+        Args:
+            sinks: names of those that can be looked at.
+        Raises:
+            InvalidPipeline: a sink is named that is not one of them, or one has to be named.
+        """
+        by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks) for name in PER_SINK}
+        named = replace(self, **by_sink)
+        for sink in sorted(sinks):
+            least, most = (_mapping(bound).get(sink) for bound in (named.min_rows, named.max_rows))
+            if least is not None and most is not None and least > most:
+                raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
+        return named
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Gate:
+        fresh = {sink: Fresh(**each) for sink, each in data["fresh"].items()}
+        return cls(**{**data, "fresh": fresh})
+
+
+def _mapping(given: Mapping[str, T] | T) -> Mapping[str, T]:
+    assert isinstance(given, Mapping)
+    return given
+
+
+def _each(given: Any) -> Collection[Any]:
+    return given.values() if isinstance(given, Mapping) else [given]
+
+
+def _by_sink(option: str, given: Any, sinks: Collection[str]) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        if len(sinks) != 1:
+            raise _invalid(f"{option}={given!r}", f"does not say for which sink: name one of {sorted(sinks)}")
+        return dict.fromkeys(sinks, given)
+    if unknown := sorted(set(given) - set(sinks)):
+        raise _invalid(f"{option} of {unknown}", f"is for no sink that a gate can look at: {sorted(sinks)}")
+    return dict(given)
+
+
+def _invalid(what: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(f"gate: {what} {why}.", todo="See docs/gate.md. Nothing was written.")
