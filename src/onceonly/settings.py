@@ -4,7 +4,7 @@ ONCEONLY_HOME             the embedded default keeps everything here: state tabl
 ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
 ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are published ($ONCEONLY_HOME/spool)
 ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
-ONCEONLY_DOCS             folder of the gate's Data Docs ($ONCEONLY_HOME/docs)
+ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
 ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without it, Spark's own settings count
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
@@ -31,7 +31,7 @@ class Settings:
     project: Path
     state: str
     spool: str
-    docs: Path
+    docs: str
     bootstrap: str | None
     jars: Path
     notify: str | None
@@ -46,7 +46,7 @@ class Settings:
             project=project,
             state=env.get("ONCEONLY_STATE") or str(home / "state"),
             spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
-            docs=Path(env.get("ONCEONLY_DOCS") or home / "docs").absolute(),
+            docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
             jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
             notify=env.get("ONCEONLY_NOTIFY"),

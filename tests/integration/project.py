@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
 from onceonly.settings import Settings
 from onceonly.wiring import LiveParts
 
@@ -77,7 +78,16 @@ class Project:
             source=KafkaSource(topic=self.topic, max_records=most),
             transform=f"transforms_{self.topic}:{transform}",
             sinks=[DeltaSink("numbers", path=f"lake/{mode}", partition_by=["part"])],
+            gate=self._gate(),
         )
+
+    def set_gate(self, **options: object) -> None:
+        """Of every pipeline of the project, also in child processes."""
+        (self.folder / "gate.json").write_text(json.dumps(Gate(**options).of(["numbers"]).to_json()))  # type: ignore[arg-type]
+
+    def _gate(self) -> Gate | None:
+        file = self.folder / "gate.json"
+        return Gate.from_json(json.loads(file.read_text())) if file.exists() else None
 
     def published(self, mode: str = "chained") -> Counter[int]:
         """Number -> how often, as an independent reader finds it."""

@@ -1,19 +1,19 @@
-"""Great Expectations 1.x, called directly: one run over all suites of a checkpoint, and its Data Docs."""
+"""Great Expectations 1.x, called directly."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from numbers import Number
 from typing import Any
 
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.gate import docs
 from onceonly.gate.bounds import Check
 from onceonly.gate.suites import Suite
 
 RAISED = 300  # characters of an expectation's own failure
-SITE = "gate"
 
 
 @dataclass(frozen=True)
@@ -30,57 +30,43 @@ def check(suite: Suite) -> None:
     _made(suite)
 
 
-def run(subjects: Mapping[str, Subject], title: str, docs: Path) -> dict[str, list[Check]]:
-    """The checks of each sink, by name.
-
-    Args:
-        title: of the run in the Data Docs, such as 'flights epoch 7 attempt 1'.
-        docs: folder that the Data Docs are built into.
-    """
+def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
+    """What the suite says of the rows, and the page of the Data Docs that shows it."""
     gx = _imported()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    context.add_data_docs_site(site_name=SITE, site_config=_site(docs))
-    found = {}
-    for sink, subject in subjects.items():
-        definition = _definition(gx, context, sink, subject)
-        checkpoint = gx.Checkpoint(name=sink, validation_definitions=[definition], actions=[])
-        result = context.checkpoints.add(checkpoint).run(
-            batch_parameters={"dataframe": subject.rows}, run_id=gx.RunIdentifier(run_name=title)
-        )
-        found[sink] = [each for one in result.run_results.values() for each in _checks(one)]
-    context.build_data_docs(site_names=[SITE])
-    return found
-
-
-def _definition(gx: Any, context: Any, sink: str, subject: Subject) -> Any:
     add = context.data_sources.add_spark if subject.on_spark else context.data_sources.add_pandas
-    asset = add(f"staged_{sink}").add_dataframe_asset(sink)
-    suite = context.suites.add(_made(subject.suite))
-    whole = asset.add_batch_definition_whole_dataframe("whole")
-    return context.validation_definitions.add(gx.ValidationDefinition(name=sink, data=whole, suite=suite))
+    whole = add("staged").add_dataframe_asset(sink).add_batch_definition_whole_dataframe("whole")
+    asked = gx.ValidationDefinition(name=sink, data=whole, suite=context.suites.add(_made(subject.suite)))
+    result = asked.run(batch_parameters={"dataframe": subject.rows})
+    found = list(_checks(result))
+    _check_all_asked(subject.suite, found)
+    return found, docs.page(result)
 
 
 def _made(suite: Suite) -> Any:
+    """One by one: given whole, what it does not know would be logged and left out."""
     gx = _imported()
+    from great_expectations.exceptions.exceptions import GreatExpectationsError
+
     made = gx.ExpectationSuite(name=suite.name)
     for number, each in enumerate(suite.expectations, 1):
         try:
-            made.add_expectation_configuration(
-                gx.expectations.ExpectationConfiguration(
-                    type=each["type"],
-                    kwargs=dict(each.get("kwargs", {})),
-                    meta=dict(each.get("meta") or {}),
-                    severity=each.get("severity", "critical"),
-                )
-            )
-        except Exception as error:
+            made.add_expectation(_configuration(each).to_domain_obj())
+        except (GreatExpectationsError, TypeError, ValueError) as error:
             raise InvalidPipeline(
                 f"gate: {suite.path}: expectation {number} cannot be asked.",
-                f"{each['type']}: {_first_line(error)}",
+                f"{each['type']}: {_first_lines(error)}.",
                 "Mend it; Great Expectations lists them at greatexpectations.io/expectations. Nothing was written.",
             ) from error
     return made
+
+
+def _configuration(expectation: Mapping[str, Any]) -> Any:
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    given = {key: expectation[key] for key in ("meta", "notes", "description", "severity") if expectation.get(key)}
+    return ExpectationConfiguration(type=expectation["type"], kwargs=dict(expectation.get("kwargs", {})), **given)
 
 
 def _checks(result: Any) -> Iterator[Check]:
@@ -96,6 +82,15 @@ def _checks(result: Any) -> Iterator[Check]:
         }
 
 
+def _check_all_asked(suite: Suite, found: list[Check]) -> None:
+    if len(found) != len(suite.expectations):
+        raise NotCommitted(
+            f"gate: {len(found)} of the {len(suite.expectations)} expectations of {suite.path} were answered.",
+            "Great Expectations left the others out; nobody knows what they would have found.",
+            "Are two of them the same? Nothing was published.",
+        )
+
+
 def _what(config: Any) -> str:
     """'expect_column_values_to_be_between(column=delay, min_value=0)'."""
     shown = {key: value for key, value in config.kwargs.items() if key != "batch_id"}
@@ -104,10 +99,10 @@ def _what(config: Any) -> str:
 
 def _observed(seen: Mapping[str, Any]) -> str:
     """Figures alone: rows are not copied to where everybody looks."""
-    if "unexpected_count" in seen:
+    if "unexpected_count" in seen and "element_count" in seen:
         return f"{seen['unexpected_count']:,} of {seen['element_count']:,} rows"
     value = seen.get("observed_value")
-    return str(value) if isinstance(value, (int, float)) else "see Data Docs"
+    return str(value) if isinstance(value, Number) else "see Data Docs"
 
 
 def _raised(info: Mapping[str, Any] | None) -> str:
@@ -115,14 +110,6 @@ def _raised(info: Mapping[str, Any] | None) -> str:
     each = [info or {}, *(part for part in (info or {}).values() if isinstance(part, Mapping))]
     said = [str(one.get("exception_message")) for one in each if one.get("raised_exception")]
     return said[0][:RAISED] if said else ""
-
-
-def _site(docs: Path) -> dict[str, Any]:
-    return {
-        "class_name": "SiteBuilder",
-        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-    }
 
 
 def _imported() -> Any:
@@ -133,6 +120,6 @@ def _imported() -> Any:
     return gx
 
 
-def _first_line(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:3])[:RAISED]
+    return "; ".join(lines[1:4] if len(lines) > 1 else lines)[:RAISED]  # the first one counts the others

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint
-from onceonly.gate import bounds, expectations, suites
+from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.bounds import Check
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
@@ -26,12 +25,12 @@ class LiveInspector(Inspector):
     Args:
         sink: finds the live side of a sink by name.
         project: suites are relative to it.
-        docs: folder below which each examination makes one for its Data Docs.
+        docs: path or URI below which each examination makes one for its Data Docs.
         spark: makes (or returns) a session; called only for many rows.
     """
 
     def __init__(
-        self, pipeline: Pipeline, sink: Callable[[str], Sink], project: Path, docs: Path, spark: Callable[[], Any]
+        self, pipeline: Pipeline, sink: Callable[[str], Sink], project: Path, docs: str, spark: Callable[[], Any]
     ) -> None:
         assert pipeline.gate
         self._pipeline, self._gate, self._sink = pipeline, pipeline.gate, sink
@@ -55,7 +54,7 @@ class LiveInspector(Inspector):
     def examine(self, checkpoint: Checkpoint) -> Examined:
         found = {sink: bounds.check(self._gate, checkpoint, self._sink(sink)) for sink in _asked(self._gate)}
         subjects = {sink: self._subject(checkpoint, sink, suite) for sink, suite in self._suites().items()}
-        docs = self._run(checkpoint, subjects, found) if subjects else None
+        index = self._ask(checkpoint, subjects, found) if subjects else None
         on_spark = {sink for sink, subject in subjects.items() if subject.on_spark}
         sinks = {
             sink: {
@@ -65,11 +64,11 @@ class LiveInspector(Inspector):
             }
             for sink, checks in found.items()
         }
-        return Examined(sinks, docs.as_uri() + "/index.html" if docs else None)
+        return Examined(sinks, index)
 
     def forget(self, examined: Examined) -> None:
         if examined.docs:
-            shutil.rmtree(Path(examined.docs.removeprefix("file://")).parent, ignore_errors=True)
+            docs.delete(examined.docs)
 
     def _suites(self) -> dict[str, Suite]:
         named: Any = self._gate.suites
@@ -85,12 +84,15 @@ class LiveInspector(Inspector):
         staged = sink.staged(handle).read_all()
         return Subject(suite, staged.to_pandas(integer_object_nulls=True), False)
 
-    def _run(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> Path:
-        title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
-        folder = self._docs / checkpoint.pipeline / f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
-        for sink, checks in expectations.run(subjects, title, folder).items():
+    def _ask(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> str:
+        """Adds what the suites say; returns the index of the Data Docs."""
+        pages = {}
+        for sink, subject in subjects.items():
+            checks, pages[sink] = expectations.run(subject, sink)
             found[sink] += checks
-        return folder
+        folder = f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
+        title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
+        return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, found, pages)
 
 
 def _asked(gate: Gate) -> list[str]:

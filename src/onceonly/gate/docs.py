@@ -1,0 +1,120 @@
+"""Data Docs that stand alone: what Great Expectations renders, without the scripts, fonts and styles that it would load
+from other people's servers. One folder per examination: a page per sink, and an index with every check.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from onceonly.gate.bounds import Check
+from onceonly.sinks.folders import file_system
+from onceonly.statestore import local_path
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # values of bad rows are in the page: nothing in it may run
+FOREIGN = re.compile(
+    r"<script\b.*?</script>|<style\b.*?</style>|<link\b[^>]*>|<img\b[^>]*>|<footer\b.*?</footer>", re.DOTALL
+)
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem }
+table { border-collapse: collapse; margin: .5rem 0 } td, th { border: 1px solid #8886; padding: .3rem .6rem;
+text-align: left; vertical-align: top } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
+.alert { border-left: 4px solid #888; background: #8881; padding: .5rem 1rem }
+nav, .col-lg-2, .modal, [hidden], [data-toggle=collapse] { display: none }
+ul { padding-left: 1.2rem } .badge { background: #8882; padding: 0 .3rem } span { overflow-wrap: anywhere }
+.fa-times::before, .bad::before { content: "✗ "; color: #c22 } .fa-check-circle::before, .ok::before { content: "✓ ";
+color: #182 } .fa-exclamation-triangle::before, .warning::before { content: "⚠ "; color: #a60 }
+pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
+"""
+
+
+def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages: Mapping[str, str]) -> str:
+    """Writes a new folder; returns the address of its index.
+
+    Args:
+        folder: path or URI.
+        checks: by sink, as the verdict has them.
+        pages: by sink, as Great Expectations renders them.
+    """
+    for sink, page in pages.items():
+        _write(f"{folder}/{sink}.html", _alone(page, f"{title}, sink {sink}"))
+    sections = "".join(_section(sink, found, sink in pages) for sink, found in checks.items())
+    body = f"<h1>{escape(title)}</h1>{sections}"
+    index = f'<!DOCTYPE html>\n<html lang="en"><head>{_head(title)}</head><body>{body}</body></html>\n'
+    _write(f"{folder}/index.html", index)
+    local = local_path(folder)
+    return f"{local.absolute().as_uri() if local else folder}/index.html"
+
+
+def delete(index: str) -> None:
+    """The folder whose index has that address."""
+    folder, _, name = index.rpartition("/")
+    assert name == "index.html"
+    files, path = file_system(folder)
+    files.delete_dir(path)
+
+
+def _write(address: str, page: str) -> None:
+    files, path = file_system(address)
+    files.create_dir(path.rpartition("/")[0], recursive=True)
+    with files.open_output_stream(path) as out:
+        out.write(page.encode())
+
+
+def page(result: Any) -> str:
+    """One validation result, as Great Expectations' own Data Docs show it: in plain types, as if it had been stored."""
+    from great_expectations.core.expectation_validation_result import expectationSuiteValidationResultSchema
+    from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
+    from great_expectations.render.view.view import DefaultJinjaPageView
+
+    plain = json.loads(json.dumps(result.to_json_dict()))
+    for each in plain["results"]:
+        each["result"] = _shown(each["result"])
+    stored = expectationSuiteValidationResultSchema.load(plain)
+    view: Any = DefaultJinjaPageView()
+    return str(view.render(ValidationResultsPageRenderer().render(stored)))
+
+
+def _shown(seen: dict[str, Any]) -> dict[str, Any]:
+    """As text, which Great Expectations does not see to; where it found values beside an aggregate, the aggregate."""
+    if "observed_value" in seen and "unexpected_percent" not in seen:
+        seen = {"observed_value": seen["observed_value"]}
+    return {key: _escaped(value) for key, value in seen.items()}
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return escape(value) if isinstance(value, str) else value
+
+
+def _alone(page: str, title: str) -> str:
+    plain = re.sub(r"<title>.*?</title>|<meta\b[^>]*>", "", FOREIGN.sub("", page), flags=re.DOTALL)
+    plain = re.sub(r'<a href="(?:\.\./)+[^"]*"\s*>(.*?)</a>', r"\1", plain, flags=re.DOTALL)
+    back = '<p><a href="index.html">All checks of this attempt</a></p>'
+    return plain.replace("<head>", f"<head>{_head(title)}", 1).replace("<body>", f"<body>{back}", 1)
+
+
+def _head(title: str) -> str:
+    return (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{STYLE}</style>'
+    )
+
+
+def _section(sink: str, checks: Iterable[Check], has_page: bool) -> str:
+    link = f'<p><a href="{sink}.html">Data Docs of sink {sink}</a></p>' if has_page else ""
+    return f"<h2>Sink {sink}</h2><table>{''.join(map(_row, checks))}</table>{link}"
+
+
+def _row(check: Check) -> str:
+    style = "ok" if check["ok"] else "warning" if check["severity"] != "critical" else "bad"
+    said = "ok" if check["ok"] else check["severity"]
+    cells = (f'<span class="{style}">{said}</span>', escape(check["what"]), escape(check["observed"]))
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
