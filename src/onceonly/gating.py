@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Row, State
-from onceonly.errors import GateFailed, InvalidPipeline, NotCommitted
+from onceonly.errors import GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.ledger import Ledger, fenced, get, how_to_settle, next_row
 from onceonly.pipeline import Pipeline
 from onceonly.protocols import Examined, Parts
@@ -29,17 +29,17 @@ class Gatekeeper:
             Fenced: it was aborted, or staged again, meanwhile.
         """
         seen = get(self._ledger.state.view(name), epoch)
-        if seen.gate is None or seen.verdict or seen.decision:
+        if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
             return seen
         _check_staged(seen)
         inspector = self._parts.inspector(Pipeline.from_json(seen.definition))
         try:
             examined = inspector.examine(seen)
-        except Exception:
+        except Exception as error:
             now = self._current(self._ledger.state.view(name), seen)  # what we tripped over may be its abort
             if now.verdict:
                 return now
-            raise
+            raise _classified(error, seen) from error
         judged = self._record(seen, examined, by)
         if judged.verdict != _body(examined, by):
             inspector.forget(examined)
@@ -134,6 +134,17 @@ def _check_staged(checkpoint: Checkpoint) -> None:
             f"It is {checkpoint.state.value}, not staged{because}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
         )
+
+
+def _classified(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    """Looking publishes nothing, whatever it trips over."""
+    if isinstance(error, OnceonlyError):
+        return error
+    return NotCommitted(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not look at what is staged.",
+        f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:500]}",
+        "There is no verdict and nothing was published. Mend the cause and run the gate again.",
+    )
 
 
 def _what_to_do(checkpoint: Checkpoint) -> str:

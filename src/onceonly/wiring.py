@@ -144,12 +144,18 @@ class _Producing:
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
-            return transforms.outputs(self._pipeline, self._transform(given))
+            return self._suited(transforms.outputs(self._pipeline, self._transform(given)))
         writer = self._parts.sink(self._pipeline, state.name)
         assert isinstance(writer, StateWriter)
         result = self._transform(given, writer.read(self._spark, self._before))
         outputs = transforms.outputs(self._pipeline, result)
-        return {**outputs, state.name: Changes(outputs[state.name], self._before)}
+        return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+
+    def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The gate's suites are about columns that are there: refused before any row is written."""
+        if self._pipeline.gate:
+            self._parts.inspector(self._pipeline).check_outputs(outputs)
+        return outputs
 
     def _read(self, range_: TopicRange) -> Any:
         batch = self._sources[range_.topic].read(self._spark, (range_,))

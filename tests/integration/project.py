@@ -36,6 +36,10 @@ def both(batch):
     return {"numbers": numbers(batch), "copy": copies(batch)}
 
 
+def below_100(batch):
+    return numbers(batch).where("n < 100")
+
+
 def broken(batch):
     raise RuntimeError("the transform fails on purpose")
 """

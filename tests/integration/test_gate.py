@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from integration.project import Project, make_project, produce
+from integration.test_airflow import Airflow, airflow  # noqa: F401
 
 from onceonly import liveness, wiring
 from onceonly.checkpoint import Checkpoint
@@ -50,7 +51,6 @@ def test_bad_rows_are_told_and_not_published(project: Project, path: str) -> Non
     judged = through.gate(checkpoint.pipeline, checkpoint.epoch, "test")
     assert judged.verdict is not None
     seen = judged.verdict["sinks"]["numbers"]
-    print(json.dumps(judged.verdict, indent=1))
     assert (judged.verdict["outcome"], seen["rows"], seen["path"]) == ("failed", 4, path)
     assert [(check["ok"], check["severity"]) for check in seen["checks"]] == [
         (True, "critical"),
@@ -58,8 +58,104 @@ def test_bad_rows_are_told_and_not_published(project: Project, path: str) -> Non
         (False, "warning"),
     ]
     assert seen["checks"][1]["observed"] == "1 of 4 rows"
-    pages = list(Path(urlsplit(judged.verdict["docs"]).path).parent.rglob("*.html"))
-    assert any("less than or equal to" in page.read_text() for page in pages)
+    page = file_of(judged.verdict["docs"]).with_name("numbers.html").read_text()
+    assert "values must be less than or equal to" in page
+    assert "://" not in page, "nothing is loaded from anywhere"
     with pytest.raises(GateFailed, match="expect_column_values_to_be_between"):
         through.commit(checkpoint.pipeline, checkpoint.epoch)
     assert not project.published()
+
+
+def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project: Project) -> None:
+    produce(project, [1, 2, 100])
+    failed = airflow.run(project, "chained")
+    assert failed["run"] == "failed", failed["log"]
+    assert failed["tasks"] == {
+        "plan": "success",
+        "stage": "success",
+        "gate": "failed",
+        "commit": "upstream_failed",
+        "abort": "success",
+    }
+    assert "CRITICAL: expect_column_values_to_be_between(column=n, max_value=99.0) (1 of 3 rows)" in failed["log"]
+    assert not project.published()
+    through = wiring.coordinator(project.parts)
+    aborted = latest(through)
+    assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
+    assert aborted.verdict is not None
+    assert aborted.verdict["docs"] in failed["log"]
+    page = file_of(aborted.verdict["docs"]).with_name("numbers.html").read_text()
+    assert "values must be less than or equal to" in page
+    [kept] = project.staged_folders()
+    bad = DeltaTable(str(project.folder / "home" / "lake" / "chained" / kept)).to_pyarrow_table()
+    assert sorted(bad["n"].to_pylist()) == [1, 2, 100], "the bad rows can be looked at"
+    through.recover("numbers_chained", liveness.nobody)
+    assert project.staged_folders() == [kept], "no sweep takes them"
+
+    fixed = airflow.run(project, "chained", "below_100")
+    assert fixed["run"] == "success", fixed["log"]
+    assert fixed["tasks"]["gate"] == "success"
+    assert project.published() == Counter([1, 2])
+    assert kept not in project.staged_folders()
+
+
+def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project: Project) -> None:
+    project.set_gate(max_rows=2, on_fail="hold")
+    produce(project, range(3))
+    held = airflow.run(project, "chained")
+    assert (held["run"], held["tasks"]["gate"], held["tasks"]["abort"]) == ("failed", "failed", "skipped"), held["log"]
+    assert "great_expectations" not in held["log"], "bounds need no suite"
+    recovered = airflow.run(project, "recovery")
+    assert recovered["run"] == "success", recovered["log"]
+    through = wiring.coordinator(project.parts)
+    assert latest(through).held
+    again = airflow.run(project, "chained")
+    assert (again["run"], again["tasks"]["plan"]) == ("failed", "failed")
+    assert "onceonly approve numbers_chained 1 --reason" in again["log"]
+    assert not project.published()
+    through.approve("numbers_chained", 1, "ann", "a known gap")
+    assert airflow.run(project, "recovery")["run"] == "success"
+    assert latest(through).state is State.COMMITTED
+    assert project.published() == Counter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("suite", "told"),
+    [
+        (None, "there is no suite numbers.expectations.json"),
+        ("{", "numbers.expectations.json is no expectation suite"),
+        ('{"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "m"}}]}', "names 'm', and sink"),
+    ],
+)
+def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(
+    project: Project, suite: str | None, told: str
+) -> None:
+    produce(project, [1])
+    staged(project)[0].abort("numbers_chained", 1, "only to make the table")
+    before = [row.seq for row in StateTable(project.settings.state).history("numbers_chained")]
+    file = project.folder / "numbers.expectations.json"
+    file.unlink() if suite is None else file.write_text(suite)
+    with pytest.raises(InvalidPipeline, match=told):
+        wiring.check(project.pipeline(), project.parts)
+    with pytest.raises(InvalidPipeline, match=told):
+        wiring.coordinator(project.parts).plan(project.pipeline(), "run-2", liveness.nobody)
+    assert [row.seq for row in StateTable(project.settings.state).history("numbers_chained")] == before
+
+
+def test_a_column_that_no_table_has_yet_is_refused_before_a_row_is_staged(project: Project) -> None:
+    suite = {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "m"}}]}
+    (project.folder / "numbers.expectations.json").write_text(json.dumps(suite))
+    produce(project, [1])
+    with pytest.raises(InvalidPipeline, match="names 'm', and sink 'numbers' has no such column"):
+        staged(project)
+    assert not (project.folder / "home" / "lake").exists()
+
+
+def latest(through: Coordinator) -> Checkpoint:
+    found = through.state.view("numbers_chained").latest
+    assert found is not None
+    return found
+
+
+def file_of(address: str) -> Path:
+    return Path(unquote(urlsplit(address).path))

@@ -11,7 +11,7 @@ from onceonly.cli.describe import describe
 from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
 from onceonly.cli.services import services
-from onceonly.cli.settle import abort, recover, resolve
+from onceonly.cli.settle import abort, approve, recover, resolve
 from onceonly.cli.state import state
 from onceonly.cli.status import status
 from onceonly.cli.sweep import sweep
@@ -43,5 +43,5 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
 
 
-for command in (run, status, describe, recover, check, abort, resolve, rewind, sweep, state, services, demo):
+for command in (run, status, describe, recover, check, approve, abort, resolve, rewind, sweep, state, services, demo):
     main.add_command(command)

@@ -20,12 +20,14 @@ from onceonly.settings import Settings
 if TYPE_CHECKING:
     from onceonly.state import StateTable
 
+SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
 
 \b
 --json prints the keys of `onceonly status PIPELINE --json`, and
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up": by sink, "definition",
+"verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}].
 """
 
@@ -59,6 +61,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
+        "approved": f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}" if checkpoint.approved else "",
         "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
     }
     for name, value in facts.items():
@@ -66,6 +69,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
             out.print(Text.assemble((f"  {name:<15}", "dim"), value))
     _print_offsets(out, checkpoint)
     _print_attempts(out, checkpoint)
+    _print_verdict(out, checkpoint)
     _print_sinks(out, checkpoint)
 
 
@@ -90,6 +94,22 @@ def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:
         table.add_row(str(attempt), claim.worker, claim.nonce)
     if checkpoint.claims:
         _section(out, "Attempts", table)
+
+
+def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
+    verdict = checkpoint.verdict
+    if verdict is None:
+        return
+    table = show.table("sink", "check", "", "observed")
+    for sink, seen in verdict["sinks"].items():
+        for each in seen["checks"]:
+            said = Text("ok", "green") if each["ok"] else Text(each["severity"], SEVERITIES[each["severity"]])
+            table.add_row(sink, Text(each["what"]), said, Text(each["observed"]))
+    looked = ", ".join(f"{sink}: {show.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items())
+    held = ", HELD for a person" if checkpoint.held else ""
+    _section(out, f"Gate: {verdict['outcome']}{held} (by {show.owner(verdict['by'])}; {looked})", table)
+    if verdict["docs"]:
+        out.print(Text(f"  Data Docs: {verdict['docs']}", "dim"))
 
 
 def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
@@ -173,6 +193,8 @@ def _everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[
         **reading.to_json(checkpoint),
         "owners": list(checkpoint.owners),
         "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "verdict": checkpoint.verdict and dict(checkpoint.verdict),
+        "approved": checkpoint.approved and dict(checkpoint.approved),
         "handles": dict(checkpoint.handles),
         "published": dict(checkpoint.published),
         "in_doubt": dict(checkpoint.in_doubt),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
-planned_at, updated_at, waiting, reason"""
+planned_at, updated_at, waiting, reason,
+gate (passed, warning, failed; null: no verdict), held (for a person to approve
+or abort)"""
 CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
@@ -96,6 +98,8 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "updated_at": iso(checkpoint.updated_at),
         "waiting": list(checkpoint.waiting) if not checkpoint.state.settled else [],
         "reason": checkpoint.reason,
+        "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
+        "held": checkpoint.held,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
     }

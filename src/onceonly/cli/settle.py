@@ -1,4 +1,4 @@
-"""onceonly recover, abort, resolve: bring checkpoints to an end."""
+"""onceonly recover, approve, abort, resolve: bring checkpoints to an end."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
     """Settle what ended owners left behind, of one PIPELINE or of all.
 
-    What was decided is published; what was staged is decided and published; the rest is aborted. Checkpoints whose
-    owner is at work stay as they are (an owner on another machine counts as alive for an hour after its last step).
+    What was decided is published; what was staged is decided, by its gate where it has one, and published; the rest is
+    aborted. Checkpoints whose owner is at work stay as they are (an owner on another machine counts as alive for an
+    hour after its last step), and so do those that a gate holds for a person.
 
     \b
     --json prints {"recovered": [{"was", …}], "errors": [{"pipeline", "error",
@@ -68,7 +69,28 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    now = _coordinator(settings).abort(pipeline, epoch, reason)
+    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=getpass.getuser()), as_json)
+
+
+@click.command(short_help="Publish what a gate holds.")
+@click.argument("pipeline")
+@click.argument("epoch", type=int)
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@json_option
+def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
+    """Publish checkpoint EPOCH of PIPELINE although its gate failed it (on_fail='hold').
+
+    The approval is recorded first: should publishing fail, `onceonly recover` goes on with it. --json prints the
+    checkpoint as `onceonly status PIPELINE --json` does.
+    """
+    settings = Settings.from_env()
+    was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
+    through = _coordinator(settings)
+    through.approve(pipeline, epoch, getpass.getuser(), reason)
+    _told(was, through.commit(pipeline, epoch), as_json)
+
+
+def _told(was: State, now: Checkpoint, as_json: bool) -> None:
     if as_json:
         return print_json(reading.to_json(now))
     show.console().print(_change(reading.to_json(now) | {"was": was.value}))
@@ -190,4 +212,7 @@ def _change(now: dict[str, Any]) -> Text:
 def _waits(state: State, now: dict[str, Any]) -> str:
     if state is State.COMMITTING:
         return f" still, waiting for {', '.join(now['waiting'])}"
+    if now["held"]:
+        of = f"{now['pipeline']} {now['epoch']} --reason …"
+        return f" still: its gate failed it, and a person decides: onceonly approve {of}, or onceonly abort {of}"
     return f" still: its owner ({show.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"

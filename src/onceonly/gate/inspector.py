@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class LiveInspector(Inspector):
 
     def check(self) -> list[str]:
         notes = []
+        if self._gate.suites:
+            suites.check_installed()
         for sink, suite in self._suites().items():
             there = self._sink(sink).columns()
             if there is not None:
@@ -45,6 +47,11 @@ class LiveInspector(Inspector):
             unknown = "" if there is not None else ", whose columns are known when its first rows are staged"
             notes.append(f"gate: {suite.path} asks {len(suite.expectations)} things of sink '{sink}'{unknown}")
         return notes
+
+    def check_outputs(self, outputs: Mapping[str, Any]) -> None:
+        """Of a transform, a DataFrame per sink: those columns are staged, where the sink does not say otherwise."""
+        for sink, suite in self._suites().items():
+            suite.check_columns(sink, self._sink(sink).columns() or list(outputs[sink].columns))
 
     def check_suites(self) -> None:
         """As Great Expectations itself sees them."""
@@ -81,8 +88,7 @@ class LiveInspector(Inspector):
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
         if on_spark:
             return Subject(suite, sink.staged_frame(handle, self._spark()), True)
-        staged = sink.staged(handle).read_all()
-        return Subject(suite, staged.to_pandas(integer_object_nulls=True), False)
+        return Subject(suite, _in_process(sink.staged(handle).read_all(), suite), False)
 
     def _ask(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> str:
         """Adds what the suites say; returns the index of the Data Docs."""
@@ -99,6 +105,15 @@ def _asked(gate: Gate) -> list[str]:
     """Sinks of which the gate asks anything."""
     each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
     return sorted({sink for option in each for sink in option})
+
+
+def _in_process(rows: Any, suite: Suite) -> Any:
+    """A pandas DataFrame, with integers as they are also beside nulls.
+
+    Without rows there may be no file to tell the columns: they are then what the suite takes them to be.
+    """
+    frame = rows.to_pandas(integer_object_nulls=True)
+    return frame if len(frame) else frame.reindex(columns=list(dict.fromkeys([*frame.columns, *suite.columns])))
 
 
 def _path(on_spark: bool) -> str:

@@ -38,18 +38,21 @@ class Suite:
             )
 
 
+def check_installed() -> None:
+    if find_spec("great_expectations") is None:
+        raise InvalidPipeline(
+            "gate: its suites need Great Expectations.",
+            "It is not installed here.",
+            "pip install 'onceonly[gate]'. Nothing was written.",
+        )
+
+
 def load(path: str, project: Path) -> Suite:
     """The suite at `path`, relative to the project.
 
     Raises:
-        InvalidPipeline: no such file, or it is no suite; or Great Expectations is not installed.
+        InvalidPipeline: no such file, or it is no suite.
     """
-    if find_spec("great_expectations") is None:
-        raise InvalidPipeline(
-            f"gate: {path} needs Great Expectations.",
-            "It is not installed here.",
-            "pip install 'onceonly[gate]'. Nothing was written.",
-        )
     data = _json(path, project / path)
     found = data.get("expectations") if isinstance(data, dict) else None
     if not isinstance(found, list) or not found:

@@ -121,6 +121,13 @@ class FileWriter(Sink):
         folders = sorted(self._staging.glob(f"{prefix}-*"))
         return [txn for folder in folders if (txn := Transaction.parse(folder.name))]
 
+    def staged(self, handle: Handle) -> Any:
+        return filestage.read(handle["folder"], self.config.format)
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        options = filestage.OPTIONS.get(self.config.format, {})
+        return spark.read.format(self.config.format).options(**options).load(f"file://{handle['folder']}")
+
     def evidence(self, handle: Handle) -> list[str]:
         if self._is_published(handle):
             return [f"the manifest {handle['manifest']} is there: every file was moved"]

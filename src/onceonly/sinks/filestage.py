@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import FileSink
@@ -81,6 +84,22 @@ def write(config: FileSink, txn: Transaction, target: Path, rows: Any) -> tuple[
     writer = counted.write.format(config.format).options(**OPTIONS.get(config.format, {}))
     writer.mode("overwrite").partitionBy(*config.partition_by).save(f"file://{folder}/data")
     return folder / "data", int(seen.get["rows"])
+
+
+def read(folder: str, format: str) -> pa.RecordBatchReader:
+    """The rows of a staged folder; what its folders are named by is text, or a number where all of it is one."""
+    if format == "avro":
+        return pa.Table.from_pylist(list(_avro(Path(folder)))).to_reader()
+    return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
+
+
+def _avro(folder: Path) -> Iterator[dict[str, Any]]:
+    from fastavro import reader
+
+    for path in filemoves.visible(folder):
+        named = dict(part.split("=", 1) for part in path.relative_to(folder).parts[:-1])
+        with path.open("rb") as file:
+            yield from ({**row, **named} for row in reader(file) if isinstance(row, dict))
 
 
 def describe(config: FileSink, txn: Transaction, folder: Path, rows: int) -> list[StagedFile]:

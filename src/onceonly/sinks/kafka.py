@@ -26,7 +26,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
 from onceonly.protocols import Pooled, Receipts, Sink
-from onceonly.sinks import kafkacheck, kafkaids, kafkaproduce, kafkaspool, kafkastage
+from onceonly.sinks import kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
 from onceonly.sinks.folders import Folders
 from onceonly.sinks.kafkahandle import Part, Tx, parts_of, with_parts, with_word
 from onceonly.sinks.kafkaids import Ids
@@ -268,6 +268,21 @@ class KafkaWriter(Sink):
     def end(self, txn: Pooled) -> None:
         with self._transactions() as known:
             known.withdraw(txn.id, *txn.producer)
+
+    # ---- the gate's view
+
+    def staged(self, handle: Handle) -> Any:
+        return kafkalook.batches(handle, self.config.format, self._schema)
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return kafkalook.frame(handle, self.config.format, self._schema, spark)
+
+    def columns(self) -> list[str] | None:
+        return kafkalook.columns(self.config.format, self._schema)
+
+    @property
+    def _schema(self) -> str | None:
+        return kafkacheck.schema(self.config, self._root)
 
     # ---- a person's view
 
