@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from deltalake import DeltaTable
+from integration import test_airflow
 from integration.project import Project, make_project, produce
-from integration.test_airflow import Airflow, airflow  # noqa: F401
+from integration.test_airflow import Airflow
 
 from onceonly import liveness, wiring
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
-from onceonly.errors import GateFailed
+from onceonly.errors import GateFailed, InvalidPipeline
+from onceonly.state import StateTable
 
+airflow = test_airflow.airflow  # the fixture
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SUITE = {
