@@ -45,6 +45,8 @@ def once(project: Project, mode: str, interval: Any) -> None:
         print("nothing to do")
         return
     wiring.stage(parts, through, pipeline.name, planned.epoch, owner)
+    if pipeline.gate:
+        through.gate(pipeline.name, planned.epoch, owner)
     done = through.commit(pipeline.name, planned.epoch)
     print(f"epoch {done.epoch} {done.state.value}")
 

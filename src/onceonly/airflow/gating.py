@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -29,11 +28,9 @@ class GateOperator(CheckpointOperator):
         self.spark_conn_id = spark_conn_id
 
     def parts(self) -> LiveParts:
-        from onceonly.airflow import submit
+        from onceonly.airflow import gatesession
 
-        found = super().parts()
-        remote = submit.target(self.spark_conn_id).remote
-        return replace(found, settings=replace(found.settings, spark_remote=remote))
+        return gatesession.parts(super().parts(), self.spark_conn_id)
 
     def execute(self, context: Any) -> dict[str, Any]:
         from onceonly import gating

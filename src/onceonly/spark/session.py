@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,8 +14,12 @@ from onceonly.settings import Settings
 from onceonly.sparkconf import REDACTION, conf
 
 
-def session(settings: Settings) -> SparkSession:
-    """The process's session, started if need be."""
+def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """The process's session, started if need be.
+
+    Args:
+        more: settings of a session that is started here, such as spark.master.
+    """
     if settings.spark_remote:
         remote: Any = SparkSession.builder.remote(settings.spark_remote)
         connected: SparkSession = remote.getOrCreate()
@@ -23,7 +29,7 @@ def session(settings: Settings) -> SparkSession:
     builder: Any = SparkSession.builder
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        for key, value in ({"spark.ui.enabled": "false"} | conf(settings)).items():
+        for key, value in ({"spark.ui.enabled": "false"} | conf(settings) | dict(more)).items():
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic

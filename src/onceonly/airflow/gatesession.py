@@ -1,0 +1,35 @@
+"""Spark for a gate: the Connect server, or a session of the task's own on the master that the connection names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from onceonly.airflow import submit
+from onceonly.wiring import LiveParts
+
+
+@dataclass
+class GateParts(LiveParts):
+    """Parts whose Spark is that of an Airflow connection."""
+
+    target: submit.Target = field(default_factory=submit.Target)
+
+    def spark(self) -> Any:
+        from onceonly.spark.session import session
+
+        if not self.target.remote:
+            for name in submit.ELSEWHERE:  # what points the process to a Connect server would win over the master
+                os.environ.pop(name, None)
+        return session(self.settings, {"spark.master": self.target.master} | self.target.conf)
+
+
+def parts(plain: LiveParts, conn_id: str) -> GateParts:
+    """The same on the Spark of that connection.
+
+    Raises:
+        InvalidPipeline: there is no such connection.
+    """
+    target = submit.target(conn_id)
+    return GateParts(replace(plain.settings, spark_remote=target.remote), plain.connections, target)
