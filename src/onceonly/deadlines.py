@@ -19,17 +19,18 @@ def warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
     if checkpoint.state not in (State.STAGED, State.COMMITTING):
         return
     for sink in checkpoint.waiting:
-        used = _used(checkpoint, sink, now)
-        if used is not None and used >= WARN_AT:
+        part = used(checkpoint, sink, now)
+        if part is not None and part >= WARN_AT:
             yield (
                 f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{sink}' have used "
-                f"{used:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
+                f"{part:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
                 f"onceonly recover {checkpoint.pipeline}. (Past it the broker aborts them; their rows are spooled, "
                 "and written again at the commit.)"
             )
 
 
-def _used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
+def used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
+    """The part of its time-out (1.0: all of it); None where the sink holds no transaction open."""
     handle = checkpoint.handles[sink]
     if "opened_at" not in handle:
         return None

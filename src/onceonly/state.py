@@ -152,9 +152,20 @@ class StateTable:
         """Every pipeline that ever wrote a row."""
         return sorted(p["pipeline"] for p in self._open().partitions())
 
-    def history(self, pipeline: str, since_epoch: int = 0) -> list[Row]:
-        """All rows from that epoch on, in order; for people, not for decisions."""
-        return _rows(self._open(), pipeline, f"epoch >= {since_epoch}")
+    def versions(self) -> dict[str, int]:
+        """Every pipeline's last sequence number: what has not changed need not be read again."""
+        table = self._open()
+        return {p["pipeline"]: table.transaction_version(p["pipeline"]) or 0 for p in table.partitions()}
+
+    def owners(self, pipeline: str, since_seq: int = 0) -> set[str]:
+        """All who ever owned a checkpoint of it, as rows above that sequence number name them."""
+        found = _scan(self._open(), pipeline, f"seq > {since_seq} AND owner IS NOT NULL", ["owner"])
+        return set(found["owner"].to_pylist())
+
+    def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
+        """All rows of these epochs (the last one included), in order; for people, not for decisions."""
+        until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
+        return _rows(self._open(), pipeline, f"epoch >= {since_epoch}{until}")
 
     def tidy(self, pipeline: str) -> None:
         """Merge the pipeline's small files and drop old log entries, when there are many."""

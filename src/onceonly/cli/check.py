@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
+from onceonly import reading
 from onceonly.cli import console as show
-from onceonly.cli import reading, target
+from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.pipeline import KafkaSource
 from onceonly.settings import Settings

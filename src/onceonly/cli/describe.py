@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly import reading, wording
+from onceonly.checkpoint import Checkpoint
 from onceonly.cli import console as show
-from onceonly.cli import reading
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
-
-if TYPE_CHECKING:
-    from onceonly.state import StateTable
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
@@ -39,9 +36,9 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     state = reading.required(Settings.from_env())
     checkpoint = reading.checkpoint(state, pipeline, epoch)
-    timeline = _timeline(state, checkpoint)
+    timeline = reading.timeline(state, checkpoint)
     if as_json:
-        return print_json(reading.without_secrets(_everything(checkpoint, timeline)))
+        return print_json(reading.without_secrets(reading.everything(checkpoint, timeline)))
     out = show.console()
     print_checkpoint(out, checkpoint)
     _print_timeline(out, timeline)
@@ -52,12 +49,12 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
     out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint)))
     facts = {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
-        "covers": show.covers(checkpoint),
-        "rows": show.number(reading.rows(checkpoint)),
-        "decision": show.number(checkpoint.decision),
+        "covers": wording.covers(checkpoint),
+        "rows": wording.number(reading.rows(checkpoint)),
+        "decision": wording.number(checkpoint.decision),
         "owner": checkpoint.owner,
-        "earlier owners": ", ".join(dict.fromkeys(show.owner(key) for key in checkpoint.owners[:-1])),
-        "planned": f"{show.clock(checkpoint.planned_at)} UTC, {show.age(checkpoint.planned_at)} ago",
+        "earlier owners": ", ".join(dict.fromkeys(wording.owner(key) for key in checkpoint.owners[:-1])),
+        "planned": f"{wording.clock(checkpoint.planned_at)} UTC, {wording.age(checkpoint.planned_at)} ago",
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
@@ -105,9 +102,9 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
         for each in seen["checks"]:
             said = Text("ok", "green") if each["ok"] else Text(each["severity"], SEVERITIES[each["severity"]])
             table.add_row(sink, Text(each["what"]), said, Text(each["observed"]))
-    looked = ", ".join(f"{sink}: {show.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items())
+    looked = ", ".join(f"{sink}: {wording.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items())
     held = ", HELD for a person" if checkpoint.held else ""
-    _section(out, f"Gate: {verdict['outcome']}{held} (by {show.owner(verdict['by'])}; {looked})", table)
+    _section(out, f"Gate: {verdict['outcome']}{held} (by {wording.owner(verdict['by'])}; {looked})", table)
     if verdict["docs"]:
         out.print(Text(f"  Data Docs: {verdict['docs']}", "dim"))
 
@@ -152,7 +149,7 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
     for row in timeline:
         words = [row["sink"] or "", _words(row["detail"])]
         if row["owner"]:
-            words.append(f"by {show.owner(row['owner'])}")
+            words.append(f"by {wording.owner(row['owner'])}")
         table.add_row(
             row["at"].replace("T", " ").rstrip("Z"), row["event"], str(row["attempt"]), " ".join(words).strip()
         )
@@ -167,38 +164,3 @@ def _section(out: Console, title: str, body: Any) -> None:
 def _words(detail: Mapping[str, Any]) -> str:
     plain = {key: value for key, value in detail.items() if not isinstance(value, Mapping)}
     return ", ".join(f"{key} {value}" for key, value in plain.items() if value not in (None, False, ""))
-
-
-def _timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    rows = [row for row in state.history(checkpoint.pipeline, checkpoint.epoch) if row.epoch == checkpoint.epoch]
-    return [_entry(row) for row in rows]
-
-
-def _entry(row: Row) -> dict[str, Any]:
-    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
-    return {
-        "at": reading.iso(row.at),
-        "event": row.event.value,
-        "attempt": row.attempt,
-        "owner": row.owner,
-        "sink": row.sink,
-        "decision": row.decision,
-        "detail": {} if shown_elsewhere else dict(row.body),
-    }
-
-
-def _everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
-    claims = sorted(checkpoint.claims.items())
-    return {
-        **reading.to_json(checkpoint),
-        "owners": list(checkpoint.owners),
-        "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
-        "verdict": checkpoint.verdict and dict(checkpoint.verdict),
-        "approved": checkpoint.approved and dict(checkpoint.approved),
-        "handles": dict(checkpoint.handles),
-        "published": dict(checkpoint.published),
-        "in_doubt": dict(checkpoint.in_doubt),
-        "given_up": dict(checkpoint.given_up),
-        "definition": dict(checkpoint.definition),
-        "timeline": timeline,
-    }

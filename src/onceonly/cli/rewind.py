@@ -7,9 +7,9 @@ import getpass
 import click
 from rich.text import Text
 
+from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint
 from onceonly.cli import console as show
-from onceonly.cli import reading
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
 
@@ -52,9 +52,11 @@ def _print(later: list[Checkpoint]) -> None:
     table = show.table("epoch", "committed", "covers", "published", right=("epoch",))
     for checkpoint in later:
         published = "\n".join(
-            f"{sink}: {show.number(handle.get('rows'))} rows"
+            f"{sink}: {wording.number(handle.get('rows'))} rows"
             for sink, handle in checkpoint.handles.items()
             if sink in checkpoint.published
         )
-        table.add_row(str(checkpoint.epoch), show.clock(checkpoint.updated_at), show.covers(checkpoint), published)
+        table.add_row(
+            str(checkpoint.epoch), wording.clock(checkpoint.updated_at), wording.covers(checkpoint), published
+        )
     show.console().print(table)

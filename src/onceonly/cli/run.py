@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.cli import console as show
-from onceonly.cli import reading, target
+from onceonly.cli import target
 from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.offsets import Interval
@@ -125,7 +126,7 @@ class _Run:
             with self.steps.step("stage") as words:
                 done = self.checkpoint = wiring.stage(self.parts, self.through, name, epoch, self.owner)
                 words.append(f"attempt {done.attempt}")
-                words += [f"{sink}: {show.staged(handle)}" for sink, handle in done.handles.items()]
+                words += [f"{sink}: {wording.staged(handle)}" for sink, handle in done.handles.items()]
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -136,7 +137,7 @@ class _Run:
         try:
             with self.steps.step("gate") as words:
                 done = self.checkpoint = self.through.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
-                words += show.verdict(done.verdict)
+                words += wording.verdict(done.verdict)
                 gating.require(done)
         except NotCommitted as error:
             self._abort(checkpoint, error)
@@ -221,14 +222,14 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
     if checkpoint is None:
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
     if checkpoint.state is not State.COMMITTED and fresh and checkpoint.replaces:
-        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {show.covers(checkpoint)}"
+        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {wording.covers(checkpoint)}"
     if checkpoint.state is not State.COMMITTED:
         again = "" if fresh else " (planned before; the same offsets again)"
-        return "", f"epoch {checkpoint.epoch}{again}, {show.covers(checkpoint)}"
+        return "", f"epoch {checkpoint.epoch}{again}, {wording.covers(checkpoint)}"
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
-    rows = show.number(reading.rows(checkpoint))
-    done = f"already committed {show.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
+    rows = wording.number(reading.rows(checkpoint))
+    done = f"already committed {wording.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
     return "already_committed", f"{done}: nothing to do"
 
 
@@ -236,7 +237,7 @@ def _published(checkpoint: Checkpoint, sink: str) -> str:
     detail = checkpoint.published[sink]
     version = f" (version {detail['version']})" if "version" in detail else ""
     already = " (was published already)" if detail.get("already") else ""
-    return f"{sink} → {show.target(checkpoint.handles[sink])}{version}{already}"
+    return f"{sink} → {wording.target(checkpoint.handles[sink])}{version}{already}"
 
 
 def _sinks(pipeline: Pipeline) -> str:

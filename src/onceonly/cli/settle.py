@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
-from onceonly.cli import reading
 from onceonly.cli.app import explain, json_option, print_json, tell
 from onceonly.cli.describe import print_checkpoint
 from onceonly.errors import InvalidPipeline, exit_code
@@ -203,7 +203,7 @@ def _change(now: dict[str, Any]) -> Text:
     elif not state.settled:
         text.append(_waits(state, now), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {show.number(now['rows'])} rows")
+        text.append(f", {wording.number(now['rows'])} rows")
     if state is State.ABORTED and now["reason"]:
         text.append(f" ({now['reason']})", "dim")
     return text
@@ -215,4 +215,4 @@ def _waits(state: State, now: dict[str, Any]) -> str:
     if now["held"]:
         of = f"{now['pipeline']} {now['epoch']} --reason …"
         return f" still: its gate failed it, and a person decides: onceonly approve {of}, or onceonly abort {of}"
-    return f" still: its owner ({show.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"
+    return f" still: its owner ({wording.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"

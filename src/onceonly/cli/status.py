@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from onceonly import deadlines
+from onceonly import deadlines, reading, wording
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
-from onceonly.cli import reading
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
 
@@ -65,15 +64,15 @@ def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
         return print_json({"state_table": uri, "pipelines": stamped})
     out = show.console()
     if not found:
-        out.print(f"Nothing has run yet: there is no checkpoint in {show.place(uri)}.", markup=False)
+        out.print(f"Nothing has run yet: there is no checkpoint in {wording.place(uri)}.", markup=False)
         return out.print("Start with: onceonly run dags/flights.py:flights", style="dim", markup=False)
     table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch", "rows"))
     for each in found:
-        committed = f"{show.age(each['committed_at'])} ago" if each["committed_at"] else "never"
+        committed = f"{wording.age(each['committed_at'])} ago" if each["committed_at"] else "never"
         open_ = ", ".join(map(str, each["unsettled"]))
         state = show.state_text(State(each["state"]))
         table.add_row(
-            each["pipeline"], str(each["epoch"]), state, committed, show.number(each["rows"]), Text(open_, "yellow")
+            each["pipeline"], str(each["epoch"]), state, committed, wording.number(each["rows"]), Text(open_, "yellow")
         )
     out.print(table)
     if any(each["unsettled"] for each in found):
@@ -91,12 +90,12 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
         table.add_row(
             str(cp.epoch),
             show.state_text(cp.state),
-            str(cp.interval) if cp.interval else show.covers(cp),
+            str(cp.interval) if cp.interval else wording.covers(cp),
             str(cp.attempt or "-"),
-            show.number(reading.rows(cp)),
-            show.number(cp.decision),
-            show.age(cp.updated_at),
-            show.owner(cp.owner),
+            wording.number(reading.rows(cp)),
+            wording.number(cp.decision),
+            wording.age(cp.updated_at),
+            wording.owner(cp.owner),
         )
     out = show.console()
     out.print(table)

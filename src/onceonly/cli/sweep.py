@@ -7,9 +7,9 @@ from typing import Any
 import click
 from rich.text import Text
 
+from onceonly import reading
 from onceonly.checkpoint import Transaction
 from onceonly.cli import console as show
-from onceonly.cli import reading
 from onceonly.cli.app import explain, json_option, print_json, tell
 from onceonly.errors import exit_code
 from onceonly.protocols import Pooled

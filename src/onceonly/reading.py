@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint import Checkpoint, Event, Row, fold
 from onceonly.errors import InvalidPipeline
 from onceonly.offsets import has_data
 from onceonly.settings import Settings
@@ -69,11 +69,15 @@ def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
     """The last checkpoints and every unsettled one, newest first."""
-    from onceonly.checkpoint import fold
-
     view = state.view(pipeline)
     last = fold(state.history(pipeline, max(1, view.head.epoch - most + 1)))
     found = {checkpoint.epoch: checkpoint for checkpoint in view.open} | last
+    return [found[epoch] for epoch in sorted(found, reverse=True)]
+
+
+def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
+    """The checkpoints of these epochs, newest first."""
+    found = fold(state.history(pipeline, first, last))
     return [found[epoch] for epoch in sorted(found, reverse=True)]
 
 
@@ -102,6 +106,42 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "held": checkpoint.held,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
+    }
+
+
+def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """What was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
+    return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
+    return {
+        "at": iso(row.at),
+        "event": row.event.value,
+        "attempt": row.attempt,
+        "owner": row.owner,
+        "sink": row.sink,
+        "decision": row.decision,
+        "detail": {} if shown_elsewhere else dict(row.body),
+    }
+
+
+def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
+    """All of a checkpoint; an address that a user gave may hold a password: see `without_secrets`."""
+    claims = sorted(checkpoint.claims.items())
+    return {
+        **to_json(checkpoint),
+        "owners": list(checkpoint.owners),
+        "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "verdict": checkpoint.verdict and dict(checkpoint.verdict),
+        "approved": checkpoint.approved and dict(checkpoint.approved),
+        "handles": dict(checkpoint.handles),
+        "published": dict(checkpoint.published),
+        "in_doubt": dict(checkpoint.in_doubt),
+        "given_up": dict(checkpoint.given_up),
+        "definition": dict(checkpoint.definition),
+        "timeline": timeline,
     }
 
 

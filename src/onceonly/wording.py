@@ -1,0 +1,87 @@
+"""How values are written for people: short, and the same on the command line and in Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.offsets import TopicRange, has_data
+
+
+def number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def clock(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def age(since: datetime) -> str:
+    seconds = max(0, int((datetime.now(UTC) - since).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def place(uri: str) -> str:
+    """A path as one would type it here."""
+    try:
+        return str(Path(uri).relative_to(Path.cwd()))
+    except ValueError:
+        return uri
+
+
+def owner(key: str) -> str:
+    """An owner key without what only the machine needs."""
+    kind, _, rest = key.partition(":")
+    return f"cli {rest.rpartition(':')[0]}" if kind == "cli" else key.replace(":", " ", 1)
+
+
+def range_text(range_: TopicRange) -> str:
+    """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
+    parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
+    return f"{range_.span:,} offsets of '{range_.topic}' in {parts} partition{'s' if parts != 1 else ''}"
+
+
+def covers(checkpoint: Checkpoint) -> str:
+    if not has_data(checkpoint.ranges):
+        return "nothing (no records)"
+    return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+
+
+def staged(handle: Mapping[str, Any]) -> str:
+    """'6,000 rows in 30 files', as far as the handle says it."""
+    rows = f"{number(handle.get('rows'))} rows"
+    for name, what in (("files", "file"), ("parts", "transaction" if handle.get("mode") == "staged" else "spool file")):
+        if name in handle:
+            count = handle[name] if isinstance(handle[name], int) else len(handle[name])
+            return f"{rows} in {count} {what}{'s' if count != 1 else ''}"
+    return rows
+
+
+def target(handle: Mapping[str, Any]) -> str:
+    """Where the rows go: a table's or folder's place, or topics."""
+    if "topics" in handle:
+        return ", ".join(handle["topics"])
+    return place(str(handle.get("uri") or handle.get("target") or "?"))
+
+
+def verdict(found: Mapping[str, Any] | None) -> list[str]:
+    """'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok."""
+    if found is None:
+        return ["not asked"]
+    sinks = [
+        f"{sink}: {len(seen['checks'])} checks on {number(seen['rows'])} rows, {seen['path']}"
+        for sink, seen in found["sinks"].items()
+    ]
+    bad = [
+        f"{each['severity']}: {each['what']} ({each['observed']})"
+        for seen in found["sinks"].values()
+        for each in seen["checks"]
+        if not each["ok"]
+    ]
+    return [found["outcome"], *sinks, *bad]
