@@ -1,0 +1,28 @@
+"""The page "Checkpoints" under Browse, and a tab of that name on each DAG run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+async def checkpoints(scope: Any, receive: Any, send: Any) -> None:
+    """The app, imported by its first request: every process of Airflow loads plugins, only the api-server serves."""
+    from onceonly.airflow.ui.app import app
+
+    await app(scope, receive, send)
+
+
+class OnceonlyPlugin(AirflowPlugin):
+    name = "onceonly"
+    fastapi_apps: ClassVar[list[Any]] = [{"name": "Onceonly", "app": checkpoints, "url_prefix": "/onceonly"}]
+    external_views: ClassVar[list[Any]] = [  # without a leading slash: below whatever address Airflow is served at
+        {"name": "Checkpoints", "category": "browse", "href": "onceonly/", "url_route": "checkpoints"},
+        {
+            "name": "Checkpoints",
+            "destination": "dag_run",
+            "href": "onceonly/runs?dag_id={DAG_ID}&run_id={RUN_ID}",
+            "url_route": "run-checkpoints",
+        },
+    ]

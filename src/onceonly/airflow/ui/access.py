@@ -1,0 +1,113 @@
+"""Who may see and do what: a pipeline belongs to every DAG that has ever run it.
+
+A user sees a pipeline when he may read the runs of all of these DAGs, and may act on it when he may edit them. One
+that no DAG has run counts as the DAG of its own name, which is how `checkpoint_dag` would call it: so that whoever may
+read every DAG sees it, and nobody else. Of what a user may not see, he is not told that it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.batch_apis import IsAuthorizedDagRequest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException, Request
+
+from onceonly import reading
+from onceonly.liveness import parse_airflow_run
+from onceonly.settings import Settings
+from onceonly.state import StateTable
+
+HEADER = "X-Onceonly-Action"  # no page of another site can make a browser send it along with the login's cookie
+Method = Literal["GET", "PUT"]
+
+
+class Owners:
+    """Which DAGs have run a pipeline. Only rows that are new since the last question are read."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
+
+    def dags(self, state: StateTable, pipeline: str, seq: int) -> frozenset[str]:
+        """Never empty. `seq`: the pipeline's last row."""
+        read, found = self._known.get((state.id, pipeline), (0, frozenset()))
+        if seq != read:
+            runs = (parse_airflow_run(owner) for owner in state.owners(pipeline, read))
+            found |= {run[0] for run in runs if run}
+            self._known[state.id, pipeline] = seq, found
+        return found or frozenset({pipeline})
+
+
+_owners = Owners()
+
+
+class Viewer:
+    """The user of a request, and what of the state table is his to see."""
+
+    def __init__(self, user: GetUserDep) -> None:
+        self._user = user
+        self.name = user.get_name()
+        self._state = reading.existing(Settings.from_env())
+        self._versions = self._state.versions() if self._state else {}
+
+    @property
+    def state(self) -> StateTable:
+        if self._state is None:
+            raise HTTPException(404, "There is no checkpoint yet.")
+        return self._state
+
+    def pipelines(self) -> dict[str, int]:
+        """Those that he may read, by name, with the sequence number of their last row."""
+        return {name: seq for name, seq in sorted(self._versions.items()) if self.may("GET", name)}
+
+    def may(self, method: Method, pipeline: str) -> bool:
+        """Read ("GET"), or act ("PUT")."""
+        seq = self._versions.get(pipeline)
+        return seq is not None and _allows(self._user, method, self.dags(pipeline))
+
+    def dags(self, pipeline: str) -> frozenset[str]:
+        return _owners.dags(self.state, pipeline, self._versions[pipeline])
+
+    def seq(self, pipeline: str) -> int:
+        return self._versions[pipeline]
+
+
+def _allows(user: GetUserDep, method: Method, dags: Iterable[str]) -> bool:
+    ids = sorted(dags)
+    teams = DagModel.get_dag_id_to_team_name_mapping(ids)
+    asked: list[IsAuthorizedDagRequest] = [
+        {
+            "method": method,
+            "access_entity": DagAccessEntity.RUN,
+            "details": DagDetails(id=id_, team_name=teams.get(id_)),
+        }
+        for id_ in ids
+    ]
+    return get_auth_manager().batch_is_authorized_dag(asked, user=user)
+
+
+ViewerDep = Annotated[Viewer, Depends(Viewer)]
+
+
+def readable(pipeline: str, viewer: ViewerDep) -> Viewer:
+    """For a route of one pipeline."""
+    if not viewer.may("GET", pipeline):
+        raise HTTPException(404, "There is no such pipeline, or it is not yours to see.")
+    return viewer
+
+
+def editable(request: Request, pipeline: str, viewer: Annotated[Viewer, Depends(readable)]) -> Viewer:
+    """For a route that changes something of one pipeline."""
+    if HEADER not in request.headers:
+        raise HTTPException(403, f"Actions need the header {HEADER}.")
+    if not viewer.may("PUT", pipeline):
+        raise HTTPException(403, "You may see this pipeline, and not act on it: that takes permission to edit its DAG.")
+    return viewer
+
+
+ReaderDep = Annotated[Viewer, Depends(readable)]
+EditorDep = Annotated[Viewer, Depends(editable)]

@@ -1,0 +1,110 @@
+"""What the pages show, out of the state table: never more of it than a page needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from onceonly import deadlines, reading
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.liveness import airflow_run
+from onceonly.state import StateTable
+
+PAGE = 50  # checkpoints on a page
+RECENT = 20  # checkpoints among which the last commit is looked for
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A pipeline in one line."""
+
+    name: str
+    latest: Checkpoint | None
+    committed: Checkpoint | None  # the one whose rows were published last
+    open: tuple[Checkpoint, ...]
+
+    @property
+    def cut(self) -> Checkpoint | None:
+        """The committed checkpoint that reaches furthest: what is behind it has not been published."""
+        return self.committed
+
+
+class Summaries:
+    """Read again only when the pipeline has a new row."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, Summary]] = {}
+
+    def get(self, state: StateTable, pipeline: str, seq: int) -> Summary:
+        key = state.id, pipeline
+        known = self._known.get(key)
+        if known is None or known[0] != seq:
+            self._known[key] = known = seq, _summary(state, pipeline)
+        return known[1]
+
+
+def _summary(state: StateTable, pipeline: str) -> Summary:
+    found = reading.recent(state, pipeline, RECENT)
+    committed = [cp for cp in found if cp.state is State.COMMITTED]
+    unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
+    return Summary(pipeline, found[0] if found else None, max(committed, key=reach, default=None), unsettled)
+
+
+def reach(checkpoint: Checkpoint) -> datetime:
+    """Up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
+    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A sink's open transactions and the part of their time-out that is used (1.0: all)."""
+
+    checkpoint: Checkpoint
+    sink: str
+    used: float
+
+    @property
+    def late(self) -> bool:
+        return self.used >= deadlines.WARN_AT
+
+
+def pending(checkpoints: tuple[Checkpoint, ...], now: datetime) -> list[Pending]:
+    """The oldest first."""
+    held = (State.STAGED, State.COMMITTING)
+    sinks = [(cp, sink) for cp in checkpoints if cp.state in held for sink in cp.waiting]
+    found = [Pending(cp, sink, part) for cp, sink in sinks if (part := deadlines.used(cp, sink, now)) is not None]
+    return sorted(found, key=lambda each: -each.used)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some checkpoints of a pipeline, newest first."""
+
+    number: int
+    pages: int
+    checkpoints: list[Checkpoint]
+
+
+def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
+    """Page 1 holds the last epochs; a number too high is the last page."""
+    pages = max(1, -(-epochs // PAGE))
+    number = min(max(1, number), pages)
+    last = epochs - (number - 1) * PAGE
+    return Page(number, pages, reading.between(state, pipeline, last - PAGE + 1, last))
+
+
+def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
+    return state.view(pipeline).planned_by(airflow_run(dag_id, run_id))
+
+
+def duration(checkpoint: Checkpoint) -> timedelta | None:
+    """From its plan to its end; None while it has none."""
+    return checkpoint.updated_at - checkpoint.planned_at if checkpoint.state.settled else None
+
+
+def verdict(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """What the quality gate said."""
+    found: Mapping[str, Any] | None = getattr(checkpoint, "verdict", None)
+    return found

@@ -1,0 +1,100 @@
+"""A real Airflow api-server with our plugin, and people who are logged in to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from onceonly.demo.standalone import free_port
+from onceonly.demo.wait import until
+from onceonly.errors import NotCommitted
+
+ROOT = Path(__file__).parents[2]
+ROLES = {"vera": "viewer", "uma": "user", "adam": "admin", "olga": "user"}
+
+
+@dataclass
+class Server:
+    """With SQLite in `folder`; `env` says where the state table is."""
+
+    folder: Path
+    env: Mapping[str, str]
+    port: int = field(default_factory=lambda: free_port(0))
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        passwords = self.folder / "passwords.json"
+        passwords.write_text(json.dumps({name: name for name in ROLES}))
+        environment = {
+            **os.environ,
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__CORE__AUTH_MANAGER": "integration.auth_by_dag.AuthByDag",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(":".join(pair) for pair in ROLES.items()),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-and-long-enough-to-be-accepted-as-a-key-of-sha512",
+            "PYTHONPATH": str(ROOT / "tests"),
+            **self.env,
+        }
+        airflow = [sys.executable, "-m", "airflow"]
+        subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=240)
+        served = [*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                served, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        until(self._answers, "the api-server answers", 240, self._alive)
+
+    def stop(self) -> None:
+        """Its whole process group; Airflow's processes set their own titles, so nothing else tells them apart."""
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(20)
+
+    def token(self, user: str) -> str:
+        answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=60)
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def nobody(self) -> httpx.Client:
+        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60)
+
+    def login(self, user: str) -> httpx.Client:
+        """As a browser: the login is a cookie."""
+        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60, cookies={"_token": self.token(user)})
+
+    def _alive(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            raise NotCommitted("the api-server ended while starting.", self.log.read_text(errors="replace")[-3000:])
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/api/v2/version", timeout=5).is_success
+        except httpx.HTTPError:
+            return False

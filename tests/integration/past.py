@@ -1,0 +1,72 @@
+"""A state table with a past, written as the coordinator would have written it, at the times that a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from onceonly import staterow, statestore
+from onceonly.checkpoint import Checkpoint, Event, Row, first
+from onceonly.offsets import Interval, TopicRange
+from onceonly.pipeline import Pipeline
+from onceonly.state import StateTable
+from onceonly.staterow import Head
+
+SECOND = timedelta(seconds=1)
+
+
+class Past:
+    """The rows of one pipeline, from its first one on; `write` makes them the state table's, in one commit."""
+
+    def __init__(self, state: StateTable, pipeline: Pipeline) -> None:
+        self.state, self.pipeline = state, pipeline
+        self._head, self._rows = Head(), list[Row]()
+        self._known: dict[int, Checkpoint] = {}
+
+    def add(self, epoch: int, event: Event, at: datetime, **columns: Any) -> None:
+        known = self._known.get(epoch)
+        attempt = columns.pop("attempt", known.attempt if known else 0)
+        decision = columns.pop("decision", known.decision if known else None)
+        row = Row(
+            self.pipeline.name, self._head.seq + 1, epoch, event, attempt, at=at, decision=decision, **columns
+        )
+        self._known[epoch] = now = known.apply(row) if known else first(row)
+        self._head = self._head.after(row, now)
+        self._rows.append(replace(row, head=self._head.to_json()))
+
+    def plan(
+        self, epoch: int, at: datetime, owner: str, ends: Mapping[int, tuple[int, int]], interval: Interval | None = None
+    ) -> None:
+        ranges = [TopicRange(source.topic, f"id-of-{source.topic}", ends).to_json() for source in self.pipeline.sources]
+        body = {"definition": self.pipeline.to_json(), "ranges": ranges}
+        self.add(epoch, Event.PLANNED, at, owner=owner, interval=interval, body=body)
+
+    def claim(self, epoch: int, at: datetime, attempt: int = 1) -> None:
+        body = {"nonce": f"{epoch:012x}", "state_id": self.state.id, "worker": "worker-1:4711"}
+        self.add(epoch, Event.CLAIMED, at, attempt=attempt, body=body)
+
+    def stage(self, epoch: int, at: datetime, handles: Mapping[str, Any]) -> None:
+        self.add(epoch, Event.STAGED, at, body={"handles": handles})
+
+    def decide(self, epoch: int, at: datetime) -> None:
+        self.add(epoch, Event.COMMITTING, at, decision=self._head.decision + 1)
+
+    def publish(self, epoch: int, at: datetime, *sinks: str) -> None:
+        for sink in sinks:
+            self.add(epoch, Event.PUBLISHED, at, sink=sink, body={"already": False})
+
+    def commit(self, epoch: int, at: datetime) -> None:
+        self.add(epoch, Event.COMMITTED, at)
+
+    def abort(self, epoch: int, at: datetime, reason: str) -> None:
+        self.add(epoch, Event.ABORTING, at, body={"reason": reason})
+        self.add(epoch, Event.ABORTED, at + SECOND)
+
+    def write(self) -> None:
+        stamp = CommitProperties(app_transactions=[Transaction(self.pipeline.name, self._head.seq)])
+        table = statestore.open_(self.state.uri).table
+        write_deltalake(table, staterow.to_arrow(self._rows), mode="append", commit_properties=stamp)
