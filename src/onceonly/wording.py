@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ def clock(time: datetime) -> str:
 
 
 def age(since: datetime) -> str:
-    seconds = max(0, int((datetime.now(UTC) - since).total_seconds()))
+    return span(datetime.now(UTC) - since)
+
+
+def span(length: timedelta) -> str:
+    """'42 s', '3 min', '5 h', '2 d'."""
+    seconds = max(0, int(length.total_seconds()))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

@@ -31,15 +31,18 @@ class Past:
         known = self._known.get(epoch)
         attempt = columns.pop("attempt", known.attempt if known else 0)
         decision = columns.pop("decision", known.decision if known else None)
-        row = Row(
-            self.pipeline.name, self._head.seq + 1, epoch, event, attempt, at=at, decision=decision, **columns
-        )
+        row = Row(self.pipeline.name, self._head.seq + 1, epoch, event, attempt, at=at, decision=decision, **columns)
         self._known[epoch] = now = known.apply(row) if known else first(row)
         self._head = self._head.after(row, now)
         self._rows.append(replace(row, head=self._head.to_json()))
 
     def plan(
-        self, epoch: int, at: datetime, owner: str, ends: Mapping[int, tuple[int, int]], interval: Interval | None = None
+        self,
+        epoch: int,
+        at: datetime,
+        owner: str,
+        ends: Mapping[int, tuple[int, int]],
+        interval: Interval | None = None,
     ) -> None:
         ranges = [TopicRange(source.topic, f"id-of-{source.topic}", ends).to_json() for source in self.pipeline.sources]
         body = {"definition": self.pipeline.to_json(), "ranges": ranges}

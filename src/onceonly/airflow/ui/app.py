@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from importlib.resources import files
+from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
-from onceonly.airflow.ui import pages, queries
-from onceonly.airflow.ui.access import ReaderDep, ViewerDep
+from onceonly import reading, wording
+from onceonly.airflow.ui import actions, charts, live, pages, queries
+from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import OnceonlyError
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -25,6 +27,7 @@ HEADERS = {
 ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "theme.js": "text/javascript"}
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
+app.include_router(actions.router)
 _summaries = queries.Summaries()
 
 
@@ -33,6 +36,13 @@ async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Res
     response = await call_next(request)
     response.headers.update(HEADERS)
     return response
+
+
+@app.exception_handler(OnceonlyError)
+def explained(request: Request, error: OnceonlyError) -> Response:
+    """Ours say what, why, and what to do."""
+    status = 409 if request.method == "POST" else 503
+    return JSONResponse({"what": error.what, "why": error.why, "todo": error.todo}, status)
 
 
 @app.get("/static/{name}")
@@ -44,12 +54,90 @@ def asset(name: str) -> Response:
 
 @app.get("/")
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
-    found = [_summaries.get(viewer.state, name, seq) for name, seq in viewer.pipelines().items()]
-    return pages.render(request, "pipelines.html", pipelines=found, pending=queries.pending)
+    return pages.render(request, "pipelines.html", pipelines=_all(viewer), pending=queries.pending)
+
+
+@app.get("/lag")
+def lag(viewer: ViewerDep) -> dict[str, Any]:
+    """By pipeline: {"text", "state"}; state is "behind", "even", "unknown" or "asked"."""
+    return {name: _lag_words(found) for name, found in live.lags(_all(viewer)).items()}
+
+
+@app.get("/runs")
+def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Response:
+    """The checkpoints that a DAG run has planned."""
+    mine = [name for name in viewer.pipelines() if dag_id in viewer.dags(name)]
+    found = [cp for name in mine for cp in queries.planned_by(viewer.state, name, dag_id, run_id)]
+    if len(found) == 1:
+        return RedirectResponse(f"{request.scope['root_path']}/pipelines/{found[0].pipeline}/{found[0].epoch}", 303)
+    return pages.render(request, "run.html", run_id=run_id, checkpoints=found)
 
 
 @app.get("/pipelines/{pipeline}")
 def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int = 1) -> HTMLResponse:
     summary = _summaries.get(viewer.state, pipeline, viewer.seq(pipeline))
     shown = queries.page(viewer.state, pipeline, summary.latest.epoch if summary.latest else 0, page)
-    return pages.render(request, "pipeline.html", pipeline=summary, page=shown, may_act=viewer.may("PUT", pipeline))
+    drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
+    fresh = charts.freshness(shown.checkpoints, _until(shown))
+    return pages.render(
+        request,
+        "pipeline.html",
+        pipeline=summary,
+        page=shown,
+        charts=[*drawn, fresh] if fresh else drawn,
+        pending=queries.pending,
+        duration=queries.duration,
+        may_act=viewer.may("PUT", pipeline),
+    )
+
+
+@app.get("/pipelines/{pipeline}/{epoch}")
+def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDep) -> HTMLResponse:
+    found = _checkpoint(viewer, pipeline, epoch)
+    return pages.render(
+        request,
+        "checkpoint.html",
+        cp=found,
+        verdict=queries.verdict(found),
+        approved=queries.approved(found),
+        timeline=queries.timeline(viewer.state, found),
+        pending=queries.pending((found,), datetime.now(UTC)),
+        duration=queries.duration(found),
+        may_act=viewer.may("PUT", pipeline),
+        can_approve=actions.CAN_APPROVE,
+    )
+
+
+@app.get("/pipelines/{pipeline}/{epoch}/evidence/{sink}")
+def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[str, Any]:
+    """{"lines"}: what the sink shows; null while it has not answered."""
+    _checkpoint(viewer, pipeline, epoch)
+    lines = live.evidence(pipeline, epoch, sink)
+    return {"lines": reading.without_secrets(lines)}
+
+
+def _all(viewer: Viewer) -> list[queries.Summary]:
+    return [_summaries.get(viewer.state, name, seq) for name, seq in viewer.pipelines().items()]
+
+
+def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
+    found = reading.between(viewer.state, pipeline, epoch, epoch)
+    if not found:
+        raise HTTPException(404, f"{pipeline} has no epoch {epoch}.")
+    return found[0]
+
+
+def _until(page: queries.Page) -> datetime:
+    """The last page's line goes on to now, an older one's ends with it."""
+    return datetime.now(UTC) if page.number == 1 else max(cp.updated_at for cp in page.checkpoints)
+
+
+def _lag_words(found: live.Lag | None) -> dict[str, str]:
+    if found is None:
+        return {"text": "no answer yet", "state": "asked"}
+    if found.error is not None:
+        return {"text": reading.without_secrets(found.error), "state": "unknown"}
+    if not found.records:
+        return {"text": "up to date", "state": "even"}
+    since = f", {wording.age(found.since)}" if found.since else ""
+    return {"text": f"up to {wording.number(found.records)} records{since}", "state": "behind"}

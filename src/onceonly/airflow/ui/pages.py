@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +17,11 @@ from onceonly.checkpoint import Checkpoint
 from onceonly.liveness import parse_airflow_run
 
 _templates = Environment(
-    loader=PackageLoader("onceonly.airflow.ui"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    loader=PackageLoader("onceonly.airflow.ui"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 
@@ -27,19 +32,22 @@ def render(request: Request, template: str, **values: Any) -> HTMLResponse:
     return HTMLResponse(_templates.get_template(template).render(**places, now=datetime.now(UTC), **values))
 
 
-def seconds(span: timedelta | None) -> str:
-    """'4.2 s', '3 min', '5 h'."""
-    if span is None:
+def seconds(length: timedelta | None) -> str:
+    """Short times to the tenth of a second."""
+    if length is None:
         return "-"
-    total = span.total_seconds()
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if total >= 2 * size:
-            return f"{total / size:.0f} {unit}"
-    return f"{total:.1f} s"
+    short = length < timedelta(minutes=2)
+    return f"{length.total_seconds():.1f} s" if short else wording.span(length)
 
 
 def pretty(data: Any) -> str:
     return json.dumps(reading.without_secrets(data), indent=2, default=str)
+
+
+def words(detail: Mapping[str, Any]) -> str:
+    """The plain values of what an event recorded."""
+    plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list))}
+    return ", ".join(f"{key} {value}" for key, value in plain.items() if value not in (None, False, ""))
 
 
 def run_path(owner: str) -> str | None:
@@ -68,4 +76,6 @@ _templates.filters |= {
     "rows": reading.rows,
     "run_path": run_path,
     "seconds": seconds,
+    "span": wording.span,
+    "words": words,
 }

@@ -22,13 +22,8 @@ class Summary:
 
     name: str
     latest: Checkpoint | None
-    committed: Checkpoint | None  # the one whose rows were published last
+    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest
     open: tuple[Checkpoint, ...]
-
-    @property
-    def cut(self) -> Checkpoint | None:
-        """The committed checkpoint that reaches furthest: what is behind it has not been published."""
-        return self.committed
 
 
 class Summaries:
@@ -64,6 +59,14 @@ class Pending:
     checkpoint: Checkpoint
     sink: str
     used: float
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=float(self.checkpoint.handles[self.sink]["timeout"]))
+
+    @property
+    def age(self) -> timedelta:
+        return self.used * self.timeout
 
     @property
     def late(self) -> bool:
@@ -105,6 +108,22 @@ def duration(checkpoint: Checkpoint) -> timedelta | None:
 
 
 def verdict(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """What the quality gate said."""
+    """What the quality gate said: "outcome", "sinks", "docs"."""
     found: Mapping[str, Any] | None = getattr(checkpoint, "verdict", None)
     return found
+
+
+def approved(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """Who let it pass, and why: "who", "reason"."""
+    found: Mapping[str, Any] | None = getattr(checkpoint, "approved", None)
+    return found
+
+
+def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """As `reading.timeline`, with "time" and "after": the time since the entry before."""
+    found = reading.timeline(state, checkpoint)
+    times = [datetime.fromisoformat(entry["at"]) for entry in found]
+    return [
+        {**entry, "time": time, "after": time - before if before else None}
+        for entry, time, before in zip(found, times, [None, *times], strict=False)
+    ]

@@ -1,1 +1,130 @@
+// The pages are whole without this file: it keeps them fresh, asks slow questions, and sends what a person confirmed.
 "use strict";
+
+const EVERY = 5000; // milliseconds between two looks at the state table
+const ROOT = document.body.dataset.root;
+let lags = {};
+
+// ---- fresh: the parts marked data-live are replaced where the server's answer differs
+
+async function refresh() {
+  if (document.hidden || document.querySelector("dialog[open]")) return;
+  const answer = await fetch(location.href);
+  if (!answer.ok) return stale(answer.status);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of document.querySelectorAll("[data-live]")) replace(part, page.getElementById(part.id));
+  fillLags();
+}
+
+function replace(old, now) {
+  if (!now || served.get(old.id) === now.outerHTML) return;
+  served.set(old.id, now.outerHTML);
+  const focused = old.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const adopted = document.adoptNode(now);
+  old.replaceWith(adopted);
+  if (focused) [...adopted.querySelectorAll("a, button")].find((each) => nameOf(each) === focused)?.focus();
+}
+
+const nameOf = (element) => `${element.getAttribute("href")} ${element.dataset.action} ${element.dataset.word}`;
+const served = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.id, part.outerHTML]));
+
+function stale(status) {
+  const fresh = document.getElementById("fresh");
+  fresh.textContent = status === 401 ? "Your login has ended: reload Airflow." : `No fresh data (HTTP ${status}).`;
+}
+
+// ---- lag: asked for apart from the page, which must not wait for a broker
+
+async function askLags() {
+  if (document.hidden || !document.querySelector("[data-lag]")) return;
+  const answer = await fetch(`${ROOT}/lag`);
+  if (!answer.ok) return;
+  lags = await answer.json();
+  fillLags();
+}
+
+function fillLags() {
+  for (const cell of document.querySelectorAll("[data-lag]")) {
+    const lag = lags[cell.dataset.lag];
+    if (!lag) continue;
+    cell.textContent = lag.state === "unknown" ? "cannot be asked" : lag.text;
+    cell.title = lag.text;
+    cell.dataset.state = lag.state;
+  }
+}
+
+// ---- actions: confirmed in the dialog, with a reason
+
+const dialog = document.getElementById("ask");
+const reason = document.getElementById("ask-reason");
+const told = document.getElementById("ask-answer");
+const yes = document.getElementById("ask-yes");
+let asked = null; // the data of the button that was pressed
+
+function ask(button) {
+  asked = { ...button.dataset };
+  document.getElementById("ask-title").textContent = asked.title;
+  document.getElementById("ask-what").textContent = asked.what;
+  yes.textContent = asked.yes;
+  yes.hidden = false;
+  reason.value = told.textContent = "";
+  dialog.showModal();
+  reason.focus();
+}
+
+async function act(event) {
+  event.preventDefault();
+  yes.disabled = true;
+  told.textContent = "At work…";
+  try {
+    const body = { reason: reason.value, ...(asked.sink && { sink: asked.sink, word: asked.word }) };
+    const headers = { "Content-Type": "application/json", "X-Onceonly-Action": "1" };
+    const answer = await fetch(asked.action, { method: "POST", headers, body: JSON.stringify(body) });
+    told.textContent = words(await answer.json().catch(() => ({})), answer.status);
+    yes.hidden = answer.ok;
+  } catch (error) {
+    told.textContent = `No answer (${error.message}): look at the checkpoint before you try again.`;
+  } finally {
+    yes.disabled = false;
+  }
+}
+
+function words(answer, status) {
+  const lines = [answer.done, answer.what, answer.why, answer.todo].filter(Boolean);
+  if (lines.length) return lines.join("\n");
+  return typeof answer.detail === "string" ? answer.detail : `Refused (HTTP ${status}).`;
+}
+
+// ---- evidence: what a sink shows, asked for by a person
+
+async function showEvidence(button) {
+  const shown = button.closest("section").querySelector(".evidence");
+  shown.hidden = false;
+  shown.textContent = "Asking…";
+  const answer = await fetch(button.dataset.evidence);
+  const { lines } = answer.ok ? await answer.json() : { lines: [`No answer (HTTP ${answer.status}).`] };
+  shown.textContent = lines ? lines.join("\n") || "It shows nothing." : "No answer yet: ask again.";
+}
+
+// ---- Airflow's own pages open in its window: the frame that we are in may not navigate it, its own links may
+
+function openInAirflow(event, link) {
+  if (parent === window) return;
+  event.preventDefault();
+  const own = parent.document.createElement("a");
+  own.href = link.href;
+  own.click();
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("[data-action], [data-evidence], [data-airflow]");
+  if (target?.dataset.action) ask(target);
+  else if (target?.dataset.evidence) showEvidence(target);
+  else if (target) openInAirflow(event, target);
+});
+dialog.querySelector("form").addEventListener("submit", act);
+document.getElementById("ask-no").addEventListener("click", () => dialog.close());
+dialog.addEventListener("close", () => refresh());
+setInterval(() => refresh().catch(() => stale("none")), EVERY);
+setInterval(() => askLags().catch(() => {}), 2 * EVERY);
+askLags().catch(() => {});

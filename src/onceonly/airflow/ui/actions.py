@@ -1,0 +1,103 @@
+"""What a person may do: each is one call of the coordinator, and is in Airflow's audit log before it is tried."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Annotated, Any, Literal
+
+from airflow.models import Log
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException
+from pydantic import BaseModel, StringConstraints
+from sqlalchemy import select
+
+from onceonly import liveness
+from onceonly.airflow.ui import live
+from onceonly.airflow.ui.access import EditorDep, Viewer
+from onceonly.checkpoint import Checkpoint
+from onceonly.coordinator import Coordinator
+
+router = APIRouter()
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+CAN_APPROVE = hasattr(Coordinator, "approve")
+
+
+class Said(BaseModel):
+    """What every action is given."""
+
+    reason: Reason
+
+
+class Word(Said):
+    """What a person found out of a sink, or decides about it."""
+
+    sink: str
+    word: Literal["committed", "aborted", "give-up"]
+
+
+@router.post("/pipelines/{pipeline}/recover")
+def recover(pipeline: str, said: Said, viewer: EditorDep) -> dict[str, str]:
+    """Settle what ended owners left behind."""
+    _record("recover", viewer, pipeline, said)
+    settled = live.coordinator().recover(pipeline, alive)
+    words = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in settled)
+    return {"done": words or "Nothing was unsettled."}
+
+
+@router.post("/pipelines/{pipeline}/{epoch}/abort")
+def abort(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
+    _record("abort", viewer, pipeline, said, epoch)
+    return _became(_abort(live.coordinator(), pipeline, epoch, viewer.name, said.reason))
+
+
+@router.post("/pipelines/{pipeline}/{epoch}/approve")
+def approve(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
+    """Let a checkpoint pass that the quality gate holds."""
+    if not CAN_APPROVE:
+        raise HTTPException(501, "This version has no quality gate.")
+    _record("approve", viewer, pipeline, said, epoch)
+    through: Any = live.coordinator()
+    return _became(through.approve(pipeline, epoch, viewer.name, said.reason))
+
+
+@router.post("/pipelines/{pipeline}/{epoch}/resolve")
+def resolve(pipeline: str, epoch: int, said: Word, viewer: EditorDep) -> dict[str, str]:
+    """Bring a decided checkpoint to an end where its sink cannot."""
+    _record("resolve", viewer, pipeline, said, epoch)
+    through = live.coordinator()
+    if said.word == "give-up":
+        return _became(through.give_up(pipeline, epoch, said.sink, viewer.name, said.reason))
+    return _became(through.judge(pipeline, epoch, said.sink, said.word == "committed", viewer.name, said.reason))
+
+
+def alive(checkpoint: Checkpoint) -> bool:
+    """Whether the DAG run that owns it has not ended; an owner outside Airflow as `liveness` knows it."""
+    run = liveness.parse_airflow_run(checkpoint.owner)
+    if run is None:
+        return liveness.alive(checkpoint)
+    with create_session() as session:
+        state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))
+    return state in ("queued", "running")
+
+
+def _abort(through: Any, pipeline: str, epoch: int, who: str, reason: str) -> Checkpoint:
+    """The name goes where the coordinator has a place for it, else into the reason."""
+    if "who" in inspect.signature(through.abort).parameters:
+        now: Checkpoint = through.abort(pipeline, epoch, reason, who=who)
+        return now
+    now = through.abort(pipeline, epoch, f"{reason} (by {who})")
+    return now
+
+
+def _record(event: str, viewer: Viewer, pipeline: str, said: Said, epoch: int | None = None) -> None:
+    """Once for each DAG of the pipeline: so it shows among the events of all of them."""
+    extra = json.dumps({"pipeline": pipeline, "epoch": epoch, **said.model_dump()})
+    with create_session() as session:
+        for dag_id in sorted(viewer.dags(pipeline)):
+            session.add(Log(f"onceonly_{event}", None, viewer.name, viewer.name, extra, dag_id=dag_id))
+
+
+def _became(now: Checkpoint) -> dict[str, str]:
+    return {"done": f"Epoch {now.epoch} is {now.state.value}."}

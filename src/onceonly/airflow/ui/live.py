@@ -1,0 +1,91 @@
+"""What only the services themselves know: how far a pipeline is behind its topics, and what a sink shows.
+
+Nothing here is waited for by a page: it is loaded by requests of its own, with a time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from airflow.models import Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from onceonly import wiring
+from onceonly.airflow.ui.patience import Patience
+from onceonly.airflow.ui.queries import Summary, reach
+from onceonly.coordinator import Coordinator
+from onceonly.kafka import lookup
+from onceonly.offsets import TopicLog, range_of, same_topic
+from onceonly.pipeline import Pipeline
+from onceonly.wiring import LiveParts
+
+WAIT = 3.0  # seconds that a request waits for answers
+
+
+@dataclass(frozen=True)
+class Lag:
+    """At most so far behind; `error` instead where the source cannot be asked.
+
+    Args:
+        records: offsets have gaps, so there may be fewer.
+        since: everything up to then is published.
+    """
+
+    records: int | None = None
+    since: datetime | None = None
+    error: str | None = None
+
+
+_lags: Patience[str, Lag] = Patience()
+_shown: Patience[tuple[str, int, str], list[str]] = Patience()
+
+
+def lags(summaries: list[Summary]) -> dict[str, Lag | None]:
+    """By pipeline; None: no answer yet, ask again."""
+    return _lags.ask({each.name: partial(_lag, each) for each in summaries if each.latest}, WAIT)
+
+
+def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
+    """What the sink shows of a checkpoint, line by line; None: no answer yet, ask again."""
+    key = pipeline, epoch, sink
+    return _shown.ask({key: lambda: coordinator().evidence(pipeline, epoch, sink)}, 2 * WAIT)[key]
+
+
+def coordinator() -> Coordinator:
+    return wiring.coordinator(parts())
+
+
+def parts() -> LiveParts:
+    return LiveParts(connections=from_server)
+
+
+def from_server(conn_id: str) -> Mapping[str, Any]:
+    """The extra of a connection, as the api-server finds it: in its secrets backends, environment and database."""
+    try:
+        extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
+    except AirflowNotFoundException as error:
+        raise lookup.missing(conn_id, "Airflow knows none of that name.") from error
+    return extra
+
+
+def _lag(summary: Summary) -> Lag:
+    assert summary.latest
+    try:
+        sources = parts().sources(Pipeline.from_json(summary.latest.definition))
+        records = sum(_behind(source.log(), summary) for source in sources.values())
+    except Exception as error:
+        return Lag(error=str(error))
+    return Lag(records, reach(summary.committed) if summary.committed else None)
+
+
+def _behind(log: TopicLog, summary: Summary) -> int:
+    """Offsets of the topic that no committed checkpoint covers."""
+    done = range_of(summary.committed.ranges, log.topic) if summary.committed else None
+    if done:
+        same_topic(done.topic_id, log, "the last committed checkpoint")
+    read = done.ends if done else {}
+    return sum(max(0, stable - max(start, read.get(p, 0))) for p, (start, stable) in log.partitions.items())

@@ -1,0 +1,136 @@
+"""A real headless Chromium, spoken to by its DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 90.0
+FLAGS = [
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--hide-scrollbars", "--disable-background-networking", "--remote-debugging-port=0", "--window-size=1280,900"),
+]
+
+
+class Chromium:
+    """One tab; `errors` holds what its console complained of."""
+
+    def __init__(self) -> None:
+        assert BINARY
+        self._profile = tempfile.mkdtemp(prefix="onceonly-chromium-")
+        self._process = subprocess.Popen(
+            [BINARY, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.errors: list[str] = []
+        self._sent = 0
+        self._socket = self._connect()
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        self._socket.close()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+    # ---- what a person does
+
+    def login(self, url: str, token: str) -> None:
+        self.call("Network.clearBrowserCookies")
+        self.call("Network.setCookie", name="_token", value=token, url=url)
+
+    def open(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def scheme(self, name: str) -> None:
+        """'light' or 'dark', as the system prefers it."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def press(self, key: str) -> None:
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27}
+        text = {"text": "\r"} if key == "Enter" else {}
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **event, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    # ---- what a person sees
+
+    def value(self, expression: str) -> Any:
+        """Of a JavaScript expression, in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def wait(self, expression: str, seconds: float = PATIENCE) -> Any:
+        """Until it is true; a page that is being replaced has no answer."""
+        return _until(lambda: self._quietly(expression), expression, seconds)
+
+    def text(self) -> str:
+        return str(self.value("document.body.innerText"))
+
+    def screenshot(self, file: Path, width: int = 1280, height: int = 900) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    # ---- the protocol
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        self._sent += 1
+        self._socket.send(json.dumps({"id": self._sent, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(self._socket.recv(PATIENCE))
+            if message.get("id") == self._sent:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return message["result"]
+            self._hear(message)
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        told = event.get("params", {})
+        match event["method"]:
+            case "Runtime.exceptionThrown":
+                self.errors.append(json.dumps(told["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if told["type"] in ("error", "warning"):
+                self.errors.append(json.dumps(told["args"]))
+            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
+                self.errors.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+
+    def _quietly(self, expression: str) -> Any:
+        try:
+            return self.value(expression)
+        except AssertionError:
+            return None
+
+    def _connect(self) -> ClientConnection:
+        port_file = Path(self._profile) / "DevToolsActivePort"
+        port = _until(lambda: port_file.exists() and port_file.read_text().split("\n")[0], "Chromium listens", PATIENCE)
+        pages = httpx.get(f"http://127.0.0.1:{port}/json", timeout=30).json()
+        address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
+        return connect(address, max_size=None, open_timeout=30)
+
+
+def _until(ready: Callable[[], Any], what: str, seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.05)
+    return found
