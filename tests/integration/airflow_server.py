@@ -82,12 +82,13 @@ class Server:
         answer.raise_for_status()
         return str(answer.json()["access_token"])
 
-    def nobody(self) -> httpx.Client:
-        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60)
+    def client(self, token: str | None) -> httpx.Client:
+        """As a browser: the login is a cookie."""
+        cookies = {"_token": token} if token else {}
+        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60, cookies=cookies)
 
     def login(self, user: str) -> httpx.Client:
-        """As a browser: the login is a cookie."""
-        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60, cookies={"_token": self.token(user)})
+        return self.client(self.token(user))
 
     def _alive(self) -> None:
         if self.process is None or self.process.poll() is not None:

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,37 @@ FLAGS = [
 ]
 
 
+@contextmanager
+def opened() -> Iterator[Chromium]:
+    """A browser with one tab, and a profile of its own."""
+    assert BINARY
+    with tempfile.TemporaryDirectory(prefix="onceonly-chromium-", ignore_cleanup_errors=True) as profile:
+        command = [BINARY, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+            try:
+                with connect(_address(Path(profile)), max_size=None, open_timeout=PATIENCE) as socket:
+                    yield Chromium(socket)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _address(profile: Path) -> str:
+    """Of the tab."""
+    file = profile / "DevToolsActivePort"
+    port = until(lambda: file.exists() and file.read_text().split("\n")[0], "Chromium listens")
+    pages = httpx.get(f"http://127.0.0.1:{port}/json", timeout=PATIENCE).json()
+    return str(next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page"))
+
+
 class Chromium:
     """One tab; `errors` holds what its console complained of."""
 
-    def __init__(self) -> None:
-        assert BINARY
-        self._profile = tempfile.mkdtemp(prefix="onceonly-chromium-")
-        self._process = subprocess.Popen(
-            [BINARY, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket, self._sent = socket, 0
         self.errors: list[str] = []
-        self._sent = 0
-        self._socket = self._connect()
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-
-    def close(self) -> None:
-        self._socket.close()
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
-        shutil.rmtree(self._profile, ignore_errors=True)
 
     # ---- what a person does
 
@@ -83,7 +92,7 @@ class Chromium:
 
     def wait(self, expression: str, seconds: float = PATIENCE) -> Any:
         """Until it is true; a page that is being replaced has no answer."""
-        return _until(lambda: self._quietly(expression), expression, seconds)
+        return until(lambda: self._quietly(f"Boolean({expression})"), expression, seconds)
 
     def text(self) -> str:
         return str(self.value("document.body.innerText"))
@@ -120,15 +129,9 @@ class Chromium:
         except AssertionError:
             return None
 
-    def _connect(self) -> ClientConnection:
-        port_file = Path(self._profile) / "DevToolsActivePort"
-        port = _until(lambda: port_file.exists() and port_file.read_text().split("\n")[0], "Chromium listens", PATIENCE)
-        pages = httpx.get(f"http://127.0.0.1:{port}/json", timeout=30).json()
-        address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
-        return connect(address, max_size=None, open_timeout=30)
 
-
-def _until(ready: Callable[[], Any], what: str, seconds: float) -> Any:
+def until(ready: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """What `ready` returns once it is true."""
     end = time.monotonic() + seconds
     while not (found := ready()):
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"

@@ -20,12 +20,15 @@ SECOND = timedelta(seconds=1)
 
 
 class Past:
-    """The rows of one pipeline, from its first one on; `write` makes them the state table's, in one commit."""
+    """The rows of one pipeline, from its first one on; `write` makes the new ones the state table's, in one commit."""
 
     def __init__(self, state: StateTable, pipeline: Pipeline) -> None:
         self.state, self.pipeline = state, pipeline
         self._head, self._rows = Head(), list[Row]()
         self._known: dict[int, Checkpoint] = {}
+
+    def known(self, epoch: int) -> Checkpoint:
+        return self._known[epoch]
 
     def add(self, epoch: int, event: Event, at: datetime, **columns: Any) -> None:
         known = self._known.get(epoch)
@@ -43,8 +46,9 @@ class Past:
         owner: str,
         ends: Mapping[int, tuple[int, int]],
         interval: Interval | None = None,
+        topic_id: str = "an-id",
     ) -> None:
-        ranges = [TopicRange(source.topic, f"id-of-{source.topic}", ends).to_json() for source in self.pipeline.sources]
+        ranges = [TopicRange(source.topic, topic_id, ends).to_json() for source in self.pipeline.sources]
         body = {"definition": self.pipeline.to_json(), "ranges": ranges}
         self.add(epoch, Event.PLANNED, at, owner=owner, interval=interval, body=body)
 
@@ -73,3 +77,4 @@ class Past:
         stamp = CommitProperties(app_transactions=[Transaction(self.pipeline.name, self._head.seq)])
         table = statestore.open_(self.state.uri).table
         write_deltalake(table, staterow.to_arrow(self._rows), mode="append", commit_properties=stamp)
+        self._rows = []

@@ -59,7 +59,7 @@ def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
 
 @app.get("/lag")
 def lag(viewer: ViewerDep) -> dict[str, Any]:
-    """By pipeline: {"text", "state"}; state is "behind", "even", "unknown" or "asked"."""
+    """By pipeline: {"state", "text", "why"}; state is "behind", "even", "unknown" or "asked" (not answered yet)."""
     return {name: _lag_words(found) for name, found in live.lags(_all(viewer)).items()}
 
 
@@ -98,13 +98,11 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         request,
         "checkpoint.html",
         cp=found,
-        verdict=queries.verdict(found),
-        approved=queries.approved(found),
+        gate=queries.gate(found),
         timeline=queries.timeline(viewer.state, found),
         pending=queries.pending((found,), datetime.now(UTC)),
         duration=queries.duration(found),
         may_act=viewer.may("PUT", pipeline),
-        can_approve=actions.CAN_APPROVE,
     )
 
 
@@ -134,10 +132,10 @@ def _until(page: queries.Page) -> datetime:
 
 def _lag_words(found: live.Lag | None) -> dict[str, str]:
     if found is None:
-        return {"text": "no answer yet", "state": "asked"}
+        return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:
-        return {"text": reading.without_secrets(found.error), "state": "unknown"}
+        return {"state": "unknown", "text": "cannot be asked", "why": reading.without_secrets(found.error)}
     if not found.records:
-        return {"text": "up to date", "state": "even"}
+        return {"state": "even", "text": "up to date", "why": ""}
     since = f", {wording.age(found.since)}" if found.since else ""
-    return {"text": f"up to {wording.number(found.records)} records{since}", "state": "behind"}
+    return {"state": "behind", "text": f"up to {wording.number(found.records)} records{since}", "why": ""}

@@ -79,7 +79,7 @@ def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
         f"{LEFT + INNER * (at - start).total_seconds() / width:.1f},{_y(lag, top):.1f}" for at, lag in points
     )
     summary = f"now {_span(points[-1][1])}, at most {_span(max(lag for _, lag in points))}"
-    return Chart("Age of the published data", summary, _ticks(top, _span), wording.clock(start), "now", line=line)
+    return Chart("Lag: age of the published data", summary, _ticks(top, _span), wording.clock(start), "now", line=line)
 
 
 def _sawtooth(done: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datetime, float]]:

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint
 from onceonly.liveness import parse_airflow_run
+from onceonly.offsets import Interval
 
 _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
@@ -62,7 +63,15 @@ def owner(key: str) -> str:
 
 
 def covers(checkpoint: Checkpoint) -> str:
-    return str(checkpoint.interval) if checkpoint.interval else wording.covers(checkpoint)
+    return short(checkpoint.interval) if checkpoint.interval else wording.covers(checkpoint)
+
+
+def short(interval: Interval) -> str:
+    """'2013-01-01 05:00 to 06:00': the end's date only where it is another day."""
+    times = (interval.start, interval.end)
+    clock = "%H:%M:%S" if any(time.second for time in times) else "%H:%M"
+    same_day = interval.start.date() == interval.end.date()
+    return f"{interval.start:%Y-%m-%d {clock}} to {interval.end.strftime(clock if same_day else f'%Y-%m-%d {clock}')}"
 
 
 _templates.filters |= {

@@ -107,16 +107,21 @@ def duration(checkpoint: Checkpoint) -> timedelta | None:
     return checkpoint.updated_at - checkpoint.planned_at if checkpoint.state.settled else None
 
 
-def verdict(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """What the quality gate said: "outcome", "sinks", "docs"."""
-    found: Mapping[str, Any] | None = getattr(checkpoint, "verdict", None)
-    return found
+@dataclass(frozen=True)
+class Gate:
+    """What the quality gate said of the current attempt, and a person after it."""
+
+    verdict: Mapping[str, Any]  # "outcome", "sinks", "docs"
+    approved: Mapping[str, Any] | None  # "who", "reason"
+    held: bool  # waits for a person to approve or abort it
 
 
-def approved(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """Who let it pass, and why: "who", "reason"."""
-    found: Mapping[str, Any] | None = getattr(checkpoint, "approved", None)
-    return found
+def gate(checkpoint: Checkpoint) -> Gate | None:
+    """None: it has none, or no verdict yet."""
+    verdict: Mapping[str, Any] | None = getattr(checkpoint, "verdict", None)
+    if verdict is None:
+        return None
+    return Gate(verdict, getattr(checkpoint, "approved", None), getattr(checkpoint, "held", False))
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:

@@ -12,7 +12,11 @@ async function refresh() {
   const answer = await fetch(location.href);
   if (!answer.ok) return stale(answer.status);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const part of document.querySelectorAll("[data-live]")) replace(part, page.getElementById(part.id));
+  if (ids(page) === ids(document)) {
+    for (const part of document.querySelectorAll("[data-live]")) replace(part, page.getElementById(part.id));
+  } else {
+    document.getElementById("main").replaceWith(document.adoptNode(page.getElementById("main")));
+  }
   fillLags();
 }
 
@@ -25,6 +29,7 @@ function replace(old, now) {
   if (focused) [...adopted.querySelectorAll("a, button")].find((each) => nameOf(each) === focused)?.focus();
 }
 
+const ids = (page) => [...page.querySelectorAll("[data-live]")].map((part) => part.id).join();
 const nameOf = (element) => `${element.getAttribute("href")} ${element.dataset.action} ${element.dataset.word}`;
 const served = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.id, part.outerHTML]));
 
@@ -47,9 +52,13 @@ function fillLags() {
   for (const cell of document.querySelectorAll("[data-lag]")) {
     const lag = lags[cell.dataset.lag];
     if (!lag) continue;
-    cell.textContent = lag.state === "unknown" ? "cannot be asked" : lag.text;
-    cell.title = lag.text;
+    cell.textContent = lag.text;
+    cell.title = lag.why;
     cell.dataset.state = lag.state;
+  }
+  for (const cell of document.querySelectorAll("[data-lag-why]")) {
+    cell.textContent = lags[cell.dataset.lagWhy]?.why ?? "";
+    cell.hidden = !cell.textContent;
   }
 }
 

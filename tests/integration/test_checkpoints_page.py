@@ -1,0 +1,510 @@
+"""The page "Checkpoints" on a real api-server: over HTTP who sees and may do what, in Chromium how it looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from deltalake import DeltaTable
+from integration import chromium
+from integration.airflow_server import Server
+from integration.past import SECOND, Past
+
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.liveness import airflow_run
+from onceonly.offsets import Interval
+from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.sinks.filemoves import fingerprint
+from onceonly.sinks.filestage import staging_of
+from onceonly.state import StateTable
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium")
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+HOUR = timedelta(hours=1)
+EVIL = "<script>document.title = 'broken'</script>"
+ACT = {"X-Onceonly-Action": "1"}
+
+
+@dataclass
+class Site:
+    """The server, and the state table that it shows."""
+
+    server: Server
+    home: Path
+    state: StateTable
+
+    def checkpoint(self, pipeline: str, epoch: int) -> Checkpoint:
+        found = self.state.view(pipeline).checkpoint(epoch)
+        assert found is not None
+        return found
+
+    def version(self) -> int:
+        return DeltaTable(self.state.uri).version()
+
+    def audited(self, event: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Of Airflow's audit log: who, which DAG, and what."""
+        query = "SELECT owner, dag_id, extra FROM log WHERE event = ? ORDER BY id"
+        with closing(sqlite3.connect(self.server.folder / "airflow.db")) as database:
+            return [(who, dag, json.loads(extra)) for who, dag, extra in database.execute(query, [event])]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("page")
+    home = folder / "home"
+    state = StateTable(str(home / "state"))
+    for past in (flights(state), other(state), by_hand(state)):
+        past.write()
+    server = Server(folder / "airflow", {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker})
+    try:
+        server.start()
+        yield Site(server, home, state)
+    finally:
+        server.stop()
+
+
+def pipeline(name: str, *sinks: Any, mode: Any = "chained") -> Pipeline:
+    outputs = sinks or (FileSink("out", path=f"lake/{name}"),)
+    return Pipeline(
+        name=name, source=KafkaSource(f"topic-of-{name}"), transform="jobs.any:thing", sinks=outputs, mode=mode
+    )
+
+
+def run_of(epoch: int) -> str:
+    return f"scheduled__{epoch}"
+
+
+def flights(state: StateTable) -> Past:
+    """Three pages; the newest one holds an abort, and a transaction that is about to time out."""
+    alerts = KafkaSink(name="alerts", topic="alerts", mode="staged", unordered=True)
+    past = Past(state, pipeline("flights", FileSink("out", path="lake/flights"), alerts, mode="interval"))
+    for epoch in range(1, 121):
+        at, rows = NOW - (121 - epoch) * HOUR, 1000 + 37 * epoch % 500
+        past.plan(epoch, at, airflow_run("flights", run_of(epoch)), {0: (epoch, epoch + 1)}, Interval(at - HOUR, at))
+        past.claim(epoch, at + SECOND)
+        opened = {"opened_at": (NOW - 9 * HOUR).isoformat(), "timeout": 36_000}
+        alerted = {"kind": "kafka", "mode": "staged", "rows": 1, "parts": [], "topics": {}} | opened
+        past.stage(epoch, at + 9 * SECOND, {"out": {"rows": rows, "files": 2}, "alerts": alerted})
+        if epoch == 120:
+            break
+        if epoch == 119:
+            past.abort(epoch, at + 10 * SECOND, EVIL)
+            continue
+        past.decide(epoch, at + 10 * SECOND)
+        past.publish(epoch, at + 11 * SECOND, "out", "alerts")
+        past.commit(epoch, at + 12 * SECOND)
+    return past
+
+
+def other(state: StateTable) -> Past:
+    past = Past(state, pipeline("other_orders"))
+    past.plan(1, NOW - HOUR, airflow_run("other", "a run"), {0: (0, 1)})
+    return past
+
+
+def by_hand(state: StateTable) -> Past:
+    past = Past(state, pipeline("by_hand"))
+    past.plan(1, NOW - HOUR, "cli:laptop:12:34", {0: (0, 1)})
+    return past
+
+
+# ---- who sees
+
+
+def test_without_a_login_nothing_is_seen_on_any_route(site: Site) -> None:
+    routes = _routes(site)
+    assert {"/", "/lag", "/runs", "/static/{name}", "/pipelines/{pipeline}/{epoch}/abort"} <= {
+        path for path, _ in routes
+    }
+    server, before = site.server, site.version()
+    with server.client(None) as nobody, server.client("forged") as liar, server.login("adam") as adam:
+        for path, method in routes:
+            address = _filled(path)
+            refused = nobody.request(method, address, headers=ACT, json={"reason": "I may not"})
+            assert refused.status_code == 401, (method, path)
+            assert "flights" not in refused.text
+            assert liar.request(method, address, headers=ACT).status_code in (401, 403), (method, path)
+            if method == "GET":
+                answer = adam.get(address)
+                assert answer.status_code in (200, 303), (path, answer.text)
+                assert _policy(answer) == _policy(refused) == "'self'"
+    assert site.version() == before
+
+
+def _routes(site: Site) -> list[tuple[str, str]]:
+    """(path, method) of the app itself, so that no new route is forgotten; by a process of its own, as Airflow is."""
+    program = (
+        "import json; from onceonly.airflow.ui.app import app; "
+        "print(json.dumps([[each.path, method] for each in app.routes for method in sorted(each.methods)]))"
+    )
+    env = {**os.environ, "AIRFLOW_HOME": str(site.server.folder), "AIRFLOW__CORE__UNIT_TEST_MODE": "False"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return [(path, method) for path, method in json.loads(done.stdout.splitlines()[-1])]
+
+
+def _filled(path: str) -> str:
+    given = {"pipeline": "flights", "epoch": "7", "sink": "out", "name": "onceonly.css"}
+    filled = path.format(**given)
+    return f"{filled}?dag_id=flights&run_id={run_of(7)}" if path == "/runs" else filled
+
+
+def _policy(answer: httpx.Response) -> str:
+    """What scripts may come from; inline ones and other hosts are not named, so they may not."""
+    rules = dict(rule.strip().split(" ", 1) for rule in answer.headers["Content-Security-Policy"].split(";"))
+    assert rules["default-src"] == rules["base-uri"] == "'none'"
+    assert rules["style-src"] == rules["frame-ancestors"] == "'self'"
+    return rules["script-src"]
+
+
+def test_a_viewer_sees_and_cannot_act(site: Site) -> None:
+    with site.server.login("vera") as vera:
+        shown = vera.get("/pipelines/flights/120")
+        assert shown.status_code == 200
+        assert "not act on it" in shown.text
+        assert "data-action" not in shown.text
+        before = site.version()
+        for action in ("recover", "120/abort", "120/approve", "120/resolve"):
+            body = {"reason": "because", "sink": "out", "word": "give-up"}
+            answer = vera.post(f"/pipelines/flights/{action}", headers=ACT, json=body)
+            assert answer.status_code == 403, action
+            assert "permission to edit" in answer.json()["detail"]
+        assert site.version() == before
+        assert site.checkpoint("flights", 120).state is State.STAGED
+
+
+def test_of_another_dag_nothing_is_told(site: Site) -> None:
+    with site.server.login("olga") as olga:  # may edit the DAG "other", and see no other
+        listed = olga.get("/")
+        assert "other_orders" in listed.text
+        assert "flights" not in listed.text
+        assert "by_hand" not in listed.text
+        assert list(olga.get("/lag").json()) == ["other_orders"]
+        for hidden in ("flights", "by_hand", "no_such"):
+            answers = [olga.get(f"/pipelines/{hidden}{rest}") for rest in ("", "/1", "/1/evidence/out")]
+            answers.append(olga.post(f"/pipelines/{hidden}/1/abort", headers=ACT, json={"reason": "mine now"}))
+            assert {(each.status_code, each.text) for each in answers} == {(404, answers[0].text)}
+        assert "flights" not in olga.get("/runs", params={"dag_id": "flights", "run_id": run_of(7)}).text
+        assert "epoch" in olga.get("/pipelines/other_orders/1").text
+
+
+def test_a_pipeline_of_two_dags_takes_the_rights_to_both(site: Site) -> None:
+    past = Past(site.state, pipeline("moved"))
+    past.plan(1, NOW - 2 * HOUR, airflow_run("other", "before it was renamed"), {0: (0, 1)})
+    past.abort(1, NOW - 2 * HOUR, "no rows")
+    past.write()
+    with site.server.login("olga") as olga:
+        assert olga.get("/pipelines/moved").status_code == 200
+        past.plan(2, NOW - HOUR, airflow_run("renamed", "a run"), {0: (0, 1)})
+        past.write()
+        assert olga.get("/pipelines/moved").status_code == 404
+        assert "moved" not in olga.get("/").text
+
+
+# ---- who acts
+
+
+def test_a_request_that_another_site_could_send_changes_nothing(site: Site) -> None:
+    with site.server.login("adam") as adam:
+        before = site.version()
+        for plain in ({"json": {"reason": "r"}}, {"data": {"reason": "r"}}, {"content": b'{"reason": "r"}'}):
+            assert adam.post("/pipelines/flights/120/abort", **plain).status_code == 403
+        assert site.version() == before
+
+
+@pytest.mark.parametrize("reason", ["", "   ", "x" * 501, None, 7])
+def test_an_action_needs_a_reason(site: Site, reason: Any) -> None:
+    before = site.version()
+    with site.server.login("adam") as adam:
+        answer = adam.post("/pipelines/flights/120/abort", headers=ACT, json={"reason": reason})
+    assert answer.status_code == 422
+    assert site.version() == before
+
+
+def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site) -> None:
+    past = Past(site.state, pipeline("doomed"))
+    past.plan(1, NOW - HOUR, airflow_run("doomed", "a run"), {0: (0, 1)})
+    past.claim(1, NOW - HOUR)
+    past.write()
+    reason = f"the source was wrong {EVIL}"
+    with site.server.login("uma") as uma:
+        answer = uma.post("/pipelines/doomed/1/abort", headers=ACT, json={"reason": f"  {reason}  "})
+        assert answer.json() == {"done": "Epoch 1 is aborted."}
+        page = uma.get("/pipelines/doomed/1").text
+        assert "uma" in page
+        assert "the source was wrong &lt;script&gt;" in page
+        again = uma.post("/pipelines/doomed/9/abort", headers=ACT, json={"reason": "no such epoch"})
+        assert again.status_code == 409
+        assert "has no epoch 9" in again.json()["what"]
+    aborted = site.checkpoint("doomed", 1)
+    assert aborted.state is State.ABORTED
+    assert reason in (aborted.reason or "")
+    said = {"pipeline": "doomed", "epoch": 1, "reason": reason}
+    assert site.audited("onceonly_abort")[0] == ("uma", "doomed", said)
+
+
+def test_recover_publishes_what_an_ended_run_has_staged(site: Site) -> None:
+    _, file = staged(site, "left")
+    with site.server.login("adam") as adam:
+        answer = adam.post("/pipelines/left/recover", headers=ACT, json={"reason": "the worker is gone"})
+        assert answer.json() == {"done": "epoch 1 is committed"}
+        shown = adam.get("/pipelines/left/1/evidence/out").json()
+        assert "every file was moved" in shown["lines"][0]
+    assert (site.home / "lake" / "left" / file).read_text() == "a row\n"
+    assert [(who, dag) for who, dag, _ in site.audited("onceonly_recover")] == [("adam", "left")]
+
+
+def test_a_sink_that_lost_its_file_is_given_up_by_a_person(site: Site) -> None:
+    past, file = staged(site, "lost")
+    past.decide(1, NOW - 50 * SECOND)
+    past.write()
+    for there in (site.home / "lake").rglob(file):
+        there.unlink()
+    with site.server.login("adam") as adam:
+        said = {"reason": "the disk is gone", "sink": "out", "word": "give-up"}
+        unclear = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said | {"word": "committed"})
+        assert (unclear.status_code, unclear.json()["why"]) == (409, "In doubt: none.")
+        answer = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said)
+        assert answer.json() == {"done": "Epoch 1 is committed."}
+    given_up = site.checkpoint("lost", 1).given_up["out"]
+    assert (given_up["who"], given_up["reason"]) == ("adam", "the disk is gone")
+
+
+def staged(site: Site, name: str) -> tuple[Past, str]:
+    """Epoch 1, with a file as the sink itself would have staged it, by a run that Airflow does not know any more."""
+    past = Past(site.state, pipeline(name))
+    past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
+    past.claim(1, NOW - 59 * SECOND)
+    txn = past.known(1).transaction("out")
+    target, file = site.home / "lake" / name, f"{txn.name}.json"
+    folder = staging_of(target) / txn.name / "data"
+    folder.mkdir(parents=True)
+    (folder / file).write_text("a row\n")
+    size, digest = fingerprint(folder / file)
+    files = [{"staged": file, "final": file, "bytes": size, "sha256": digest}]
+    manifest = f"_onceonly/{txn.name}.manifest"
+    places = {"target": str(target), "folder": str(folder), "manifest": manifest, "txn": txn.name}
+    past.stage(1, NOW - 58 * SECOND, {"out": {"kind": "files", "format": "json", "rows": 1, "files": files, **places}})
+    past.write()
+    return past, file
+
+
+# ---- what is shown
+
+
+def test_pages_of_checkpoints_and_the_last_one_for_a_number_too_high(site: Site) -> None:
+    with site.server.login("vera") as vera:
+        first, last = vera.get("/pipelines/flights").text, vera.get("/pipelines/flights?page=99").text
+        assert "Page 1 of 3" in first
+        assert "/pipelines/flights/120" in first
+        assert "/pipelines/flights/70" not in first
+        assert "Page 3 of 3" in last
+        assert "/pipelines/flights/20" in last
+        assert "/pipelines/flights/21" not in last
+        assert vera.get("/pipelines/flights?page=last").status_code == 422
+        assert vera.get("/pipelines/flights/121").status_code == 404
+
+
+def test_what_a_user_gave_is_text(site: Site) -> None:
+    with site.server.login("vera") as vera:
+        page = vera.get("/pipelines/flights/119").text
+        assert "<script>document" not in page
+        assert "&lt;script&gt;document.title" in page
+        tab = vera.get("/runs", params={"dag_id": "flights", "run_id": EVIL})
+        assert "<script>document" not in tab.text
+
+
+def test_a_transaction_that_is_about_to_time_out_stands_out(site: Site) -> None:
+    with site.server.login("vera") as vera:
+        for page in ("/", "/pipelines/flights", "/pipelines/flights/120"):
+            assert "9 h of 10 h: about to time out" in vera.get(page).text, page
+
+
+def test_the_tab_of_a_run_leads_to_its_checkpoint(site: Site) -> None:
+    with site.server.login("vera") as vera:
+        answer = vera.get("/runs", params={"dag_id": "flights", "run_id": run_of(7)})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/onceonly/pipelines/flights/7")
+        assert "planned no checkpoint" in vera.get("/runs", params={"dag_id": "flights", "run_id": "none"}).text
+
+
+def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: str) -> None:
+    behind = pipeline("behind")
+    topic_id = _topic(broker, behind.sources[0].topic, 10)
+    past = Past(site.state, behind)
+    past.plan(1, NOW - 3 * HOUR, airflow_run("behind", "a run"), {0: (0, 4)}, topic_id=topic_id)
+    past.claim(1, NOW - 3 * HOUR)
+    past.stage(1, NOW - 3 * HOUR, {"out": {"rows": 4}})
+    past.decide(1, NOW - 3 * HOUR)
+    past.publish(1, NOW - 3 * HOUR, "out")
+    past.commit(1, NOW - 3 * HOUR)
+    past.write()
+    with site.server.login("vera") as vera:
+        lags = chromium.until(lambda: _answered(vera, "behind", "other_orders"), "the broker answers")
+    assert lags["behind"] == {"state": "behind", "text": "up to 6 records, 3 h", "why": ""}
+    assert lags["other_orders"]["state"] == "unknown"
+    assert "does not exist" in lags["other_orders"]["why"]
+
+
+def _answered(user: httpx.Client, *names: str) -> Any:
+    lags = user.get("/lag").json()
+    return lags if all(lags[name]["state"] != "asked" for name in names) else None
+
+
+def _topic(broker: str, name: str, records: int) -> str:
+    """Its id; made with one partition and so many records."""
+    from confluent_kafka import Producer, TopicCollection
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(records):
+        producer.produce(name, str(number).encode(), partition=0)
+    assert producer.flush(60) == 0
+    return str(admin.describe_topics(TopicCollection([name]))[name].result().topic_id)
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def tab(site: Site) -> Iterator[chromium.Chromium]:
+    with chromium.opened() as opened:
+        yield opened
+
+
+@browser
+def test_a_person_with_a_keyboard_aborts_a_checkpoint(site: Site, tab: chromium.Chromium) -> None:
+    past = Past(site.state, pipeline("typed"))
+    past.plan(1, NOW - HOUR, airflow_run("typed", "a run"), {0: (0, 1)})
+    past.write()
+    tab.login(site.server.url, site.server.token("adam"))
+    tab.open(f"{site.server.url}/onceonly/")
+    _walk(tab, "/pipelines/typed")
+    tab.press("Enter")
+    tab.wait("location.pathname.endsWith('/pipelines/typed') && document.readyState === 'complete'")
+    _walk(tab, "/pipelines/typed/1")
+    tab.press("Enter")
+    tab.wait("location.pathname.endsWith('/typed/1') && document.readyState === 'complete'")
+    _walk(tab, "/typed/1/abort")
+    tab.press("Enter")
+    tab.wait("document.querySelector('dialog[open]')")
+    tab.press("Escape")
+    tab.wait("!document.querySelector('dialog[open]')")
+    assert site.checkpoint("typed", 1).state is State.PLANNED
+    tab.press("Enter")  # the focus is where it was
+    tab.wait("document.activeElement.id === 'ask-reason'")
+    tab.type("typed by hand")
+    tab.press("Tab")
+    tab.press("Tab")
+    tab.press("Enter")
+    tab.wait("document.getElementById('ask-answer').textContent === 'Epoch 1 is aborted.'")
+    tab.press("Escape")
+    tab.wait("document.querySelector('h1 .state').textContent === 'aborted'")
+    assert "typed by hand" in (site.checkpoint("typed", 1).reason or "")
+    assert tab.errors == []
+
+
+def _walk(tab: chromium.Chromium, goal: str) -> None:
+    """Tab by tab until what leads to `goal` has the focus, and shows it."""
+    focused = "(document.activeElement.getAttribute('href') || document.activeElement.dataset.action || '')"
+    for _ in range(100):
+        tab.press("Tab")
+        if tab.value(f"{focused}.endsWith({json.dumps(goal)})"):
+            assert tab.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            return
+    pytest.fail(f"no Tab leads to {goal}")
+
+
+@browser
+@pytest.mark.parametrize("page", ["", "pipelines/flights", "pipelines/flights/119", "pipelines/flights/120"])
+@pytest.mark.parametrize(("scheme", "lighter"), [("light", False), ("dark", True)])
+def test_every_page_is_readable_in_light_and_in_dark(
+    site: Site, tab: chromium.Chromium, page: str, scheme: str, lighter: bool
+) -> None:
+    tab.login(site.server.url, site.server.token("adam"))
+    tab.scheme(scheme)
+    tab.open(f"{site.server.url}/onceonly/{page}")
+    assert (
+        tab.value(f"{LUMINANCE}; (() => {{ const [text, ground] = colours(document.body); return text > ground }})()")
+        is lighter
+    )
+    faint = tab.value(f"{LUMINANCE}; {FAINT}")
+    assert faint == []
+    assert tab.value(UNLABELLED) == []
+    assert "Onceonly" in tab.value("document.title")
+    assert tab.errors == []
+
+
+LUMINANCE = """
+var canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+var pen = canvas.getContext("2d", { willReadFrequently: true });
+var paint = (colours) => {
+  pen.clearRect(0, 0, 1, 1);
+  for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+  return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+};
+var light = (rgb) => rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
+var colours = (element) => {
+  const grounds = [];
+  for (let each = element; each; each = each.parentElement) grounds.unshift(getComputedStyle(each).backgroundColor);
+  return [light(paint([...grounds, getComputedStyle(element).color])), light(paint(grounds))];
+}
+"""
+FAINT = """
+[...document.querySelectorAll("body *")].filter((each) => each.checkVisibility() && !each.closest("svg") &&
+  [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())).map((each) => {
+  const [one, two] = colours(each);
+  const contrast = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
+  return contrast < 4.5 ? `${each.className} ${each.textContent.trim().slice(0, 30)}: ${contrast.toFixed(2)}` : null;
+}).filter(Boolean)
+"""
+UNLABELLED = """
+[...document.querySelectorAll("a, button, svg, textarea, nav, section")].filter((each) => each.checkVisibility() &&
+  !(each.textContent.trim() || each.getAttribute("aria-label") || each.labels?.length)).map((each) => each.outerHTML)
+"""
+
+
+@browser
+def test_the_page_follows_the_state_table_by_itself(site: Site, tab: chromium.Chromium) -> None:
+    past = Past(site.state, pipeline("fresh"))
+    past.plan(1, NOW - HOUR, airflow_run("fresh", "a run"), {0: (0, 1)})
+    past.write()
+    tab.login(site.server.url, site.server.token("vera"))
+    tab.open(f"{site.server.url}/onceonly/pipelines/fresh/1")
+    tab.value("document.querySelector('details').open = true; window.kept = true")
+    past.abort(1, NOW, EVIL)
+    past.write()
+    tab.wait("document.querySelector('h1 .state').textContent === 'aborted'")
+    assert "<script>" in tab.text()  # as text
+    assert tab.value("window.kept && document.querySelector('details').open && document.title !== 'broken'")
+    assert tab.errors == []
+
+
+@browser
+def test_airflow_shows_the_page_in_its_own_theme(site: Site, tab: chromium.Chromium) -> None:
+    tab.login(site.server.url, site.server.token("vera"))
+    tab.scheme("light")
+    tab.open(f"{site.server.url}/onceonly/")
+    tab.value("localStorage.setItem('theme', 'dark')")
+    tab.open(f"{site.server.url}/plugin/checkpoints")
+    page = "document.querySelector('iframe')?.contentDocument"
+    tab.wait(f"{page}?.querySelector('h1')?.textContent === 'Checkpoints'")
+    tab.wait(f"{page}.body.innerText.includes('flights')")
+    assert tab.value(f"{page}.documentElement.dataset.theme") == "dark"
+    tab.value("localStorage.setItem('theme', 'light')")
+    tab.wait(f"{page}.documentElement.dataset.theme === 'light'")
