@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
+from importlib import import_module
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
@@ -9,9 +11,8 @@ from airflow.plugins_manager import AirflowPlugin
 
 async def checkpoints(scope: Any, receive: Any, send: Any) -> None:
     """The app, imported by its first request: every process of Airflow loads plugins, only the api-server serves."""
-    from onceonly.airflow.ui.app import app
-
-    await app(scope, receive, send)
+    module = await to_thread(import_module, "onceonly.airflow.ui.app")
+    await module.app(scope, receive, send)
 
 
 class OnceonlyPlugin(AirflowPlugin):

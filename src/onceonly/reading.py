@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,25 @@ CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 def existing(settings: Settings) -> StateTable | None:
     """The state table; None when there is none yet."""
+    from onceonly.state import StateTable
+
+    return StateTable(settings.state) if _exists(settings) else None
+
+
+def snapshot(settings: Settings) -> StateTable | None:
+    """The state table at this moment, for reading; None when there is none yet."""
+    from onceonly.state import Snapshot
+
+    return Snapshot(settings.state) if _exists(settings) else None
+
+
+def _exists(settings: Settings) -> bool:
     from deltalake import DeltaTable
 
-    from onceonly.state import StateTable
     from onceonly.statestore import check_atomic
 
     check_atomic(settings.state)
-    return StateTable(settings.state) if DeltaTable.is_deltatable(settings.state) else None
+    return DeltaTable.is_deltatable(settings.state)
 
 
 def required(settings: Settings) -> StateTable:
@@ -69,15 +82,20 @@ def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
     """The last checkpoints and every unsettled one, newest first."""
-    view = state.view(pipeline)
-    last = fold(state.history(pipeline, max(1, view.head.epoch - most + 1)))
-    found = {checkpoint.epoch: checkpoint for checkpoint in view.open} | last
-    return [found[epoch] for epoch in sorted(found, reverse=True)]
+    return recent_of(state, [pipeline], most)[pipeline]
+
+
+def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
+    """The same, of several pipelines at the cost of one."""
+    return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
 
 
 def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
     """The checkpoints of these epochs, newest first."""
-    found = fold(state.history(pipeline, first, last))
+    return _newest_first(fold(state.history(pipeline, first, last)))
+
+
+def _newest_first(found: Mapping[int, Checkpoint]) -> list[Checkpoint]:
     return [found[epoch] for epoch in sorted(found, reverse=True)]
 
 

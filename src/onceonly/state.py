@@ -10,7 +10,7 @@ merges small files, and file statistics skip the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -157,10 +157,23 @@ class StateTable:
         table = self._open()
         return {p["pipeline"]: table.transaction_version(p["pipeline"]) or 0 for p in table.partitions()}
 
-    def owners(self, pipeline: str, since_seq: int = 0) -> set[str]:
-        """All who ever owned a checkpoint of it, as rows above that sequence number name them."""
-        found = _scan(self._open(), pipeline, f"seq > {since_seq} AND owner IS NOT NULL", ["owner"])
-        return set(found["owner"].to_pylist())
+    def owners(self, since_seq: Mapping[str, int]) -> dict[str, set[str]]:
+        """By pipeline: who owned a checkpoint of it, as rows above that sequence number name them; in one scan."""
+        chosen = {name: f"seq > {seq} AND owner IS NOT NULL" for name, seq in since_seq.items()}
+        found: dict[str, set[str]] = {name: set() for name in chosen}
+        for row in _scan_all(self._open(), chosen, ["pipeline", "owner"]).to_pylist() if chosen else ():
+            found[row["pipeline"]].add(row["owner"])
+        return found
+
+    def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
+        """By pipeline: all rows of its last epochs, and of every open one, in order; in two scans."""
+        table = self._open()
+        last = {name: f"seq = {table.transaction_version(name) or 0}" for name in pipelines}
+        found: dict[str, list[Row]] = {name: [] for name in last}
+        heads = [(row.pipeline, Head.from_json(row.head)) for row in _rows_all(table, last)]
+        for row in _rows_all(table, {name: _recent(head, most) for name, head in heads}):
+            found[row.pipeline].append(row)
+        return found
 
     def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
         """All rows of these epochs (the last one included), in order; for people, not for decisions."""
@@ -212,6 +225,18 @@ class StateTable:
         return None if there.num_rows else table
 
 
+class Snapshot(StateTable):
+    """The table at one moment, for reading: several answers fit together, and cost one look at its log."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        opened = statestore.open_(uri)
+        self.id, self._table = opened.id, opened.table
+
+    def _open(self) -> DeltaTable:
+        return self._table
+
+
 def _commit(table: DeltaTable, row: Row) -> None:
     stamp = CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)])
     write_deltalake(table, staterow.to_arrow([row]), mode="append", commit_properties=stamp)
@@ -222,14 +247,28 @@ def _load(table: DeltaTable, pipeline: str, epochs: Sequence[int]) -> dict[int, 
     return fold(_rows(table, pipeline, chosen)) if epochs else {}
 
 
+def _recent(head: Head, most: int) -> str:
+    old = ", ".join(str(epoch) for epoch in head.open if epoch <= head.epoch - most)
+    return f"(epoch > {head.epoch - most}{f' OR epoch IN ({old})' if old else ''})"
+
+
 def _rows(table: DeltaTable, pipeline: str, chosen: str) -> list[Row]:
-    found = staterow.from_arrow(_scan(table, pipeline, chosen, staterow.SCHEMA.names))
+    return _rows_all(table, {pipeline: chosen})
+
+
+def _rows_all(table: DeltaTable, chosen: Mapping[str, str]) -> list[Row]:
+    found = staterow.from_arrow(_scan_all(table, chosen, staterow.SCHEMA.names)) if chosen else []
     return sorted(found, key=lambda row: row.seq)
 
 
 def _scan(table: DeltaTable, pipeline: str, chosen: str, columns: Sequence[str]) -> pa.Table:
+    return _scan_all(table, {pipeline: chosen}, columns)
+
+
+def _scan_all(table: DeltaTable, chosen: Mapping[str, str], columns: Sequence[str]) -> pa.Table:
     """By delta-rs's own engine: pyarrow's, reading through its file system, aborts some processes at their exit."""
-    query = f"SELECT {', '.join(columns)} FROM state WHERE pipeline = {_text(pipeline)} AND {chosen}"
+    where = " OR ".join(f"(pipeline = {_text(name)} AND {which})" for name, which in chosen.items())
+    query = f"SELECT {', '.join(columns)} FROM state WHERE {where}"
     found = pa.table(QueryBuilder().register("state", table).execute(query).read_all())
     return found.cast(pa.schema([staterow.SCHEMA.field(name) for name in columns]))
 

@@ -82,6 +82,7 @@ class Standalone:
             "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.settings.project / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.settings.project / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",

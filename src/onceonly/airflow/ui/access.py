@@ -7,7 +7,8 @@ read every DAG sees it, and nobody else. Of what a user may not see, he is not t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -27,19 +28,20 @@ Method = Literal["GET", "PUT"]
 
 
 class Owners:
-    """Which DAGs have run a pipeline. Only rows that are new since the last question are read."""
+    """Which DAGs have run which pipeline. Only rows that are new since the last question are read."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
 
-    def dags(self, state: StateTable, pipeline: str, seq: int) -> frozenset[str]:
-        """Never empty. `seq`: the pipeline's last row."""
-        read, found = self._known.get((state.id, pipeline), (0, frozenset()))
-        if seq != read:
-            runs = (parse_airflow_run(owner) for owner in state.owners(pipeline, read))
-            found |= {run[0] for run in runs if run}
-            self._known[state.id, pipeline] = seq, found
-        return found or frozenset({pipeline})
+    def dags(self, state: StateTable, versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
+        """By pipeline, never empty. `versions`: each one's last row."""
+        known = {name: self._known.get((state.id, name), (0, frozenset[str]())) for name in versions}
+        new = state.owners({name: read for name, (read, _) in known.items() if read != versions[name]})
+        for name, owners in new.items():
+            runs = (parse_airflow_run(owner) for owner in owners)
+            known[name] = versions[name], known[name][1] | {run[0] for run in runs if run}
+            self._known[state.id, name] = known[name]
+        return {name: found or frozenset({name}) for name, (_, found) in known.items()}
 
 
 _owners = Owners()
@@ -51,8 +53,9 @@ class Viewer:
     def __init__(self, user: GetUserDep) -> None:
         self._user = user
         self.name = user.get_name()
-        self._state = reading.existing(Settings.from_env())
+        self._state = reading.snapshot(Settings.from_env())
         self._versions = self._state.versions() if self._state else {}
+        self._dags = _owners.dags(self._state, self._versions) if self._state else {}
 
     @property
     def state(self) -> StateTable:
@@ -66,26 +69,24 @@ class Viewer:
 
     def may(self, method: Method, pipeline: str) -> bool:
         """Read ("GET"), or act ("PUT")."""
-        seq = self._versions.get(pipeline)
-        return seq is not None and _allows(self._user, method, self.dags(pipeline))
+        return pipeline in self._dags and _allows(self._user, method, self._dags[pipeline], self._teams)
 
     def dags(self, pipeline: str) -> frozenset[str]:
-        return _owners.dags(self.state, pipeline, self._versions[pipeline])
+        return self._dags[pipeline]
 
-    def seq(self, pipeline: str) -> int:
+    def version(self, pipeline: str) -> int:
+        """The sequence number of its last row."""
         return self._versions[pipeline]
 
+    @cached_property
+    def _teams(self) -> Mapping[str, str | None]:
+        return DagModel.get_dag_id_to_team_name_mapping(sorted(frozenset[str]().union(*self._dags.values())))
 
-def _allows(user: GetUserDep, method: Method, dags: Iterable[str]) -> bool:
-    ids = sorted(dags)
-    teams = DagModel.get_dag_id_to_team_name_mapping(ids)
+
+def _allows(user: GetUserDep, method: Method, dags: Iterable[str], teams: Mapping[str, str | None]) -> bool:
+    details = [DagDetails(id=dag_id, team_name=teams.get(dag_id)) for dag_id in sorted(dags)]
     asked: list[IsAuthorizedDagRequest] = [
-        {
-            "method": method,
-            "access_entity": DagAccessEntity.RUN,
-            "details": DagDetails(id=id_, team_name=teams.get(id_)),
-        }
-        for id_ in ids
+        {"method": method, "access_entity": DagAccessEntity.RUN, "details": each} for each in details
     ]
     return get_auth_manager().batch_is_authorized_dag(asked, user=user)
 

@@ -75,8 +75,8 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
 
 @app.get("/pipelines/{pipeline}")
 def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int = 1) -> HTMLResponse:
-    summary = _summaries.get(viewer.state, pipeline, viewer.seq(pipeline))
-    shown = queries.page(viewer.state, pipeline, summary.latest.epoch if summary.latest else 0, page)
+    (summary,) = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
+    shown = queries.page(viewer.state, pipeline, summary.latest.epoch, page)
     drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
     fresh = charts.freshness(shown.checkpoints, _until(shown))
     return pages.render(
@@ -115,7 +115,8 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
 
 
 def _all(viewer: Viewer) -> list[queries.Summary]:
-    return [_summaries.get(viewer.state, name, seq) for name, seq in viewer.pipelines().items()]
+    mine = viewer.pipelines()
+    return _summaries.get(viewer.state, mine) if mine else []
 
 
 def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:

@@ -46,7 +46,7 @@ _shown: Patience[tuple[str, int, str], list[str]] = Patience()
 
 def lags(summaries: list[Summary]) -> dict[str, Lag | None]:
     """By pipeline; None: no answer yet, ask again."""
-    return _lags.ask({each.name: partial(_lag, each) for each in summaries if each.latest}, WAIT)
+    return _lags.ask({each.name: partial(_lag, each) for each in summaries}, WAIT)
 
 
 def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
@@ -73,7 +73,6 @@ def from_server(conn_id: str) -> Mapping[str, Any]:
 
 
 def _lag(summary: Summary) -> Lag:
-    assert summary.latest
     try:
         sources = parts().sources(Pipeline.from_json(summary.latest.definition))
         records = sum(_behind(source.log(), summary) for source in sources.values())

@@ -13,7 +13,7 @@ from onceonly.liveness import airflow_run
 from onceonly.state import StateTable
 
 PAGE = 50  # checkpoints on a page
-RECENT = 20  # checkpoints among which the last commit is looked for
+RECENT = 10  # checkpoints among which the last commit is looked for
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,14 @@ class Summary:
     """A pipeline in one line."""
 
     name: str
-    latest: Checkpoint | None
+    latest: Checkpoint
     committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest
     open: tuple[Checkpoint, ...]
+
+    @property
+    def never(self) -> bool:
+        """Surely not committed yet; otherwise it may have been, longer ago than was looked."""
+        return self.latest.epoch <= RECENT
 
 
 class Summaries:
@@ -32,19 +37,19 @@ class Summaries:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[int, Summary]] = {}
 
-    def get(self, state: StateTable, pipeline: str, seq: int) -> Summary:
-        key = state.id, pipeline
-        known = self._known.get(key)
-        if known is None or known[0] != seq:
-            self._known[key] = known = seq, _summary(state, pipeline)
-        return known[1]
+    def get(self, state: StateTable, versions: Mapping[str, int]) -> list[Summary]:
+        """In the order of `versions`, which names each pipeline's last row."""
+        old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq]
+        for name, found in reading.recent_of(state, old, RECENT).items():
+            self._known[state.id, name] = versions[name], _summary(name, found)
+        return [self._known[state.id, name][1] for name in versions]
 
 
-def _summary(state: StateTable, pipeline: str) -> Summary:
-    found = reading.recent(state, pipeline, RECENT)
+def _summary(pipeline: str, found: list[Checkpoint]) -> Summary:
+    """`found`: newest first, with every unsettled one."""
     committed = [cp for cp in found if cp.state is State.COMMITTED]
     unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    return Summary(pipeline, found[0] if found else None, max(committed, key=reach, default=None), unsettled)
+    return Summary(pipeline, found[0], max(committed, key=reach, default=None), unsettled)
 
 
 def reach(checkpoint: Checkpoint) -> datetime:
