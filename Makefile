@@ -12,7 +12,7 @@ DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 
-.PHONY: help setup demo test unit lint format bench lock clean
+.PHONY: help setup demo test unit lint format bench trial lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -43,6 +43,9 @@ format: $(SELF)  ## let ruff mend what it can
 
 bench: setup  ## against the alternatives, side by side
 	$(BIN)/python -m benchmarks $(ARGS)
+
+trial: setup  ## minutes on a real Airflow, killed and interfered with: ARGS=backfill
+	PYTHONPATH=tests $(BIN)/python -m trials $(ARGS)
 
 lock: $(DEPS)  ## requirements.in -> requirements.lock
 	$(BIN)/uv pip compile requirements.in -o requirements.lock --universal --python-version 3.11 \

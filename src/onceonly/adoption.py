@@ -19,14 +19,14 @@ class Asked:
     """One planning; `decide` may be asked again with a newer view.
 
     Args:
-        again: a committed interval is to be replaced.
+        again: names the request to replace a committed interval; None: there is none.
     """
 
     pipeline: Pipeline
     parts: Parts
     cut: Cut
     owner: str
-    again: bool
+    again: str | None
     known: Checkpoint | None = None
     row: Row | None = None
 
@@ -44,12 +44,12 @@ class Asked:
         elif self.again and known.state is State.COMMITTED and known.handles and not self._has_replaced(known):
             self.row = self._replace(view, known)
         else:
-            self.row = _take_over(view, known, self.pipeline, self.owner)
+            self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
         return self.row
 
     def _has_replaced(self, known: Checkpoint) -> bool:
         """A task that runs twice asks twice."""
-        return known.replaces is not None and self.owner in known.owners
+        return known.replaces is not None and known.request == self.again
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
         _check_replaceable(self.pipeline, old, self.parts)
@@ -57,6 +57,7 @@ class Asked:
             "definition": self.pipeline.to_json(),
             "ranges": [range_.to_json() for range_ in old.ranges],
             "replaces": old.epoch,
+            "request": self.again,
         }
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return next_row(view, view.head.epoch + 1, Event.PLANNED, 0, **columns)
@@ -95,7 +96,9 @@ def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
     return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
 
 
-def _known(view: View, pipeline: Pipeline, owner: str, interval: Interval | None, again: bool) -> Checkpoint | None:
+def _known(
+    view: View, pipeline: Pipeline, owner: str, interval: Interval | None, again: str | None
+) -> Checkpoint | None:
     """The checkpoint that this plan is about, when it is there already."""
     if interval:
         return _known_interval(view, pipeline.name, interval, again)
@@ -106,7 +109,7 @@ def _known(view: View, pipeline: Pipeline, owner: str, interval: Interval | None
     return latest if latest and latest.state is not State.COMMITTED else None
 
 
-def _known_interval(view: View, name: str, interval: Interval, again: bool) -> Checkpoint | None:
+def _known_interval(view: View, name: str, interval: Interval, again: str | None) -> Checkpoint | None:
     """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
     for known in reversed(view.planned_for(interval)):
         if known.interval != interval:
@@ -124,7 +127,7 @@ def _why_open(known: Checkpoint) -> str:
     return "and its gate failed it" if known.held else "which has not ended or waits to be published"
 
 
-def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str) -> Row | None:
+def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str, again: str | None) -> Row | None:
     """The row that makes `owner` the owner of a checkpoint that is there; None when nothing has to change."""
     if known.state is State.COMMITTED:
         return None
@@ -136,6 +139,7 @@ def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str) ->
         )
     definition = pipeline.to_json()
     if known.state is State.ABORTED or (known.state is State.PLANNED and known.definition != definition):
-        columns = {"owner": owner, "interval": known.interval, "body": {"definition": definition}}
+        request = {"request": again} if again and known.replaces else {}
+        columns = {"owner": owner, "interval": known.interval, "body": {"definition": definition, **request}}
         return next_row(view, known.epoch, Event.PLANNED, known.attempt, **columns)
     return None

@@ -179,6 +179,7 @@ class Checkpoint:
     reason: str | None = None  # of the last abort, or the rewind
     rewinds_to: int | None = None  # the epoch from which the pipeline goes on: later ones are taken back
     replaces: int | None = None  # the epoch whose published rows this one's take the place of
+    request: str | None = None  # who asked for that, and which time
 
     @property
     def owner(self) -> str:
@@ -259,6 +260,7 @@ def first(row: Row) -> Checkpoint:
         reason=row.body.get("reason"),
         rewinds_to=row.body.get("to"),
         replaces=row.body.get("replaces"),
+        request=row.body.get("request"),
     )
 
 
@@ -296,8 +298,8 @@ NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved":
 def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
     match row.event:
         case Event.PLANNED:
-            owners = (*known.owners, row.owner or "")
-            return {"owners": owners, "definition": row.body["definition"], **NOTHING_STAGED}
+            same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}
+            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED}
         case Event.CLAIMED:
             claims = {**known.claims, row.attempt: Claim(**row.body)}
             return {"attempt": row.attempt, "claims": claims, **NOTHING_STAGED}

@@ -54,14 +54,20 @@ class Coordinator:
     # ---- plan
 
     def plan(
-        self, pipeline: Pipeline, owner: str, alive: Alive, interval: Interval | None = None, reprocess: bool = False
+        self,
+        pipeline: Pipeline,
+        owner: str,
+        alive: Alive,
+        interval: Interval | None = None,
+        reprocess: str | None = None,
     ) -> Planned:
         """Settle what earlier checkpoints left, then pin what the next one covers.
 
         The same owner (or the same interval) gets the same checkpoint, however often it asks.
 
         Args:
-            reprocess: an interval that is committed gets a new checkpoint, which takes the place of the old one.
+            reprocess: an interval that is committed gets a new checkpoint, which takes the place of the old one. It
+                names the request: repeated (a task that runs twice), it replaces nothing a second time.
         Raises:
             Busy: another owner's checkpoint is in the way and that owner is alive.
             InvalidPipeline, SourceLost: nothing was written.

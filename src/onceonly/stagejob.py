@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
+from onceonly.checkpoint import Checkpoint, Row
 from onceonly.errors import exit_code
+from onceonly.telling import MARK, lines
 from onceonly.wiring import LiveParts, coordinator, stage
 
 
@@ -12,10 +12,20 @@ def main(argv: list[str]) -> int:
     """Stage PIPELINE EPOCH for OWNER; everything else comes from the state table and the environment."""
     name, epoch, owner = argv
     parts = LiveParts()
+    through = coordinator(parts, log=tell)
     try:
-        done = stage(parts, coordinator(parts), name, int(epoch), owner)
+        stage(parts, through, name, int(epoch), owner, say)
     except Exception as error:
-        print(f"ONCEONLY: {error}", file=sys.stderr, flush=True)
+        say(str(error))
         return exit_code(error)
-    print(f"ONCEONLY: {name} epoch {epoch} is {done.state.value}, {done.rows} rows", flush=True)
     return 0
+
+
+def tell(checkpoint: Checkpoint, row: Row) -> None:
+    for line in lines(checkpoint, row):
+        say(line)
+
+
+def say(line: str) -> None:
+    """For whoever reads the job's output: the stage task, which logs these lines as its own."""
+    print(f"{MARK}{line}", flush=True)

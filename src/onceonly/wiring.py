@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from onceonly.sinks.files import FileWriter
 from onceonly.sinks.kafka import KafkaWriter
 from onceonly.sinks.keyed import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
+from onceonly.spark.progress import Say
+from onceonly.spark.progress import told as progress
 from onceonly.state import StateTable
 
 
@@ -106,9 +109,13 @@ def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     return notes
 
 
-def stage(parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: str | None) -> Checkpoint:
+def stage(
+    parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: str | None, say: Say | None = None
+) -> Checkpoint:
     """Stage one checkpoint on Spark.
 
+    Args:
+        say: told now and then how far Spark is.
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
@@ -117,7 +124,7 @@ def stage(parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: 
     if checkpoint is None:
         raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
     pipeline = Pipeline.from_json(checkpoint.definition)
-    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint))
+    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint), say)
     try:
         return through.stage(name, epoch, producing, owner)
     except OnceonlyError:
@@ -131,7 +138,8 @@ def stage(parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: 
 class _Producing:
     """From pinned ranges to a DataFrame per sink."""
 
-    def __init__(self, parts: LiveParts, pipeline: Pipeline, before: Handle | None) -> None:
+    def __init__(self, parts: LiveParts, pipeline: Pipeline, before: Handle | None, say: Say | None) -> None:
+        self._say, self._told = say, ExitStack()
         self._parts, self._pipeline, self._before = parts, pipeline, before
         self._transform = transforms.load(pipeline.transform, parts.settings.project)
         self._sources = parts.sources(pipeline)
@@ -140,6 +148,8 @@ class _Producing:
 
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
         self._spark = self._parts.spark()
+        if self._say:
+            self._told.enter_context(progress(self._spark, self._say))
         batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
@@ -172,6 +182,7 @@ class _Producing:
         return error
 
     def end(self) -> None:
+        self._told.close()
         for batch in self._held:
             batch.unpersist()
 

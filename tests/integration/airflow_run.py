@@ -43,7 +43,19 @@ def main() -> None:
     window = sys.argv[5:6]
     run = build().test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))
     states = {task.task_id: str(task.state) for task in run.get_task_instances()}
-    print("RESULT " + json.dumps({"run": str(run.state), "run_id": run.run_id, "tasks": states}))
+    result = {"run": str(run.state), "run_id": run.run_id, "tasks": states, "events": events(run.run_id)}
+    print("RESULT " + json.dumps(result))
+
+
+def events(run_id: str) -> dict[str, Any]:
+    """What the run announced: the extra of the last asset event, by the asset's URI."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run_id).order_by(AssetEvent.id))
+        return {event.asset.uri: event.extra for event in found}
 
 
 if __name__ == "__main__":

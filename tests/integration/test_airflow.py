@@ -71,6 +71,9 @@ def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, 
     first = airflow.run(project, "chained")
     assert (first["run"], first["tasks"]["commit"], first["tasks"]["abort"]) == ("success", "success", "skipped")
     assert project.published() == Counter(range(40))
+    offsets = {project.topic: {str(partition): [0, 10] for partition in range(4)}}
+    event = {"pipeline": "numbers_chained", "epoch": 1, "rows": 40, "offsets": offsets, "interval": None}
+    assert first["events"] == {"onceonly://lake/chained": event}
     second = airflow.run(project, "chained")
     assert second["run"] == "success"
     assert set(second["tasks"].values()) == {"skipped"}

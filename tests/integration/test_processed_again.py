@@ -43,7 +43,8 @@ class Hours:
     def stage(self, number: int, transform: str = "numbers", again: bool = False) -> Checkpoint:
         through = wiring.coordinator(self.project.parts)
         owner = f"run-{uuid.uuid4().hex}"
-        planned = through.plan(self.pipeline(transform), owner, liveness.nobody, hour(number), again).checkpoint
+        request = owner if again else None
+        planned = through.plan(self.pipeline(transform), owner, liveness.nobody, hour(number), request).checkpoint
         assert planned is not None
         return wiring.stage(self.project.parts, through, "hours", planned.epoch, owner)
 

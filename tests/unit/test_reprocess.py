@@ -18,8 +18,8 @@ def world(tmp_path) -> World:
     return world
 
 
-def again(world: World, owner: str = "run-2", interval=TEN) -> Checkpoint:
-    return world.coordinator.plan(world.pipeline, owner, world.alive, interval, reprocess=True).checkpoint
+def again(world: World, owner: str = "run-2", interval=TEN, time: int = 1) -> Checkpoint:
+    return world.coordinator.plan(world.pipeline, owner, world.alive, interval, f"{owner}, {time}").checkpoint
 
 
 def corrected(world: World, epoch: int) -> Checkpoint:
@@ -72,6 +72,16 @@ def test_a_task_that_asks_twice_replaces_once(world):
     world.commit(2)
     assert again(world).epoch == 2
     assert again(world, "run-3").epoch == 3
+
+
+def test_a_run_that_is_cleared_asks_anew(world):
+    for time in (1, 2, 3):
+        assert again(world, time=time).epoch == time + 1
+        world.abort(time + 1)  # its first try fails, and the next one of the same request goes on from there
+        corrected(world, again(world, time=time).epoch)
+        world.commit(time + 1)
+        assert again(world, time=time).epoch == time + 1
+    assert sorted(values(world.lake)) == list(range(100, 110))
 
 
 def test_two_runs_at_once_do_not_both_replace(world):

@@ -66,7 +66,7 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
-    again = coordinator.plan(FLIGHTS, "run-5", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), reprocess=True)
+    again = coordinator.plan(FLIGHTS, "run-5", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR), "run-5, 1")
     assert again.checkpoint and again.checkpoint.replaces == 2
     chained = Pipeline(**{**vars(FLIGHTS), "name": "chained", "mode": "chained"})
     for number in (1, 2):

@@ -3,6 +3,7 @@
 Importing this starts nothing and imports no Spark: a DAG file stays cheap to parse.
 """
 
+from onceonly.airflow.assets import assets_of, outlets
 from onceonly.airflow.dags import checkpoint_dag, recovery_dag
 from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
 
@@ -12,6 +13,8 @@ __all__ = [
     "PlanOperator",
     "RecoverOperator",
     "StageOperator",
+    "assets_of",
     "checkpoint_dag",
+    "outlets",
     "recovery_dag",
 ]

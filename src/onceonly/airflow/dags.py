@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule
 
+from onceonly.airflow.assets import outlets
 from onceonly.airflow.gating import GateOperator
 from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
 from onceonly.errors import InvalidPipeline
@@ -49,7 +50,7 @@ def checkpoint_dag(
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
         plan = PlanOperator(task_id="plan", pipeline=pipeline, **PATIENT)
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
-        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, **PATIENT)
+        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
         plan >> stage >> abort
         if pipeline.gate:

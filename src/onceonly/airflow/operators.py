@@ -16,10 +16,12 @@ from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from onceonly.airflow.submit import Job
     from onceonly.coordinator import Alive, Coordinator
     from onceonly.wiring import LiveParts
 
 PLAN_TASK = "plan"
+FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
 
 
 class OnceonlyOperator(BaseOperator):
@@ -37,8 +39,13 @@ class OnceonlyOperator(BaseOperator):
         return coordinator(self.parts(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
-        sink = f" {row.sink}" if row.sink else ""
-        self.log.info("%s epoch %s: %s%s", checkpoint.pipeline, checkpoint.epoch, row.event.value, sink)
+        from onceonly.telling import lines
+
+        for line in lines(checkpoint, row):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
 
 
 class CheckpointOperator(OnceonlyOperator):
@@ -72,18 +79,22 @@ class CheckpointOperator(OnceonlyOperator):
 class PlanOperator(OnceonlyOperator):
     """Settles what earlier checkpoints left, pins the next one, and returns its epoch; skips when there is no data.
 
-    A run with {"reprocess": true} in its conf processes a committed interval again, in place of what is published.
+    Args:
+        reprocess: whether a committed interval is processed again, in place of what is published; by default what the
+            run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
     """
 
-    def __init__(self, *, pipeline: Pipeline, **arguments: Any) -> None:
+    template_fields: Sequence[str] = ("reprocess",)
+
+    def __init__(self, *, pipeline: Pipeline, reprocess: bool | str = FROM_CONF, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.pipeline = pipeline
+        self.pipeline, self.reprocess = pipeline, reprocess
 
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            again = bool((context["dag_run"].conf or {}).get("reprocess"))
-            planned = self.coordinator().plan(self.pipeline, owner_of(context), alive_in(context), interval, again)
+            through, owner = self.coordinator(), owner_of(context)
+            planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
         checkpoint = planned.checkpoint
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
@@ -93,6 +104,15 @@ class PlanOperator(OnceonlyOperator):
             self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
         return checkpoint.epoch
 
+    def _request(self, context: Any, owner: str) -> str | None:
+        """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""
+        if str(self.reprocess).lower() not in ("true", "false"):
+            raise InvalidPipeline(
+                f"reprocess is {self.reprocess!r}.", todo="Say true or false in the run's conf. Nothing was written."
+            )
+        asked = str(self.reprocess).lower() == "true"
+        return f"{owner}, {context['dag_run'].clear_number or 0}" if asked else None
+
 
 class StageOperator(CheckpointOperator):
     """Runs the stage job on Spark: spark-submit, or in this process through Spark Connect.
@@ -101,28 +121,39 @@ class StageOperator(CheckpointOperator):
         spark_conn_id: connection whose host is a Spark master or an `sc://` address; extra `conf` adds Spark settings.
     """
 
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "spark_conn_id")
+
     def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.spark_conn_id = spark_conn_id
+        self._job: Job | None = None
 
     def execute(self, context: Any) -> None:
         from onceonly.airflow import submit
 
         epoch, owner = self.find_epoch(context), owner_of(context)
         with task_outcome():
-            target = submit.target(self.spark_conn_id)
-            if target.remote:
-                submit.through_connect(target, self._log_transition, self.pipeline, epoch, owner)
-            else:
-                submit.through_spark_submit(target, self.log, self.pipeline, epoch, owner)
+            self._job = submit.job(submit.target(self.spark_conn_id), self._say, self._log_transition)
+            self._job.run(self.pipeline, epoch, owner)
+
+    def on_kill(self) -> None:
+        """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
+        if self._job:
+            self._job.end()
 
 
 class CommitOperator(CheckpointOperator):
-    """Takes the decision and publishes; safe to run any number of times."""
+    """Takes the decision and publishes; safe to run any number of times.
+
+    An asset event goes out for each of its `outlets` that was published (`onceonly.airflow.outlets` makes them).
+    """
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly.airflow.assets import announce
+
         with task_outcome():
             done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
+        self.outlets = announce(context, done, self.outlets)
         return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
 
 
@@ -140,13 +171,22 @@ class AbortOperator(CheckpointOperator):
 
 
 class RecoverOperator(OnceonlyOperator):
-    """Settles all pipelines of the state table; the first error fails the task after everything was tried."""
+    """Settles all pipelines of the state table; the first error fails the task after everything was tried.
+
+    What it publishes is announced as asset events, through the alias 'onceonly_recovered'.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        from onceonly.airflow.assets import RECOVERED
+
+        super().__init__(**{"outlets": [RECOVERED], **arguments})
 
     def execute(self, context: Any) -> dict[str, Any]:
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
             try:
                 done = through.recover(name, alive_in(context))
+                self._announce(context, done)
                 settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
                 self._warn(done)
             except Exception as error:
@@ -155,6 +195,13 @@ class RecoverOperator(OnceonlyOperator):
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
+
+    def _announce(self, context: Any, done: Sequence[Checkpoint]) -> None:
+        from onceonly.airflow.assets import announce_recovered
+
+        for checkpoint in done:
+            if checkpoint.state is State.COMMITTED:
+                announce_recovered(context, checkpoint)
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
         """Of what is left alone because its run is at work, and is about to time out."""

@@ -1,4 +1,7 @@
-"""How the stage job reaches Spark: spark-submit in a process group of its own, or Spark Connect from this process."""
+"""How the stage job reaches Spark: spark-submit in a process group of its own, or Spark Connect from this process.
+
+Either is ended from another thread, or from a signal handler, by `end`: `run` then raises.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.ledger import Notify
 from onceonly.pipeline import Pipeline
 from onceonly.settings import Settings
+from onceonly.spark.progress import Say
 from onceonly.sparkconf import conf
 from onceonly.state import StateTable
+from onceonly.telling import MARK
 from onceonly.wiring import LiveParts, coordinator, stage
 
 PR_SET_PDEATHSIG = 1
+GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
 TAIL = 12  # lines of the job's output that go into an error
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 
@@ -60,35 +68,78 @@ def target(conn_id: str) -> Target:
     return Target(remote=address, conf=extra) if address.startswith("sc://") else Target(address, conf=extra)
 
 
-def through_connect(spark: Target, log: Callable[[Any, Any], None], name: str, epoch: int, owner: str) -> None:
-    """Stage from this process on the Connect server."""
-    parts = LiveParts(replace(Settings.from_env(), spark_remote=spark.remote), from_airflow)
-    stage(parts, coordinator(parts, log=log), name, epoch, owner)
+def job(spark: Target, say: Say, notify: Notify) -> Job:
+    """A stage on that Spark; `say` gets its output, line by line."""
+    return ConnectJob(spark, say, notify) if spark.remote else SubmitJob(spark, say)
 
 
-def through_spark_submit(spark: Target, log: Any, name: str, epoch: int, owner: str) -> None:
-    """Run jobs/stage.py by spark-submit and wait for it.
+class Job(Protocol):
+    """A stage on its way."""
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Stage, and return when that is recorded."""
+
+    def end(self) -> None:
+        """Stop what runs on Spark; returns at once."""
+
+
+@dataclass
+class ConnectJob:
+    """Stages from this process on the Connect server."""
+
+    spark: Target
+    say: Say
+    notify: Notify
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        parts = self._parts()
+        stage(parts, coordinator(parts, log=self.notify), name, epoch, owner, self.say)
+
+    def end(self) -> None:
+        """The session is this process's own. From a thread: a signal handler may have interrupted its client."""
+        threading.Thread(target=lambda: self._parts().spark().interruptAll(), daemon=True).start()
+
+    def _parts(self) -> LiveParts:
+        return LiveParts(replace(Settings.from_env(), spark_remote=self.spark.remote), from_airflow)
+
+
+@dataclass
+class SubmitJob:
+    """Runs jobs/stage.py by spark-submit and waits for it.
 
     It finds the Kafka connections that the pipeline names in its environment: arguments and Spark's settings are
     there for everyone to see.
-
-    Raises:
-        InvalidPipeline, NotCommitted, OutcomeUnknown: by the job's exit code, with its last lines.
     """
-    settings = Settings.from_env()
-    tail: list[str] = []
-    connections = handed_over(_connections(settings, name, epoch))
-    with _job(_command(spark, settings, [name, str(epoch), owner]), settings, connections) as job:
-        for line in job.stdout or ():
-            log.info("%s", line.rstrip())
-            tail = [*tail, line.rstrip()][-TAIL:]
-        code = job.wait()
-    if code:
-        raise _error(code, [line.removeprefix("ONCEONLY: ") for line in tail])
+
+    spark: Target
+    say: Say
+    process: subprocess.Popen[str] | None = None
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
+        settings = Settings.from_env()
+        connections = handed_over(_connections(settings, name, epoch))
+        tail: list[str] = []
+        with _process(_command(self.spark, settings, [name, str(epoch), owner]), settings, connections) as self.process:
+            for line in self.process.stdout or ():
+                told = line.rstrip().removeprefix(MARK)
+                self.say(told)
+                tail = [*tail, told][-TAIL:]
+            code = self.process.wait()
+        if code:
+            raise _error(code, tail)
+
+    def end(self) -> None:
+        """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
+        if self.process and self.process.poll() is None:
+            _signal(self.process, signal.SIGTERM)
+            last = threading.Timer(GRACE, _signal, (self.process, signal.SIGKILL))
+            last.daemon = True
+            last.start()
 
 
 @contextmanager
-def _job(command: list[str], settings: Settings, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _process(command: list[str], settings: Settings, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """The job's process group, which does not outlive this block, nor (on Linux) this process."""
     # The connection says which Spark: what points a process to a Connect server would win over --master.
     inherited = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
@@ -107,8 +158,15 @@ def _job(command: list[str], settings: Settings, secrets: Mapping[str, str]) -> 
         yield job
     finally:
         if job.poll() is None:
-            os.killpg(job.pid, signal.SIGKILL)
+            _signal(job, signal.SIGKILL)
             job.wait()
+
+
+def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:
+    """To the whole group, as long as its leader was not waited for: its id cannot have become another's."""
+    if job.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, number)
 
 
 def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
@@ -133,9 +191,9 @@ def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[st
 
 def _error(code: int, tail: list[str]) -> Exception:
     kind = {1: NotCommitted, 2: InvalidPipeline}.get(code, OutcomeUnknown)
-    if code < 0:
+    if code < 0 or code > 128:
         return NotCommitted(
-            f"the stage job was killed by signal {-code}.",
+            f"the stage job was killed by signal {-code if code < 0 else code - 128}.",
             "Nothing is published by staging.",
             "The next attempt, or recovery, removes what it left.",
         )

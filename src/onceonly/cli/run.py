@@ -68,7 +68,7 @@ def run(
         parts = _checked(pipeline, span, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
     running = _start(pipeline, parts, steps)
-    running.again = reprocess
+    running.again = running.owner if reprocess else None
     ctx.meta[HINT] = running.hint
     result = {"result": running.go(span, until), **running.json()}
     if as_json:
@@ -81,7 +81,7 @@ class _Run:
     parts: LiveParts
     owner: str
     steps: show.Steps
-    again: bool = False
+    again: str | None = None
     settled: list[Checkpoint] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     through: Coordinator = field(init=False)

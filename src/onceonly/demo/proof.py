@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ def prove_late(bootstrap: str, topic: str, schema: Path, period: Interval) -> Pr
     columns = ["carrier", "flight", "origin", "destination", "departure_delay", "scheduled"]
     late = truth[truth["departure_delay"] > 60][columns]
     return _compare(_count_events(late), _count_events(_events(bootstrap, topic, schema)))
+
+
+def truth_by_day(period: Interval) -> Counter[str]:
+    """Flights of the CSV by the UTC day of their hour, as the tables have it."""
+    return Counter(str(day) for day in _csv(period)["scheduled"].dt.date)
 
 
 def _compare(truth: pd.Series[int], found: pd.Series[int]) -> Proof:

@@ -49,7 +49,7 @@ class Standalone:
         """Returns when the API answers and the scheduler is healthy."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
-        self._daemon.start(command, self.port, {**self._environment(), **extra})
+        self._daemon.start(command, self.port, {**self.environment(), **extra})
         until(self._healthy, "Airflow is up", 180, self._alive)
 
     def stop(self) -> None:
@@ -57,15 +57,15 @@ class Standalone:
 
     def trigger(self, dag: str) -> str:
         """The new run's id."""
-        run = self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None})
+        run = self.call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None})
         return str(run["dag_run_id"])
 
     def run_state(self, dag: str, run: str) -> str:
-        return str(self._call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def task_states(self, dag: str, run: str) -> dict[str, str]:
         """Task id -> state ('none' before it was scheduled)."""
-        tasks = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        tasks = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {task["task_id"]: str(task["state"] or "none") for task in tasks}
 
     def unpause(self, dag: str) -> bool:
@@ -76,7 +76,8 @@ class Standalone:
     def _daemon(self) -> Daemon:
         return Daemon(self.folder)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What its processes need beside the caller's environment."""
         beside_python = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
         return {
             "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -109,11 +110,12 @@ class Standalone:
             return False
         return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
 
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """What the public API answers, decoded; None where it answers nothing."""
         answer = self._request(method, path, body)
         if answer.is_error:
             raise NotCommitted(f"Airflow refused {method} {path}.", answer.text[:500])
-        return answer.json()
+        return answer.json() if answer.content else None
 
     def _request(self, method: str, path: str, body: Any = None) -> httpx.Response:
         login = {"username": USER, "password": self.password}

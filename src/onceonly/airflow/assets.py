@@ -1,0 +1,84 @@
+"""What a pipeline publishes, as Airflow assets: a DAG can be scheduled on a table, a topic or a folder.
+
+    DeltaSink, FileSink   the URI; an absolute path as file://…; a path below ONCEONLY_HOME as onceonly://…
+    KafkaSink             kafka://<connection, first broker, or 'default'>/<topic>, one for each topic
+
+An event says that something was published. It may come twice (a commit task that is cleared), and what recovery
+published is announced by the recovery DAG: a consumer looks at `epoch` and `offsets`, and counts no events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.sdk import Asset, AssetAlias
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.pipeline import AnySink, KafkaSink, Pipeline, StateSink
+
+RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes is known only when it runs
+GROUP = "onceonly"
+
+
+def assets_of(sink: AnySink) -> list[Asset]:
+    """The assets of one sink: none for application state, one for each topic, else one."""
+    return [Asset(name=uri, uri=uri, group=GROUP) for uri in _uris(sink)]
+
+
+def outlets(pipeline: Pipeline) -> list[Asset]:
+    """Everything that the pipeline may publish, each once."""
+    found = {asset.uri: asset for sink in pipeline.sinks for asset in assets_of(sink)}
+    return list(found.values())
+
+
+def published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
+    """The assets that the checkpoint has reached, each with the extra of its event."""
+    pipeline = Pipeline.from_json(checkpoint.definition)
+    for name in checkpoint.published:
+        extra = _extra(checkpoint, name)
+        yield from ((asset, extra) for asset in assets_of(pipeline.sink(name)))
+
+
+def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any]) -> list[Any]:
+    """Record the events of what is published, and return the outlets that remain: Airflow sends one for each outlet.
+
+    Args:
+        declared: the task's outlets; those that are not of this pipeline's making stay as they are.
+    """
+    ours = {asset.uri for asset in outlets(Pipeline.from_json(checkpoint.definition))}
+    reached = {asset.uri: extra for asset, extra in published(checkpoint)}
+    kept = [outlet for outlet in declared if getattr(outlet, "uri", None) not in ours - reached.keys()]
+    for outlet in kept:
+        if isinstance(outlet, Asset) and outlet.uri in reached:
+            context["outlet_events"][outlet].extra.update(reached[outlet.uri])
+    return kept
+
+
+def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:
+    """The same for what was published on behalf of a run that has ended."""
+    for asset, extra in published(checkpoint):
+        context["outlet_events"][RECOVERED].add(asset, extra)
+
+
+def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+    window = checkpoint.interval
+    return {
+        "pipeline": checkpoint.pipeline,
+        "epoch": checkpoint.epoch,
+        "rows": checkpoint.handles[sink].get("rows"),
+        "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
+        "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
+    }
+
+
+def _uris(sink: AnySink) -> list[str]:
+    if isinstance(sink, StateSink):
+        return []
+    if isinstance(sink, KafkaSink):
+        cluster = sink.connection or (sink.bootstrap or "default").split(",")[0]
+        return [f"kafka://{cluster}/{topic}" for topic in sink.allowed]
+    if urlsplit(sink.path).scheme:
+        return [sink.path]
+    return [f"file://{sink.path}" if sink.path.startswith("/") else f"onceonly://{sink.path}"]

@@ -1,0 +1,19 @@
+"""make trial ARGS="backfill": ends with 0 when everything that was promised was seen."""
+
+from __future__ import annotations
+
+import sys
+
+from trials.backfill import backfill
+
+TRIALS = {"backfill": backfill}
+
+
+def main(names: list[str]) -> int:
+    results = {name: TRIALS[name]() for name in names or TRIALS}
+    print("\n".join(f"{name}: {'held' if held else 'NOT HELD'}" for name, held in results.items()))
+    return 0 if all(results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,154 @@
+"""Airflow standalone on the flights of January, whose parts can be killed and started again one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.demo import flights
+from onceonly.demo.load import load
+from onceonly.demo.standalone import Standalone, free_port
+from onceonly.demo.wait import until
+from onceonly.services import Services
+from onceonly.settings import Settings
+from onceonly.state import StateTable
+
+DAG = PIPELINE = "flights_daily"
+RECOVERY = "onceonly_recovery"
+STARTED = time.monotonic()
+
+
+def say(words: str) -> None:
+    print(f"{time.monotonic() - STARTED:6.0f} s  {words}", flush=True)
+
+
+@dataclass
+class Airflow(Standalone):
+    """Standalone, which starts none of its parts again: `replace` does."""
+
+    spark: str = "local[2]"
+    replaced: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        spark = {"conn_type": "generic", "host": self.spark}
+        return {**super().environment(), "AIRFLOW_CONN_SPARK": json.dumps(spark)}
+
+    def part(self, name: str) -> psutil.Process:
+        """The first process of scheduler, triggerer, dag-processor or api-server."""
+        started = [process.pid for process in self.replaced] + [self.pid]
+        for pid in started:
+            with suppress(psutil.NoSuchProcess):
+                root = psutil.Process(pid)
+                for process in (root, *root.children(recursive=True)):
+                    if _is_part(process, name):
+                        return process
+        raise LookupError(name)
+
+    @property
+    def pid(self) -> int:
+        running = self._daemon.running()
+        assert running and running.pid
+        return running.pid
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to that process alone; what it has started lives on."""
+        process = self.part(name)
+        process.kill()
+        say(f"SIGKILL to the {name} (pid {process.pid})")
+
+    def replace(self, name: str) -> None:
+        log = (self.folder / f"{name}-again.log").open("ab")
+        environment = {**os.environ, **self.environment(), "AIRFLOW__CORE__EXECUTOR": "LocalExecutor"}
+        command = [sys.executable, "-m", "airflow", name]
+        self.replaced.append(
+            subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        )
+        log.close()
+        say(f"started another {name}")
+
+    def cli(self, *arguments: str) -> str:
+        """What `airflow …` prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments],
+            env={**os.environ, **self.environment()},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    def stop(self) -> None:
+        sessions = {process.pid for process in self.replaced}
+        super().stop()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) in sessions:
+                    process.kill()
+        for process in self.replaced:
+            process.wait(30)
+
+
+def _is_part(process: psutil.Process, name: str) -> bool:
+    words = process.cmdline()
+    return process.status() != psutil.STATUS_ZOMBIE and (words[-1:] == [name] or f"airflow {name}" in " ".join(words))
+
+
+@dataclass
+class World:
+    settings: Settings
+    airflow: Airflow
+
+    @property
+    def table(self) -> Path:
+        return Path(self.settings.locate("lake/flights_daily"))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        view = StateTable(self.settings.state).view(PIPELINE)
+        found = (view.checkpoint(epoch) for epoch in range(1, view.head.epoch + 1))
+        return [checkpoint for checkpoint in found if checkpoint]
+
+    def of_day(self, day: int) -> list[Checkpoint]:
+        """The checkpoints of a day in January, oldest first."""
+        return [cp for cp in self.checkpoints() if cp.interval and cp.interval.start.isoformat()[:10] == date(day)]
+
+
+def date(day: int) -> str:
+    return f"2013-01-{day:02}"
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """Broker, Spark Connect server, January's flights, Airflow; all of it ended with the block."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with TemporaryDirectory(prefix="onceonly-trial-") as folder:
+        home = Path(folder)
+        settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
+        services = Services(home, port=0, spark_port=0)
+        try:
+            endpoints = services.up(spark=True)
+            loaded = load(settings, "flights", flights.month("2013-01"))
+            say(f"broker, Spark Connect, {loaded.loaded:,} flights of January")
+            airflow = Airflow(settings, free_port(0), spark=endpoints.spark_remote or "")
+            try:
+                airflow.start({})
+                for dag in (DAG, RECOVERY):
+                    until(lambda dag=dag: airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 120)
+                say(f"Airflow standalone at {airflow.url}")
+                yield World(settings, airflow)
+            finally:
+                airflow.stop()
+        finally:
+            services.down()
