@@ -27,6 +27,7 @@ from onceonly.planning import Cut
 from onceonly.pooling import free_slot
 from onceonly.protocols import Parts, Pooled
 from onceonly.publishing import Publisher
+from onceonly.renaming import refuse_renamed
 from onceonly.state import StateTable, View
 from onceonly.sweeping import sweep
 
@@ -74,7 +75,9 @@ class Coordinator:
         """
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
-        cut = Cut(pipeline, self.parts.sources(pipeline), interval)
+        sources = self.parts.sources(pipeline)
+        cut = Cut(pipeline, sources, interval)
+        refuse_renamed(self.state, pipeline, sources)
         self.state.tidy(pipeline.name)
         errors = self._settle(pipeline.name, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":

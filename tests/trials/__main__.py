@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from trials.backfill import backfill
+from trials.interventions import GROUPS, intervene
 
-TRIALS = {"backfill": backfill}
+TRIALS = {"backfill": backfill, **{group: partial(intervene, group) for group in GROUPS}}
 
 
 def main(names: list[str]) -> int:

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+from integration.postgres import postgres, programs
 
 from onceonly.checkpoint import Checkpoint
 from onceonly.demo import flights
@@ -39,11 +40,13 @@ class Airflow(Standalone):
     """Standalone, which starts none of its parts again: `replace` does."""
 
     spark: str = "local[2]"
+    extra: Mapping[str, str] = field(default_factory=dict)
     replaced: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         spark = {"conn_type": "generic", "host": self.spark}
-        return {**super().environment(), "AIRFLOW_CONN_SPARK": json.dumps(spark)}
+        ours = {"AIRFLOW_CONN_SPARK": json.dumps(spark), "PYTHONPATH": str(Path(__file__).parents[1])}
+        return {**super().environment(), **ours, **self.extra}
 
     def part(self, name: str) -> psutil.Process:
         """The first process of scheduler, triggerer, dag-processor or api-server."""
@@ -87,7 +90,7 @@ class Airflow(Standalone):
             text=True,
             timeout=180,
         )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
     def stop(self) -> None:
@@ -129,19 +132,31 @@ def date(day: int) -> str:
     return f"2013-01-{day:02}"
 
 
+def _database(url: str | None) -> dict[str, str]:
+    """SQLite refuses `airflow backfill create` now and then, while the scheduler writes."""
+    return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url} if url else {}
+
+
 @contextmanager
-def world() -> Iterator[World]:
+def world(extra: Mapping[str, str] | None = None) -> Iterator[World]:
     """Broker, Spark Connect server, January's flights, Airflow; all of it ended with the block."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with TemporaryDirectory(prefix="onceonly-trial-") as folder:
+    with TemporaryDirectory(prefix="onceonly-trial-") as folder, ExitStack() as stack:
         home = Path(folder)
         settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
         services = Services(home, port=0, spark_port=0)
+        database = stack.enter_context(postgres()) if programs() else None
         try:
             endpoints = services.up(spark=True)
             loaded = load(settings, "flights", flights.month("2013-01"))
             say(f"broker, Spark Connect, {loaded.loaded:,} flights of January")
-            airflow = Airflow(settings, free_port(0), spark=endpoints.spark_remote or "")
+            say(f"Airflow's database: {'PostgreSQL' if database else 'SQLite'}")
+            airflow = Airflow(
+                settings,
+                free_port(0),
+                spark=endpoints.spark_remote or "",
+                extra={**(extra or {}), **_database(database)},
+            )
             try:
                 airflow.start({})
                 for dag in (DAG, RECOVERY):

@@ -50,7 +50,7 @@ class Standalone:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._daemon.start(command, self.port, {**self.environment(), **extra})
-        until(self._healthy, "Airflow is up", 180, self._alive)
+        until(self.healthy, "Airflow is up", 180, self._alive)
 
     def stop(self) -> None:
         self._daemon.stop()
@@ -103,7 +103,8 @@ class Standalone:
         if self._daemon.running() is None:
             raise NotCommitted("Airflow ended while starting.", self._daemon.tail(), f"Its log: {self._daemon.log}")
 
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """Whether the API answers, and says that everything runs."""
         try:
             health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
         except (httpx.HTTPError, ValueError):

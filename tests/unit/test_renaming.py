@@ -1,0 +1,47 @@
+"""A pipeline under a new name would publish everything again: refused, unless it is another pipeline."""
+
+from dataclasses import replace
+
+import pytest
+from unit.world import World
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline import DeltaSink
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    world.run("run-1")
+    return world
+
+
+def plan(world, **changes):
+    return world.coordinator.plan(replace(world.pipeline, **changes), "run-2", world.alive).checkpoint
+
+
+def test_a_renamed_pipeline_is_refused_and_nothing_is_written(world):
+    with pytest.raises(InvalidPipeline, match="does what 'flights' has done so far") as refused:
+        plan(world, name="journeys")
+    assert "Keep name='flights'" in refused.value.todo
+    assert world.state.pipelines() == ["flights"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sinks": [DeltaSink("lake", "elsewhere")]}, {"transform": "jobs.flights:late"}],
+    ids=["other targets", "another transform"],
+)
+def test_another_pipeline_on_the_same_topic_is_welcome(world, changes):
+    assert plan(world, name="journeys", **changes).epoch == 1
+
+
+def test_a_topic_that_was_made_anew_may_be_read_under_a_new_name(world):
+    world.source.recreate()
+    world.put(*range(3))
+    assert plan(world, name="journeys").epoch == 1
+
+
+def test_it_may_go_on_under_its_own_name(world):
+    world.put(7)
+    assert plan(world).epoch == 2
