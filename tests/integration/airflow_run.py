@@ -30,10 +30,16 @@ def build() -> Any:
         dag = recovery_dag(schedule=None, start_date=START)
     else:
         pipeline = Project.found(folder, spark).pipeline(name, transform=rest[0] if rest else "numbers")
-        dag = checkpoint_dag(pipeline, schedule="@hourly" if name == "interval" else None, start_date=START)
+        schedule = "@hourly" if name == "interval" else None
+        named = {"dag_id": os.environ.get("DAG_ID"), "default_args": {"on_failure_callback": notify}}
+        dag = checkpoint_dag(pipeline, schedule=schedule, start_date=START, **named)
     for task in dag.tasks:
         task.retries = 0  # dag.test() does not wait for a retry's time
     return dag
+
+
+def notify(context: Any) -> None:
+    print("NOTIFIED of", context["ti"].task_id)
 
 
 def main() -> None:

@@ -37,6 +37,8 @@ def postgres() -> Iterator[str]:
         command = [bin_ / "initdb", "-D", data, "-U", "airflow", "-A", "trust", "--no-sync", "-E", "UTF8"]
         subprocess.run(command, check=True, **run, **_as_nobody_special())
         quick = ["-c", "fsync=off", "-c", f"unix_socket_directories={folder}", "-c", "max_connections=200"]
+        # A killed scheduler's workers keep its connection open, and with it the locks of its last transaction.
+        quick += ["-c", "idle_in_transaction_session_timeout=30s"]
         listen = ["-p", str(port), "-c", "listen_addresses=127.0.0.1"]
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:

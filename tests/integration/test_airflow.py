@@ -19,7 +19,8 @@ from onceonly import wiring
 from onceonly.checkpoint import State
 from onceonly.errors import InvalidPipeline
 from onceonly.liveness import airflow_run
-from onceonly.pipeline import KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.state import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ class Airflow:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": self.spark}),
         }
 
@@ -86,11 +88,36 @@ def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Ai
     assert failed["run"] == "failed"
     assert failed["tasks"] == {"plan": "success", "stage": "failed", "commit": "upstream_failed", "abort": "success"}
     assert "fails on purpose" in failed["log"]
+    assert "NOTIFIED of stage" in failed["log"]  # by default_args, as anyone notifies
     assert not project.published()
     assert project.staged_folders() == []
     fixed = airflow.run(project, "chained")
     assert fixed["run"] == "success"
     assert project.published() == Counter(range(8))
+
+
+def test_a_missing_connection_is_found_before_anything_is_planned(
+    airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(project, range(3))
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK")
+    ran = airflow.run(project, "chained")
+    assert ran["tasks"]["plan"] == "failed"
+    assert "the Airflow connection 'spark' does not exist" in ran["log"]
+    assert StateTable(project.settings.state).pipelines() == []
+
+
+def test_a_second_dag_with_the_same_pipeline_is_refused(
+    airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(project, range(3))
+    assert airflow.run(project, "chained")["run"] == "success"
+    produce(project, range(3, 6))
+    monkeypatch.setenv("DAG_ID", "rival")
+    ran = airflow.run(project, "chained")
+    assert ran["tasks"]["plan"] == "failed"
+    assert "two DAGs have a pipeline of this name, 'numbers_chained' and 'rival'" in ran["log"]
+    assert StateTable(project.settings.state).view("numbers_chained").head.epoch == 1
 
 
 def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> None:
@@ -116,6 +143,7 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert latest is not None
     assert latest.state is State.COMMITTED
     assert project.published() == Counter(range(12))
+    assert recovered["events"]["onceonly://lake/chained"]["epoch"] == planned.epoch
 
 
 def test_a_dag_file_imports_no_spark(airflow: Airflow) -> None:
@@ -130,6 +158,37 @@ assert not heavy, heavy
     assert files
     done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["@once", "@continuous", "zero-width cron", "zero-width delta", "an asset", "cron", "wide", "delta", None],
+)
+def test_an_interval_pipeline_wants_a_schedule_with_data_intervals(airflow: Airflow, schedule: Any) -> None:
+    from airflow.sdk import Asset, CronTriggerTimetable, DeltaTriggerTimetable
+
+    from onceonly.airflow import checkpoint_dag
+
+    source, sinks = KafkaSource(topic="t"), [DeltaSink("out", "out")]
+    pipeline = Pipeline(name="hours", mode="interval", source=source, transform="a:b", sinks=sinks)
+    refused = {
+        "@once": "@once",
+        "@continuous": "@continuous",
+        "zero-width cron": CronTriggerTimetable("@hourly", timezone="UTC"),
+        "zero-width delta": DeltaTriggerTimetable(HOUR),
+        "an asset": [Asset("table")],
+    }
+    accepted = {
+        "cron": "@hourly",
+        "wide": CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR),
+        "delta": HOUR,
+    }
+    if schedule in refused:
+        with pytest.raises(InvalidPipeline, match="has no data interval"):
+            checkpoint_dag(pipeline, schedule=refused[schedule])
+        return
+    dag = checkpoint_dag(pipeline, schedule=accepted.get(schedule))
+    assert schedule not in ("cron", "delta") or "DataInterval" in type(dag.timetable).__name__
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ class Airflow(Standalone):
     def environment(self) -> dict[str, str]:
         spark = {"conn_type": "generic", "host": self.spark}
         ours = {"AIRFLOW_CONN_SPARK": json.dumps(spark), "PYTHONPATH": str(Path(__file__).parents[1])}
+        ours["AIRFLOW__CORE__PARALLELISM"] = "8"
         return {**super().environment(), **ours, **self.extra}
 
     def part(self, name: str) -> psutil.Process:

@@ -12,7 +12,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+    TriggerRule,
+)
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.gating import GateOperator
@@ -28,6 +36,7 @@ PATIENT: dict[str, Any] = {
     "max_retry_delay": timedelta(minutes=5),
 }
 LONGEST_WAIT = 900.0  # seconds from stage to commit that a transaction has to outlast, however long the interval
+WITHOUT_INTERVAL = (str, list, Asset, CronTriggerTimetable, DeltaTriggerTimetable)  # unless they are given a width
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
 
 
@@ -48,7 +57,7 @@ def checkpoint_dag(
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, **PATIENT)
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **PATIENT)
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
@@ -83,9 +92,19 @@ def _seconds_between(schedule: Any) -> float:
 
 
 def _timetable(pipeline: Pipeline, schedule: Any) -> Any:
-    """A cron string is a zero-width interval in Airflow 3; an interval pipeline needs the width."""
-    if pipeline.mode == "chained" or not isinstance(schedule, str):
+    """A cron string or a timedelta is a zero-width interval in Airflow 3; an interval pipeline needs the width."""
+    if pipeline.mode == "chained" or schedule is None:
         return schedule
-    if schedule == "@once":
-        raise InvalidPipeline(f"{pipeline.name}: '@once' has no data interval.", todo="Use a cron string or timetable.")
-    return CronDataIntervalTimetable(schedule, timezone="UTC")
+    if isinstance(schedule, str) and schedule not in ("@once", "@continuous"):
+        return CronDataIntervalTimetable(schedule, timezone="UTC")
+    if isinstance(schedule, timedelta):
+        return DeltaDataIntervalTimetable(schedule)
+    if type(schedule) not in WITHOUT_INTERVAL or getattr(schedule, "interval", None):
+        return schedule  # one of the user's own: each run is looked at before anything is planned
+    name = repr(schedule) if isinstance(schedule, str) else type(schedule).__name__
+    raise InvalidPipeline(
+        f"{pipeline.name}: a schedule of {name} has no data interval.",
+        "A pipeline in interval mode takes its window from the run's data interval, and that would be empty.",
+        "Use a cron string, a timedelta, CronDataIntervalTimetable, or CronTriggerTimetable(…, interval=…). "
+        "Nothing was written.",
+    )

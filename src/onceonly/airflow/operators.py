@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, AirflowSkipException
 
-from onceonly.checkpoint import Checkpoint, Row, State
+from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
@@ -82,18 +82,27 @@ class PlanOperator(OnceonlyOperator):
     Args:
         reprocess: whether a committed interval is processed again, in place of what is published; by default what the
             run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
+        spark_conn_id: the connection that the stage will use; it has to exist before anything is planned.
     """
 
     template_fields: Sequence[str] = ("reprocess",)
 
-    def __init__(self, *, pipeline: Pipeline, reprocess: bool | str = FROM_CONF, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        reprocess: bool | str = FROM_CONF,
+        spark_conn_id: str | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
-        self.pipeline, self.reprocess = pipeline, reprocess
+        self.pipeline, self.reprocess, self.spark_conn_id = pipeline, reprocess, spark_conn_id
 
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
             through, owner = self.coordinator(), owner_of(context)
+            self._check(context, through)
             planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
         checkpoint = planned.checkpoint
         if checkpoint is None:
@@ -103,6 +112,16 @@ class PlanOperator(OnceonlyOperator):
         for range_ in checkpoint.ranges:
             self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
         return checkpoint.epoch
+
+    def _check(self, context: Any, through: Coordinator) -> None:
+        """What this run would trip over later is refused while nothing is planned yet."""
+        from onceonly.airflow import submit
+        from onceonly.airflow.connections import handed_over
+
+        handed_over(self.pipeline.connections)
+        if self.spark_conn_id:
+            submit.target(self.spark_conn_id)
+        refuse_second_dag(context, through.state.view(self.pipeline.name).latest)
 
     def _request(self, context: Any, owner: str) -> str | None:
         """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""
@@ -180,31 +199,33 @@ class RecoverOperator(OnceonlyOperator):
         from onceonly.airflow.assets import RECOVERED
 
         super().__init__(**{"outlets": [RECOVERED], **arguments})
+        self._committed: list[Checkpoint] = []
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly.airflow.assets import announce_recovered
+
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
             try:
                 done = through.recover(name, alive_in(context))
-                self._announce(context, done)
                 settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
-                self._warn(done)
             except Exception as error:
                 self.log.error("%s", error)
                 errors.append(error)
+            self._warn(through.state.view(name).open)
         if errors:
             raise errors[0]
+        for checkpoint in self._committed:
+            announce_recovered(context, checkpoint)
         return {name: epochs for name, epochs in settled.items() if epochs}
 
-    def _announce(self, context: Any, done: Sequence[Checkpoint]) -> None:
-        from onceonly.airflow.assets import announce_recovered
-
-        for checkpoint in done:
-            if checkpoint.state is State.COMMITTED:
-                announce_recovered(context, checkpoint)
+    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        super()._log_transition(checkpoint, row)
+        if row.event is Event.COMMITTED:
+            self._committed.append(checkpoint)
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
-        """Of what is left alone because its run is at work, and is about to time out."""
+        """Of what is left as it is, and is about to time out."""
         from onceonly import deadlines
 
         for checkpoint in unsettled:
@@ -216,6 +237,30 @@ def owner_of(context: Any) -> str:
     from onceonly.liveness import airflow_run
 
     return airflow_run(context["ti"].dag_id, context["run_id"])
+
+
+def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
+    """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
+    from onceonly.liveness import parse_airflow_run
+
+    run = parse_airflow_run(latest.owner) if latest else None
+    if latest is None or run is None or run[0] == context["ti"].dag_id or not _runs(context, run[0]):
+        return
+    raise InvalidPipeline(
+        f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
+        f"Epoch {latest.epoch} was planned by '{run[0]}', which is there and not paused.",
+        f"Give one of the pipelines a name (and targets) of its own; if the DAG was renamed, pause '{run[0]}' or "
+        "delete it. Nothing was written.",
+    )
+
+
+def _runs(context: Any, dag_id: str) -> bool:
+    try:
+        return not context["ti"].get_dag(dag_id).is_paused
+    except Exception as error:
+        if _status(error) == 404:
+            return False
+        raise
 
 
 def alive_in(context: Any) -> Alive:

@@ -160,6 +160,8 @@ def _process(command: list[str], settings: Settings, secrets: Mapping[str, str])
         if job.poll() is None:
             _signal(job, signal.SIGKILL)
             job.wait()
+        if job.stdout:
+            job.stdout.close()
 
 
 def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:

@@ -1,0 +1,84 @@
+"""What Airflow's on_kill does to a stage: nothing of it goes on, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from integration.project import Project, make_project, produce
+
+from onceonly import liveness, wiring
+from onceonly.airflow import submit
+from onceonly.checkpoint import State
+from onceonly.demo.wait import until
+from onceonly.errors import NotCommitted
+from onceonly.spark import progress
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SLOW = """
+
+def slow(batch):
+    def wait(batches):
+        import pathlib, time
+        for rows in batches:
+            pathlib.Path({file!r}).touch()
+            time.sleep(600)
+            yield rows
+    return batch.selectExpr("CAST(partition AS BIGINT) AS n", "'a' AS part").mapInPandas(wait, "n BIGINT, part STRING")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, broker: str, spark_server: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = make_project(tmp_path, broker, spark_server, "stage_ended")
+    for name, value in project.env().items():
+        monkeypatch.setenv(name, value)
+    return project
+
+
+def test_a_stage_on_spark_connect_is_interrupted(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    at_work = tmp_path / "at-work"
+    module = tmp_path / f"transforms_{project.topic}.py"
+    module.write_text(module.read_text() + SLOW.format(file=str(at_work)))
+    produce(project, range(8))
+    through = wiring.coordinator(project.parts)
+    planned = through.plan(project.pipeline(transform="slow"), "run-1", liveness.nobody).checkpoint
+    assert planned is not None
+    told: list[str] = []
+    job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
+    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", 120), job.end()))
+    ended.start()
+    with pytest.raises(NotCommitted, match="could not be staged"):
+        job.run("numbers_chained", planned.epoch, "run-1")
+    ended.join()
+    now = through.state.view("numbers_chained").checkpoint(planned.epoch)
+    assert now is not None and now.state is State.PLANNED
+    assert project.staged_folders() == []
+    assert any("tasks done" in line for line in told), told
+
+
+def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "trap '' TERM; sleep 600 & echo $!; wait; wait"  # it pays no heed to SIGTERM
+    monkeypatch.setattr(submit, "_command", lambda *_: ["/bin/bash", "-c", script])
+    monkeypatch.setattr(submit, "_connections", lambda *_: set())
+    told: list[str] = []
+    job: Any = submit.job(submit.Target(), told.append, lambda checkpoint, row: None)
+    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", 60), job.end()))
+    ended.start()
+    started = time.monotonic()
+    with pytest.raises(NotCommitted, match="killed by signal 9"):
+        job.run("numbers", 1, "run-1")
+    ended.join()
+    assert time.monotonic() - started < 60
+    with pytest.raises(ProcessLookupError):
+        os.killpg(job.process.pid, 0)
+    assert not psutil.pid_exists(int(told[0]))
