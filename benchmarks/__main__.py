@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.airflow_overhead import airflow_overhead
 from benchmarks.checkpoint import checkpoint
 from benchmarks.dag_import import dag_import
 from benchmarks.files import files, second_sink
@@ -20,6 +21,7 @@ def main(names: list[str]) -> None:
     with TemporaryDirectory(prefix="onceonly-bench-") as folder:
         benchmarks = {
             "dag_import": lambda: [dag_import(PROJECT / "dags")],
+            "airflow_overhead": lambda: [airflow_overhead(Path(folder) / "airflow")],
             "history": lambda: [history(Path(folder), mode) for mode in ("chained", "interval")],
             "checkpoint": lambda: [checkpoint(Path(folder))],
             "files": lambda: [files(Path(folder) / "files")],

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.ratio import Ratio, alternate
-from benchmarks.world import ROWS, TOPIC, whole, world
+from benchmarks.world import ROWS, TOPIC, anew, whole, world
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 from onceonly.wiring import LiveParts
 
@@ -25,10 +25,9 @@ def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
 
 
 def _ours(parts: LiveParts, number: int) -> None:
-    """Each round is a pipeline of its own, so that it reads the topic from its start."""
     sinks = [DeltaSink("out", path="lake/ours")]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
-    whole(parts, Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
+    whole(anew(parts, number), Pipeline(name="bench", source=source, transform=transform, sinks=sinks))
 
 
 def _plain(parts: LiveParts) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.checkpoint import shape
 from benchmarks.ratio import Ratio, alternate
-from benchmarks.world import ROWS, TOPIC, whole, world
+from benchmarks.world import ROWS, TOPIC, anew, whole, world
 from onceonly.pipeline import FileSink, KafkaSource, Pipeline
 from onceonly.wiring import LiveParts
 
@@ -37,10 +37,9 @@ def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
 
 
 def _ours(parts: LiveParts, number: int, *names: str) -> None:
-    """Each round is a pipeline of its own, so that it reads the topic from its start."""
     sinks = [FileSink(name, path=f"lake/{name}") for name in names]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
-    whole(parts, Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
+    whole(anew(parts, number), Pipeline(name="bench", source=source, transform=transform, sinks=sinks))
 
 
 def _plain(parts: LiveParts) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 
 from benchmarks import flink
 from benchmarks.ratio import Ratio, alternate
-from benchmarks.world import ROWS, TOPIC, world
+from benchmarks.world import ROWS, TOPIC, anew, world
 from onceonly import wiring
 from onceonly.liveness import this_process
 from onceonly.pipeline import KafkaSink, KafkaSource, Pipeline
@@ -54,11 +54,12 @@ def against_flink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
 def _ours(parts: LiveParts, number: int) -> float:
     """Seconds of the commit, per transaction."""
     pipeline = Pipeline(
-        name=f"bench_{number}",
+        name="bench",
         source=KafkaSource(TOPIC),
         transform="benchmarks.kafka_sink:copy",
         sinks=[KafkaSink(name="out", topic="ours")],
     )
+    parts = anew(parts, number)
     through = wiring.coordinator(parts)
     planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
     assert planned is not None

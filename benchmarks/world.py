@@ -41,6 +41,11 @@ def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Itera
         services.down()
 
 
+def anew(parts: LiveParts, number: int) -> LiveParts:
+    """With a state table of its own: each round reads the topic from its start."""
+    return LiveParts(replace(parts.settings, state=f"{parts.settings.state}-{number}"))
+
+
 def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:
     """A whole checkpoint: plan, stage, commit."""
     through = wiring.coordinator(parts)

@@ -12,9 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk import DAG
 from integration.project import START, Project
 
-from onceonly.airflow import checkpoint_dag, recovery_dag
+from onceonly.airflow import CommitOperator, PlanOperator, StageOperator, checkpoint_dag, recovery_dag
+from onceonly.pipeline import Pipeline
 
 DAG_FILE = """
 from integration.airflow_run import build
@@ -33,8 +35,20 @@ def build() -> Any:
         schedule = "@hourly" if name == "interval" else None
         named = {"dag_id": os.environ.get("DAG_ID"), "default_args": {"on_failure_callback": notify}}
         dag = checkpoint_dag(pipeline, schedule=schedule, start_date=START, **named)
+    if name == "own":
+        dag = own_dag(Project.found(folder, spark).pipeline())
     for task in dag.tasks:
         task.retries = 0  # dag.test() does not wait for a retry's time
+    return dag
+
+
+def own_dag(pipeline: Pipeline) -> DAG:
+    """The steps under names of the user's, in a DAG of the user's."""
+    with DAG("own", schedule=None, start_date=START, params={"spark": "spark"}) as dag:
+        pin = PlanOperator(task_id="pin", pipeline=pipeline)
+        common: dict[str, Any] = {"pipeline": pipeline.name, "epoch": pin.output}
+        write = StageOperator(task_id="write", spark_conn_id="{{ params.spark }}", **common)
+        pin >> write >> CommitOperator(task_id="publish", **common)
     return dag
 
 

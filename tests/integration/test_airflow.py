@@ -146,6 +146,15 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert recovered["events"]["onceonly://lake/chained"]["epoch"] == planned.epoch
 
 
+def test_the_operators_work_in_a_dag_of_the_users_own(airflow: Airflow, project: Project) -> None:
+    produce(project, range(4))
+    ran = airflow.run(project, "own")
+    assert ran["tasks"] == {"pin": "success", "write": "success", "publish": "success"}
+    assert project.published() == Counter(range(4))
+    assert "sink numbers: 4 rows" in ran["log"]
+    assert ran["events"] == {}  # no outlets were named
+
+
 def test_a_dag_file_imports_no_spark(airflow: Airflow) -> None:
     program = """
 import runpy, sys

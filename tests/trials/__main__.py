@@ -7,8 +7,9 @@ from functools import partial
 
 from trials.backfill import backfill
 from trials.interventions import GROUPS, intervene
+from trials.reprocess import reprocess
 
-TRIALS = {"backfill": backfill, **{group: partial(intervene, group) for group in GROUPS}}
+TRIALS = {"backfill": backfill, "reprocess": reprocess, **{group: partial(intervene, group) for group in GROUPS}}
 
 
 def main(names: list[str]) -> int:

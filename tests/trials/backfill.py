@@ -61,7 +61,7 @@ def verdict(at: World) -> bool:
     proof = prove(at.table, flights.month("2013-01"))
     say(f"rows: {proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}")
     truth = truth_by_day(flights.month("2013-01"))
-    found = Counter(str(day) for day in DeltaTable(str(at.table)).to_pyarrow_table(["day"])["day"].to_pylist())
+    found = Counter(str(day) for day in DeltaTable(str(at.table)).to_pyarrow_table(columns=["day"])["day"].to_pylist())
     wrong = {day: (truth.get(day), found.get(day)) for day in truth.keys() | found.keys() if truth[day] != found[day]}
     say(f"days: {len(truth) - len(wrong)} of {len(truth)} equal the CSV {wrong or ''}")
     days = sorted(committed(at), key=lambda cp: cp.interval.start if cp.interval else datetime.min)

@@ -256,15 +256,15 @@ def intervene(group: str) -> bool:
             day = Day(at, number)
             words = do(day)
             until(day.settled, f"day {number} is settled", LIMIT)
-            truth, found = _counts(at, number)
+            truth, found = counts(at, number)
             results.append(truth == found)
             say(f"{words}\n          state table: {' '.join(day.events())}\n          table: {found} of {truth} rows")
     return all(results)
 
 
-def _counts(at: World, number: int) -> tuple[int, int]:
+def counts(at: World, number: int) -> tuple[int, int]:
     start = datetime(2013, 1, number, tzinfo=UTC)
     truth = truth_by_day(Interval(start, start + timedelta(1)))[date(number)]
     assert flights.month("2013-01").start <= start
-    days = DeltaTable(str(at.table)).to_pyarrow_table(["day"])["day"].to_pylist()
+    days = DeltaTable(str(at.table)).to_pyarrow_table(columns=["day"])["day"].to_pylist()
     return truth, Counter(str(day) for day in days)[date(number)]

@@ -56,6 +56,38 @@ def test_secrets_come_from_files(name: str) -> None:
         assert not re.search(r"PASSWORD|SECRET|_KEY|SQL_ALCHEMY", key) or key.endswith(("_CMD", "_FILE"))
 
 
+def test_airflow_has_all_its_parts_and_the_project() -> None:
+    parts = {"api-server", "scheduler", "dag-processor", "triggerer"}
+    assert {f"airflow-{part}" for part in parts} <= SERVICES.keys()
+    environment = SERVICES["airflow-scheduler"]["environment"]
+    for part in ("DAGS", "PLUGINS"):
+        assert environment[f"AIRFLOW__CORE__{part}_FOLDER"].startswith("/opt/onceonly/")
+    assert "recovery.py" in {file.name for file in (ROOT / "dags").glob("*.py")}
+
+
+def test_a_killed_scheduler_leaves_no_lock() -> None:
+    assert any("idle_in_transaction_session_timeout" in word for word in SERVICES["postgres"]["command"])
+
+
+def test_helm_values_name_secrets_and_hold_none() -> None:
+    values = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
+    compose = SERVICES["airflow-scheduler"]["environment"]
+    assert values["config"]["core"]["dags_folder"] == compose["AIRFLOW__CORE__DAGS_FOLDER"]
+    assert values["airflowVersion"] == _locked("apache-airflow")
+    assert values["securityContexts"]["pod"]["runAsNonRoot"] is True
+    assert f"{values['securityContexts']['pod']['runAsUser']}:0" == SERVICES["airflow-scheduler"]["user"]
+    for key in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName"):
+        assert re.fullmatch(r"[a-z-]+", values[key])
+    assert all(set(each) == {"envName", "secretName", "secretKey"} for each in values["secret"])
+    assert not any(re.search(r"PASSWORD|SECRET|_KEY|CONN", each["name"]) for each in values["env"])
+
+
+def _locked(package: str) -> str:
+    found = re.search(rf"^{package}==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
 def test_every_secret_is_drawn() -> None:
     spec = importlib.util.spec_from_file_location("make_secrets", ROOT / "docker/make_secrets.py")
     assert spec and spec.loader

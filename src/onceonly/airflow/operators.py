@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -147,13 +148,15 @@ class StageOperator(CheckpointOperator):
         self.spark_conn_id = spark_conn_id
         self._job: Job | None = None
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any) -> dict[str, Any]:
         from onceonly.airflow import submit
 
         epoch, owner = self.find_epoch(context), owner_of(context)
         with task_outcome():
             self._job = submit.job(submit.target(self.spark_conn_id), self._say, self._log_transition)
+            started = time.monotonic()
             self._job.run(self.pipeline, epoch, owner)
+        return {"epoch": epoch, "spark_seconds": round(time.monotonic() - started, 3)}
 
     def on_kill(self) -> None:
         """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
