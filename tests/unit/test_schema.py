@@ -78,15 +78,8 @@ def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> 
 
 
 def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
-    gated = Pipeline(
-        **{
-            **vars(FLIGHTS),
-            "name": "gated",
     more = {"name": "gated", "transform": "jobs.flights:gated", "gate": Gate(min_rows={"lake": 5}, on_fail="hold")}
     gated = Pipeline(**{**vars(FLIGHTS), **more})
-            "gate": Gate(min_rows={"lake": 5}, on_fail="hold"),
-        }
-    )
     coordinator.plan(gated, "run-1", nobody, Interval(NOON, NOON + HOUR))
     coordinator.stage("gated", 1, parts.produce)
     parts.inspector(gated).find("critical")
