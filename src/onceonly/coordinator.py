@@ -25,7 +25,7 @@ from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
 from onceonly.pooling import free_slot
-from onceonly.protocols import Parts, Pooled
+from onceonly.protocols import Parts, Pooled, Source
 from onceonly.publishing import Publisher
 from onceonly.renaming import refuse_renamed
 from onceonly.state import StateTable, View
@@ -124,7 +124,8 @@ class Coordinator:
         return get(self._ledger.change(name, decide), epoch)
 
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
-        self._verify(pipeline, checkpoint)
+        sources = self.parts.sources(pipeline)
+        _verify(sources, checkpoint)
         outputs = produce(checkpoint)
         _check_outputs(pipeline, outputs)
         handles = {
@@ -134,7 +135,7 @@ class Coordinator:
         }
         for name, old in self._replaced(checkpoint).items():
             handles[name] = {**handles[name], "replaces": old}
-        self._verify(pipeline, checkpoint)  # a topic deleted, or records removed, while they were read
+        _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
         return handles
 
     def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
@@ -144,11 +145,6 @@ class Coordinator:
         old = get(self.state.view(checkpoint.pipeline), checkpoint.replaces)
         without = {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in old.handles.items()}
         return {name: handle for name, handle in without.items() if name in old.published}
-
-    def _verify(self, pipeline: Pipeline, checkpoint: Checkpoint) -> None:
-        sources = self.parts.sources(pipeline)
-        for range_ in checkpoint.ranges:
-            sources[range_.topic].verify((range_,))
 
     def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
@@ -356,6 +352,11 @@ class Coordinator:
     def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record a person's word on what is in doubt in this sink, and go on from it."""
         return self._publisher.judge(name, epoch, sink, committed, who, reason)
+
+
+def _verify(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
+    for range_ in checkpoint.ranges:
+        sources[range_.topic].verify((range_,))
 
 
 def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:

@@ -47,8 +47,8 @@ def end_idle(state: StateTable, live: Sink, pipeline: str, ended: Collection[Att
         return []
     view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
     idle = [txn for txn in found if not _needed(view, live, txn, ended)]
-    for txn in idle:
-        live.end(txn)
+    if idle:
+        live.end(idle)
     return idle
 
 

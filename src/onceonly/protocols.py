@@ -91,8 +91,8 @@ class Sink(Protocol):
         """Whether a handle that waits to be published names `txn`, or may come to name it."""
         return True
 
-    def end(self, txn: Pooled) -> None:
-        """See to it that it is not open, unless its id is in other hands by now."""
+    def end(self, txns: Sequence[Pooled]) -> None:
+        """See to it that they are not open, except where the id is in other hands by now."""
         return
 
     def staged(self, handle: Handle) -> Any:

@@ -60,16 +60,16 @@ class Publisher:
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int]) -> None:
         """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable."""
-        for attempt in attempts:
-            for sink in checkpoint.sinks:
-                handle = checkpoint.handles.get(sink) if attempt == checkpoint.attempt else None
-                live = self._sink(checkpoint, sink)
+        for sink in checkpoint.sinks if attempts else ():
+            live = self._sink(checkpoint, sink)
+            for attempt in attempts:
                 txn = checkpoint.transaction(sink, attempt)
                 if checkpoint.keeps(attempt):
                     live.renounce(txn)
                 else:
-                    live.abort(txn, handle)
-                end_idle(self._ledger.state, live, checkpoint.pipeline, {(checkpoint.epoch, attempt)})
+                    live.abort(txn, checkpoint.handles.get(sink) if attempt == checkpoint.attempt else None)
+            over = {(checkpoint.epoch, attempt) for attempt in attempts}
+            end_idle(self._ledger.state, live, checkpoint.pipeline, over)
 
     # ---- a person's word
 

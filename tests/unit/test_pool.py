@@ -1,5 +1,7 @@
 """Slots of the pool of transactional ids: leased by the state table, given back when the outcome is recorded."""
 
+from collections.abc import Sequence
+
 import pytest
 from unit.world import World, minutes
 
@@ -36,8 +38,8 @@ class Brokers:
     def needs(self, handle, txn: Pooled) -> bool:
         return txn.producer[1] == 1  # a handle names producers of epoch 1
 
-    def end(self, txn: Pooled) -> None:
-        self.ended.append((txn.slot, txn.producer[1]))
+    def end(self, txns: Sequence[Pooled]) -> None:
+        self.ended += [(txn.slot, txn.producer[1]) for txn in txns]
 
 
 def slots(world: World, epoch: int) -> list[int | None]:

@@ -11,7 +11,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -265,9 +265,10 @@ class KafkaWriter(Sink):
         parts = parts_of(handle)
         return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
 
-    def end(self, txn: Pooled) -> None:
+    def end(self, txns: Sequence[Pooled]) -> None:
         with self._transactions() as known:
-            known.withdraw(txn.id, *txn.producer)
+            for txn in txns:
+                known.withdraw(txn.id, *txn.producer)
 
     # ---- the gate's view
 
