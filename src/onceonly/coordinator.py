@@ -313,7 +313,7 @@ class Coordinator:
             self.commit(name, epoch)
         except GateFailed:
             if not judged.held:
-                self.abort(name, epoch, "the gate failed it")
+                self.abort(name, epoch, "the gate failed it", staged.owner)
 
     def sweep(self, name: str) -> list[Transaction | Pooled]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""

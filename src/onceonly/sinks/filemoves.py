@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceonly.sinks.folders import to_disk
+
 AT_ONCE = 8
 HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
-MANIFESTS = "_onceonly"
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,6 @@ def visible(folder: Path) -> Iterator[Path]:
         for name in sorted(names):
             if not name.startswith(HIDDEN):
                 yield Path(root) / name
-
-
-def to_disk(path: Path) -> None:
-    """fsync, of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_folder(place: Path, root: Path) -> None:

@@ -8,7 +8,6 @@ checkpoint's manifest, in `_onceonly/` of the target: the evidence, and the list
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,12 @@ from typing import Any
 
 from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.manifests import FOLDER as MANIFESTS
 from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import filemoves, filestage
-from onceonly.sinks.filemoves import MANIFESTS, Missing, StagedFile, Taken
+from onceonly.sinks import filemoves, filestage, sparkfiles
+from onceonly.sinks.filemoves import Missing, StagedFile, Taken
+from onceonly.sinks.folders import Folders
 
 
 class FileWriter(Sink):
@@ -109,8 +110,7 @@ class FileWriter(Sink):
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete what is staged; what has its final name stays."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._staging / txn.name)
+        Folders(str(self._staging)).delete(txn.name)
         with suppress(OSError):  # others are staged there
             self._staging.rmdir()
 
@@ -118,15 +118,14 @@ class FileWriter(Sink):
         self.abort(txn, None)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        folders = sorted(self._staging.glob(f"{prefix}-*"))
-        return [txn for folder in folders if (txn := Transaction.parse(folder.name))]
+        return Folders(str(self._staging)).holding(prefix)
 
     def staged(self, handle: Handle) -> Any:
         return filestage.read(handle["folder"], self.config.format)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         options = filestage.OPTIONS.get(self.config.format, {})
-        return spark.read.format(self.config.format).options(**options).load(f"file://{handle['folder']}")
+        return spark.read.format(self.config.format).options(**options).load(sparkfiles.uri(handle["folder"]))
 
     def evidence(self, handle: Handle) -> list[str]:
         if self._is_published(handle):

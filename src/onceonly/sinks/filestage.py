@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import FileSink
-from onceonly.sinks import filemoves
+from onceonly.sinks import filemoves, sparkfiles
 from onceonly.sinks.filemoves import StagedFile
 from onceonly.statestore import local_path
 
@@ -76,14 +76,8 @@ def write(config: FileSink, txn: Transaction, target: Path, rows: Any) -> tuple[
     _check_columns(config, rows)
     folder = staging_of(target) / txn.name
     _try_links(config, folder)
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    seen = Observation(uuid.uuid4().hex)
-    counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-    writer = counted.write.format(config.format).options(**OPTIONS.get(config.format, {}))
-    writer.mode("overwrite").partitionBy(*config.partition_by).save(f"file://{folder}/data")
-    return folder / "data", int(seen.get["rows"])
+    data, options = folder / "data", OPTIONS.get(config.format, {})
+    return data, sparkfiles.write(rows, str(data), config.format, options, config.partition_by)
 
 
 def read(folder: str, format: str) -> pa.RecordBatchReader:

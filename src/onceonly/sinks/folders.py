@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow.fs as pafs
 
@@ -45,3 +47,12 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
         return pafs.LocalFileSystem(), str(local)
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
+
+
+def to_disk(path: Path) -> None:
+    """fsync, of a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

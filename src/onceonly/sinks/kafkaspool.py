@@ -6,7 +6,6 @@ count.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from onceonly.sinks.folders import file_system
+from onceonly.sinks.folders import file_system, to_disk
 
 ROW_GROUP = 16 << 20  # bytes of rows held before they are written
 READ = 4096  # rows taken up at once; less where a row group is small
@@ -75,8 +74,4 @@ def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
 def _to_disk(path: Path) -> None:
     """The file and its name survive a power failure, as the handle that names it will."""
     for each in (path, path.parent, path.parent.parent):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        to_disk(each)

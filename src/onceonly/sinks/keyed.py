@@ -9,7 +9,6 @@ that are gone. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -19,7 +18,7 @@ from onceonly.checkpoint import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline import StateSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import filemoves
+from onceonly.sinks import filemoves, sparkfiles
 from onceonly.sinks.folders import Folders, file_system
 from onceonly.statestore import local_path
 
@@ -138,7 +137,7 @@ class StateWriter(Sink):
 
         if not runs:
             return spark.createDataFrame([], self._kept)
-        first, *later = (spark.read.schema(self._kept).parquet(_for_spark(run["folder"])) for run in runs)
+        first, *later = (spark.read.schema(self._kept).parquet(sparkfiles.uri(run["folder"])) for run in runs)
         if not later:
             return first
         key, every = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
@@ -175,7 +174,7 @@ class StateWriter(Sink):
         from pyspark.sql import functions as F
 
         key = list(self.config.key)
-        written = spark.read.schema(self._kept).parquet(_for_spark(run["folder"])).groupBy(*key).count()
+        written = spark.read.schema(self._kept).parquet(sparkfiles.uri(run["folder"])).groupBy(*key).count()
         null = reduce(lambda one, other: one | other, (F.col(name).isNull() for name in key))
         wrong = written.where(null | (F.col("count") > 1)).limit(3).collect()
         if wrong:
@@ -205,16 +204,7 @@ class StateWriter(Sink):
         return number
 
     def _write(self, rows: Any, folder: str) -> dict[str, Any]:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        seen = Observation(uuid.uuid4().hex)
-        rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(_for_spark(folder))
+        count = sparkfiles.write(rows, folder)
         if local := local_path(folder):
             filemoves.make_durable(local)
-        return {"folder": folder, "rows": int(seen.get["rows"])}
-
-
-def _for_spark(folder: str) -> str:
-    local = local_path(folder)
-    return f"file://{local}" if local else folder.replace("s3://", "s3a://", 1)
+        return {"folder": folder, "rows": count}
