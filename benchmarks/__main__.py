@@ -13,6 +13,7 @@ from benchmarks.files import files, second_sink
 from benchmarks.history import history
 from benchmarks.kafka_sink import against_flink, kafka_sink
 from benchmarks.keys import keys
+from benchmarks.pages import pages
 
 PROJECT = Path(__file__).parents[1]
 
@@ -24,6 +25,7 @@ def main(names: list[str]) -> None:
             "airflow_overhead": lambda: [airflow_overhead(Path(folder) / "airflow")],
             "history": lambda: [history(Path(folder), mode) for mode in ("chained", "interval")],
             "checkpoint": lambda: [checkpoint(Path(folder))],
+            "pages": lambda: [pages(Path(folder) / "pages")],
             "files": lambda: [files(Path(folder) / "files")],
             "second_sink": lambda: [second_sink(Path(folder) / "second")],
             "keys": lambda: [keys(Path(folder) / "keys")],

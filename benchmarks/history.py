@@ -40,7 +40,7 @@ def _steps(folder: Path, mode: str, held: int) -> Iterator[None]:
     source = parts.sources(pipeline)["t"]
     source.append(0, *[(START, "past")])
     state = StateTable(str(folder / "state"))
-    _generate(state, pipeline, source.log().topic_id, held)
+    generate(state, pipeline, source.log().topic_id, held)
     through = Coordinator(state, parts)
     for number in count(held):
         start = START + number * HOUR
@@ -53,7 +53,7 @@ def _steps(folder: Path, mode: str, held: int) -> Iterator[None]:
         yield
 
 
-def _generate(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) -> None:
+def generate(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) -> None:
     """Committed checkpoints of one offset each, as the coordinator would have written them."""
     head, rows = Head(), []
     for epoch in range(1, epochs + 1):
