@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -35,6 +36,12 @@ browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not in
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
 EVIL = "<script>document.title = 'broken'</script>"
+DAG_FILE = """
+from airflow.sdk import DAG, BaseOperator
+
+with DAG("flights", schedule=None):
+    BaseOperator(task_id="plan")
+"""
 ACT = {"X-Onceonly-Action": "1"}
 
 
@@ -68,7 +75,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site
     state = StateTable(str(home / "state"))
     for past in (flights(state), other(state), by_hand(state)):
         past.write()
-    server = Server(folder / "airflow", {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker})
+    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
+    server = Server(folder / "airflow", env, {"flights.py": DAG_FILE})
     try:
         server.start()
         yield Site(server, home, state)
@@ -84,7 +92,7 @@ def pipeline(name: str, *sinks: Any, mode: Any = "chained") -> Pipeline:
 
 
 def run_of(epoch: int) -> str:
-    return f"scheduled__{epoch}"
+    return f"manual__{epoch}:00+00:00"
 
 
 def flights(state: StateTable) -> Past:
@@ -159,7 +167,7 @@ def _routes(site: Site) -> list[tuple[str, str]]:
 def _filled(path: str) -> str:
     given = {"pipeline": "flights", "epoch": "7", "sink": "out", "name": "onceonly.css"}
     filled = path.format(**given)
-    return f"{filled}?dag_id=flights&run_id={run_of(7)}" if path == "/runs" else filled
+    return f"{filled}?dag_id=flights&run_id={quote(run_of(7))}" if path == "/runs" else filled
 
 
 def _policy(answer: httpx.Response) -> str:
@@ -496,15 +504,34 @@ def test_the_page_follows_the_state_table_by_itself(site: Site, tab: chromium.Ch
 
 
 @browser
-def test_airflow_shows_the_page_in_its_own_theme(site: Site, tab: chromium.Chromium) -> None:
+def test_airflow_shows_the_page_under_browse_in_its_own_theme(site: Site, tab: chromium.Chromium) -> None:
     tab.login(site.server.url, site.server.token("vera"))
     tab.scheme("light")
     tab.open(f"{site.server.url}/onceonly/")
     tab.value("localStorage.setItem('theme', 'dark')")
     tab.open(f"{site.server.url}/plugin/checkpoints")
-    page = "document.querySelector('iframe')?.contentDocument"
-    tab.wait(f"{page}?.querySelector('h1')?.textContent === 'Checkpoints'")
-    tab.wait(f"{page}.body.innerText.includes('flights')")
-    assert tab.value(f"{page}.documentElement.dataset.theme") == "dark"
+    tab.wait(f"{FRAME}?.querySelector('h1')?.textContent === 'Checkpoints'")
+    assert tab.value(f"{FRAME}.body.innerText.includes('flights')")
+    assert tab.value(f"{FRAME}.documentElement.dataset.theme") == "dark"
     tab.value("localStorage.setItem('theme', 'light')")
-    tab.wait(f"{page}.documentElement.dataset.theme === 'light'")
+    tab.open(f"{site.server.url}/plugin/checkpoints")
+    tab.wait(f"{FRAME}?.documentElement?.dataset.theme === 'light'")
+
+
+@browser
+def test_a_run_has_a_tab_with_its_checkpoint_and_the_checkpoint_leads_to_the_run(
+    site: Site, tab: chromium.Chromium
+) -> None:
+    run = quote(run_of(7), safe="")
+    site.server.trigger("flights", run_of(7))
+    tab.login(site.server.url, site.server.token("vera"))
+    tab.open(f"{site.server.url}/dags/flights/runs/{run}")
+    tab.wait("[...document.querySelectorAll('a')].some((each) => each.textContent === 'Checkpoints')")
+    tab.value("[...document.querySelectorAll('a')].find((each) => each.textContent === 'Checkpoints').click()")
+    tab.wait(f"{FRAME}?.querySelector('h1')?.textContent.includes('7')")
+    assert tab.value(f"{FRAME}.location.pathname") == "/onceonly/pipelines/flights/7"
+    tab.value(f"{FRAME}.querySelector('[data-airflow]').click()")
+    tab.wait(f"decodeURIComponent(location.pathname) === '/dags/flights/runs/{run_of(7)}'")
+
+
+FRAME = "document.querySelector('iframe')?.contentDocument"

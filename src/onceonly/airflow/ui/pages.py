@@ -46,9 +46,10 @@ def pretty(data: Any) -> str:
 
 
 def words(detail: Mapping[str, Any]) -> str:
-    """The plain values of what an event recorded."""
+    """The plain values of what an event recorded; a reason is a sentence of its own."""
     plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list))}
-    return ", ".join(f"{key} {value}" for key, value in plain.items() if value not in (None, False, ""))
+    said = ((f"{value}" if key in ("why", "reason") else f"{key} {value}", value) for key, value in plain.items())
+    return ", ".join(text for text, value in said if value not in (None, False, ""))
 
 
 def run_path(owner: str) -> str | None:
