@@ -1,0 +1,122 @@
+"""Parts of the checkpoints page that need no server: how long it waits, and what its charts say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.offsets import Interval, TopicRange
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Importing Airflow writes its configuration; not to the home of whoever runs the tests."""
+    before = os.environ.get("AIRFLOW_HOME")
+    os.environ.setdefault("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
+    yield
+    if before is None:
+        del os.environ["AIRFLOW_HOME"]
+
+
+def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -> Checkpoint:
+    given: dict[str, Any] = {"state": State.COMMITTED, "interval": None, "handles": {"out": {"rows": epoch * 100}}}
+    return Checkpoint(
+        pipeline="p",
+        epoch=epoch,
+        definition={"sinks": [{"name": "out"}]},
+        ranges=(TopicRange("t", "id", {0: (0, 1)}),),
+        owners=("o",),
+        first_seq=epoch,
+        planned_at=planned,
+        updated_at=ended,
+        **(given | columns),
+    )
+
+
+# ---- patience
+
+
+def test_nobody_waits_for_a_service_that_does_not_answer() -> None:
+    from onceonly.airflow.ui.patience import Patience
+
+    patience: Patience[str, int] = Patience()
+    silence = threading.Event()
+
+    def slow() -> int:
+        assert silence.wait(60)
+        return 1
+
+    assert patience.ask({"slow": slow, "quick": lambda: 2}, 0.01)["slow"] is None
+    silence.set()
+    assert patience.ask({"slow": lambda: 3}, 60) == {"slow": 1}  # the question that is under way is not asked twice
+
+
+def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import patience
+
+    asked: patience.Patience[str, int] = patience.Patience()
+    assert asked.ask({"lag": lambda: 1}, 60) == {"lag": 1}
+    assert asked.ask({"lag": lambda: 2}, 60) == {"lag": 1}
+    monkeypatch.setattr(patience, "FRESH", -1.0)
+    assert asked.ask({"lag": lambda: 3}, 60) == {"lag": 3}
+    silence = threading.Event()
+    assert asked.ask({"lag": lambda: 4 if silence.wait(60) else 5}, 0.01) == {"lag": 3}
+    silence.set()
+
+
+# ---- charts
+
+
+def test_bars_run_from_old_to_new_and_leave_out_what_is_not_known() -> None:
+    from onceonly.airflow.ui import charts
+
+    young = checkpoint(3, NOON, NOON, state=State.PLANNED, handles={})
+    drawn = charts.rows([young, checkpoint(2, NOON, NOON), checkpoint(1, NOON, NOON)])
+    assert [bar.epoch for bar in drawn.bars] == [1, 2]
+    assert [bar.height for bar in drawn.bars] == [pytest.approx(drawn.bars[1].height / 2), drawn.bars[1].height]
+    assert drawn.bars[1].label == "epoch 2: 200 rows, committed"
+    assert (drawn.first, drawn.last, drawn.summary) == ("epoch 1", "epoch 3", "2 checkpoints, from 100 to 200 rows")
+    assert [tick.label for tick in drawn.ticks] == ["0", "100", "200"]
+
+
+def test_a_pipeline_without_a_staged_checkpoint_has_empty_charts() -> None:
+    from onceonly.airflow.ui import charts
+
+    planned = [checkpoint(1, NOON, NOON, state=State.PLANNED, handles={})]
+    for drawn in (charts.rows(planned), charts.durations(planned), charts.rows([])):
+        assert drawn.bars == []
+        assert drawn.summary.startswith("none")
+    assert charts.freshness(planned, NOON) is None
+
+
+def test_lag_grows_with_the_clock_and_falls_with_each_commit() -> None:
+    from onceonly.airflow.ui import charts
+
+    first = checkpoint(1, NOON, NOON + 2 * MINUTE)
+    second = checkpoint(2, NOON + 10 * MINUTE, NOON + 11 * MINUTE)
+    drawn = charts.freshness([second, first], NOON + 15 * MINUTE)
+    assert drawn is not None
+    assert drawn.summary == "now 5 min, at most 11 min"
+    heights = [charts.FLOOR - float(point.split(",")[1]) for point in drawn.line.split()]
+    scale = heights[1] / 11
+    assert [height / scale for height in heights] == pytest.approx([2, 11, 1, 5], abs=0.2)
+
+
+def test_an_old_interval_that_is_committed_late_makes_nothing_fresher() -> None:
+    from onceonly.airflow.ui import charts
+
+    hour = timedelta(hours=1)
+    newest = checkpoint(1, NOON, NOON + MINUTE, interval=Interval(NOON - hour, NOON))
+    backfilled = checkpoint(2, NOON, NOON + 5 * MINUTE, interval=Interval(NOON - 9 * hour, NOON - 8 * hour))
+    drawn = charts.freshness([backfilled, newest], NOON + 10 * MINUTE)
+    assert drawn is not None
+    assert drawn.summary == "now 10 min, at most 10 min"
