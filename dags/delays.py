@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline import FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline import FileSink, Gate, KafkaSource, Pipeline, StateSink
 from onceonly.windows import state_key, state_schema
 
 delays = Pipeline(
@@ -19,5 +19,6 @@ delays = Pipeline(
             key=state_key("carrier"),
         ),
     ],
+    gate=Gate(suites={"delays": "schemas/delays.expectations.json"}),
 )
 dag = checkpoint_dag(delays, schedule=None, start_date=datetime(2013, 1, 1))

@@ -105,7 +105,6 @@ def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
         notes += parts.sink(pipeline, sink.name).check()
     if pipeline.gate:
         notes += parts.inspector(pipeline).check()
-        parts.inspector(pipeline).check_suites()
     return notes
 
 

@@ -140,7 +140,7 @@ def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(proj
             through.plan(project.pipeline(), "run-2", liveness.nobody)
     file.write_text(asks("expect_nonsense"))
     with pytest.raises(InvalidPipeline, match="expect_nonsense: expect_nonsense not found"):
-        wiring.check(project.pipeline(), project.parts)
+        project.parts.inspector(project.pipeline()).check_suites()
     assert len(through.state.history("numbers_chained")) == before
 
 

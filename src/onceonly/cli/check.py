@@ -28,6 +28,8 @@ def check(file: str, as_json: bool) -> None:
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = wiring.LiveParts(settings)
     found = wiring.check(pipeline, parts)
+    if pipeline.gate:
+        parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
         notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))

@@ -134,6 +134,7 @@ class _Run:
     def gate(self, checkpoint: Checkpoint) -> None:
         from onceonly import gating
 
+        logging.getLogger("onceonly.gate").setLevel(logging.WARNING)  # the step says where it looked
         try:
             with self.steps.step("gate") as words:
                 done = self.checkpoint = self.through.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,14 +28,14 @@ class Subject:
 
 def check(suite: Suite) -> None:
     """Raises InvalidPipeline when Great Expectations cannot make its suite of it; a message names the expectation."""
+    _context(_imported())
     _made(suite)
 
 
 def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
     """What the suite says of the rows, and the page of the Data Docs that shows it."""
     gx = _imported()
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False}
+    context = _context(gx)
     add = context.data_sources.add_spark if subject.on_spark else context.data_sources.add_pandas
     whole = add("staged").add_dataframe_asset(sink).add_batch_definition_whole_dataframe("whole")
     asked = gx.ValidationDefinition(name=sink, data=whole, suite=context.suites.add(_made(subject.suite)))
@@ -112,9 +113,22 @@ def _raised(info: Mapping[str, Any] | None) -> str:
     return said[0][:RAISED] if said else ""
 
 
+def _context(gx: Any) -> Any:
+    """Of this process, in memory and without a site; expectations cannot even be made without one."""
+    from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
+
+    made = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults())
+    context = gx.get_context(mode="ephemeral", project_config=made)
+    context.variables.progress_bars = {"globally": False}
+    return context
+
+
 def _imported() -> Any:
-    """Great Expectations, which reports to nobody."""
+    """Great Expectations, which reports to nobody, and says each thing that it registers only to who asks for DEBUG."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logger = logging.getLogger("great_expectations")
+    if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
+        logger.setLevel(logging.WARNING)
     import great_expectations as gx
 
     return gx

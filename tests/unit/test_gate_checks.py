@@ -1,0 +1,181 @@
+"""What a gate finds, without Spark and without Great Expectations."""
+
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from onceonly.checkpoint import Event, Row, fold
+from onceonly.errors import InvalidPipeline
+from onceonly.gate import docs, suites
+from onceonly.gate.inspector import LiveInspector
+from onceonly.offsets import Interval, TopicRange
+from onceonly.pipeline import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+DAY = 86_400
+
+
+class Staged:
+    """A sink of which only the staged rows are of interest."""
+
+    name = "lake"
+
+    def __init__(self, rows: pa.Table, columns: list[str] | None = None) -> None:
+        self.rows, self.known = rows, columns
+
+    def staged(self, handle):
+        return self.rows.to_reader()
+
+    def columns(self):
+        return self.known
+
+
+def pipeline(**asked) -> Pipeline:
+    sinks = [DeltaSink("lake", "lake")]
+    return Pipeline(name="flights", source=KafkaSource("t"), transform="a:b", sinks=sinks, gate=Gate(**asked))
+
+
+def inspector(folder, rows: pa.Table, columns=None, **asked) -> LiveInspector:
+    no_spark = pytest.fail
+    return LiveInspector(pipeline(**asked), lambda name: Staged(rows, columns), folder, str(folder / "docs"), no_spark)
+
+
+def staged(made: Pipeline, rows: int, interval: Interval | None = None):
+    ranges = [TopicRange("t", "id", {0: (0, 9)}).to_json()]
+    plan = {"definition": made.to_json(), "ranges": ranges}
+    claim = {"nonce": "n", "state_id": "s", "worker": "w"}
+    handles = {"handles": {"lake": {"rows": rows}}}
+    events = ((Event.PLANNED, plan), (Event.CLAIMED, claim), (Event.STAGED, handles))
+    return fold(
+        Row("flights", seq, 1, event, 1, "run-1", interval=interval, body=body, at=NOON)
+        for seq, (event, body) in enumerate(events, 1)
+    )[1]
+
+
+def look(folder, rows: int, table: pa.Table | None = None, interval: Interval | None = None, **asked):
+    seen = inspector(folder, pa.table({}) if table is None else table, **asked)
+    found = seen.examine(staged(pipeline(**asked), rows, interval))
+    assert found.docs is None
+    assert found.sinks["lake"]["path"] == "in process"
+    return [(check["ok"], check["observed"]) for check in found.sinks["lake"]["checks"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ok"), [(0, [False, True]), (1, [True, True]), (9, [True, True]), (10, [True, False])]
+)
+def test_row_counts_are_bounded_on_both_sides(tmp_path, rows, ok):
+    assert look(tmp_path, rows, min_rows=1, max_rows=9) == [(each, str(rows)) for each in ok]
+
+
+@pytest.mark.parametrize(
+    ("times", "ok", "observed"),
+    [
+        ([NOON - timedelta(days=2), NOON - timedelta(hours=23)], True, "2012-12-31T13:00:00Z"),
+        ([NOON - timedelta(days=1), None], True, "2012-12-31T12:00:00Z"),
+        ([NOON - timedelta(days=1, seconds=1)], False, "2012-12-31T11:59:59Z"),
+        ([datetime(2013, 1, 1, 6)], True, "2013-01-01T06:00:00Z"),  # without a zone: UTC
+        ([date(2012, 12, 31)], True, "2012-12-31T23:59:59Z"),
+        ([date(2012, 12, 30)], False, "2012-12-30T23:59:59Z"),
+    ],
+)
+def test_the_newest_row_must_not_be_too_old(tmp_path, times, ok, observed):
+    table = pa.table({"at": pa.array(times)})
+    assert look(tmp_path, len(times), table, fresh=Fresh("at", DAY)) == [(ok, observed)]
+
+
+def test_an_interval_is_fresh_by_its_own_end(tmp_path):
+    long_ago = Interval(NOON - timedelta(days=400), NOON - timedelta(days=399))
+    table = pa.table({"at": [NOON - timedelta(days=399, hours=1)]})
+    assert look(tmp_path, 1, table, long_ago, fresh=Fresh("at", DAY)) == [(True, "2011-11-29T11:00:00Z")]
+
+
+def test_nothing_but_nulls_is_not_fresh_and_no_rows_need_not_be(tmp_path):
+    nulls = pa.table({"at": pa.array([None], pa.timestamp("us", "UTC"))})
+    assert look(tmp_path, 1, nulls, fresh=Fresh("at", DAY)) == [(False, "no time at all")]
+    assert look(tmp_path, 0, nulls.slice(1), fresh=Fresh("at", DAY)) == []
+
+
+@pytest.mark.parametrize(("column", "why"), [("when", "The rows have at."), ("at", "It is int64.")])
+def test_what_holds_no_times_cannot_be_fresh(tmp_path, column, why):
+    with pytest.raises(InvalidPipeline, match=f"no column '{column}' of times to be fresh by.\\n{why}"):
+        look(tmp_path, 1, pa.table({"at": [1]}), fresh=Fresh(column, DAY))
+
+
+def test_bounds_import_no_great_expectations():
+    program = """
+import sys
+sys.argv = ["unit"]
+sys.path[:0] = ["tests"]
+from pathlib import Path
+from datetime import UTC, datetime
+from unit.test_gate_checks import look, NOON
+import pyarrow as pa
+from onceonly.pipeline import Fresh
+look(Path("."), 1, pa.table({"at": [NOON]}), min_rows=1, fresh=Fresh("at", 60))
+assert not {"great_expectations", "pyspark"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+# ---- suites
+
+
+def write(folder, text: str):
+    (folder / "s.json").write_text(text)
+    return suites.load("s.json", folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "It holds no list of 'expectations'"),
+        ('{"expectations": []}', "It holds no list of 'expectations'"),
+        ('{"expectations": [{"kwargs": {}}]}', "Expectation 1 has no 'type'"),
+        ('{"expectations": [{"type": "expect_x", "kwargs": []}]}', "Expectation 1 has 'kwargs' that are no object"),
+        ('{"expectations": [{"type": "expect_x", "severity": "bad"}]}', "has the severity 'bad'"),
+    ],
+)
+def test_what_is_no_suite_is_refused(tmp_path, text, why):
+    with pytest.raises(InvalidPipeline, match=why):
+        write(tmp_path, text)
+
+
+def test_a_suite_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InvalidPipeline, match=r"there is no suite s\.json"):
+        suites.load("s.json", tmp_path)
+
+
+def test_columns_are_told_from_what_a_table_shall_have(tmp_path):
+    asked = """{"expectations": [
+        {"type": "expect_column_pair_values_to_be_equal", "kwargs": {"column_A": "a", "column_B": "b"}},
+        {"type": "expect_compound_columns_to_be_unique", "kwargs": {"column_list": ["b", "c"]}},
+        {"type": "expect_table_columns_to_match_ordered_list", "kwargs": {"column_list": ["x"]}},
+        {"type": "expect_table_row_count_to_be_between"}
+    ]}"""
+    assert write(tmp_path, asked).columns == ["a", "b", "c"]
+
+
+def test_a_column_is_looked_for_as_soon_as_columns_are_known(tmp_path):
+    write(tmp_path, '{"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "m"}}]}')
+    unknown = inspector(tmp_path, pa.table({}), suites="s.json")
+    assert unknown.check() == [
+        "gate: s.json asks 1 things of sink 'lake', whose columns are known when its first rows are staged"
+    ]
+    with pytest.raises(InvalidPipeline, match="names 'm', and sink 'lake' has no such column"):
+        inspector(tmp_path, pa.table({}), ["n"], suites="s.json").check()
+
+
+def test_values_of_rows_do_nothing_in_a_page(tmp_path):
+    check = {"what": "<b>n</b>", "ok": False, "severity": "critical", "observed": "<script>alert(1)</script>"}
+    index = docs.write(str(tmp_path / "d"), "flights <1>", {"lake": [check]}, {})
+    page = (tmp_path / "d" / "index.html").read_text()
+    assert index == (tmp_path / "d" / "index.html").as_uri()
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "default-src 'none'" in page
+    docs.delete(index)
+    assert not (tmp_path / "d").exists()
