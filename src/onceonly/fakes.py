@@ -157,6 +157,11 @@ class FakeSink(Sink):
             with _lock(self.folder):
                 return self._publish(handle, decision)
 
+    def staged(self, handle: Handle) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(_read(self._staged(handle["txn"]), [])).to_reader()
+
     def judged(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "judged": committed}
 

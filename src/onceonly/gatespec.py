@@ -86,6 +86,9 @@ class Gate:
                 raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
         return named
 
+    def asks_fresh(self, sink: str) -> bool:
+        return isinstance(self.fresh, Mapping) and sink in self.fresh
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -323,7 +323,12 @@ class Pipeline:
                     "Use another guarantee, or leave the gate out.",
                 )
         seen = [sink.name for sink in self.sinks if not isinstance(sink, StateSink)]
-        object.__setattr__(self, "gate", self.gate.of(seen))
+        gate = self.gate.of(seen)
+        object.__setattr__(self, "gate", gate)
+        for sink in self.sinks:
+            if isinstance(sink, FileSink) and sink.format == "avro" and gate.asks_fresh(sink.name):
+                why = "writes Avro files, of which only Spark reads a single column"
+                raise _invalid(f"sink '{sink.name}'", why, "Ask it of a suite: expect_column_max_to_be_between.")
 
     @property
     def state(self) -> StateSink | None:

@@ -96,7 +96,10 @@ class Sink(Protocol):
         return
 
     def staged(self, handle: Handle) -> Any:
-        """What is staged, as a pyarrow RecordBatchReader: the rows that would be published, in no order."""
+        """What is staged, as a pyarrow RecordBatchReader: the rows that would be published, in no order.
+
+        None: only Spark can read them.
+        """
         raise self.not_looked_at()
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:

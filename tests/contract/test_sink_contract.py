@@ -146,6 +146,31 @@ def test_a_handle_says_how_many_rows(stage):
     assert stage(transaction(), 1, 2, 3)["rows"] == 3
 
 
+def numbers(rows: Any) -> list[int]:
+    """Whatever type the sink gives its rows."""
+    column = "n" if "n" in rows.columns else "value"
+    return sorted(int(value) for value in rows[column])
+
+
+@pytest.mark.parametrize("some", [(), (1, 2, 3)])
+def test_what_is_staged_can_be_looked_at_here_and_on_spark(request, target, stage, some):
+    handle = stage(transaction(), *some)
+    seen = target.sink().staged(handle).read_all()
+    assert numbers(seen.to_pandas()) == list(some) if some else seen.num_rows == 0
+    if target.kind != "fake" and some:
+        assert numbers(target.sink().staged_frame(handle, request.getfixturevalue("spark")).toPandas()) == list(some)
+    assert target.published() == []
+
+
+def test_what_is_renounced_can_still_be_looked_at(target, stage):
+    handle = stage(transaction(), 1, 2, 3)
+    target.sink().renounce(transaction())
+    assert numbers(target.sink().staged(handle).read_all().to_pandas()) == [1, 2, 3]
+    assert target.published() == []
+    target.sink().abort(transaction(), handle)
+    assert target.traces(transaction()) == []
+
+
 def test_an_output_without_rows_is_staged_and_published_too(target, stage):
     empty = stage(transaction(1))
     assert empty["rows"] == 0

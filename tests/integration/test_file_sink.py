@@ -90,6 +90,22 @@ def test_each_format_is_read_back_by_others(lake: Lake, kind: str) -> None:
     assert handle["rows"] == 3
 
 
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])
+def test_each_format_can_be_looked_at_while_it_is_staged(lake: Lake, kind: str) -> None:
+    rows = [(1, 'say "no", or', "a/b"), (2, "two\nlines", None), (3, "ü \\ ,", "c")]
+    frame = lake.spark.createDataFrame(rows, "n INT, text STRING, place STRING")
+    handle = lake.stage(frame, format=kind, partition_by=["place"])
+    sink = lake.sink(format=kind, partition_by=["place"])
+    if kind != "avro":
+        seen = sink.staged(handle).read_all().select(["n", "text", "place"])
+        assert sorted(tuple(row.values()) for row in seen.to_pylist()) == rows
+    on_spark = sink.staged_frame(handle, lake.spark).selectExpr("CAST(n AS INT)", "text", "place").collect()
+    assert sorted(map(tuple, on_spark)) == rows
+    if kind != "avro":
+        nothing = lake.stage(frame.where("n > 3"), epoch=2, format=kind, partition_by=["place"])
+        assert sink.staged(nothing).read_all().num_rows == 0
+
+
 def test_names_say_whose_they_are_and_folders_which_partition(lake: Lake) -> None:
     rows = lake.spark.createDataFrame([(1, "a"), (2, "b"), (3, "a/b")], "n INT, place STRING").coalesce(1)
     lake.commit(lake.stage(rows, epoch=7, partition_by=["place"]))

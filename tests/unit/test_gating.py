@@ -441,6 +441,10 @@ def test_a_definition_without_a_gate_is_as_it_was():
             r"min_rows of \['seen'\] is for no sink that a gate can look at",
         ),
         (
+            lambda: pipeline(Gate(fresh=Fresh("at", 60)), FileSink("files", "files", format="avro")),
+            "sink 'files' writes Avro files",
+        ),
+        (
             lambda: pipeline(Gate(min_rows=1), KafkaSink(name="late", topic="late", guarantee="none")),
             "sink 'late' writes while staging and cannot take back",
         ),

@@ -84,11 +84,12 @@ class LiveInspector(Inspector):
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
         handle, sink = checkpoint.handles[name], self._sink(name)
         rows, most = handle["rows"], self._gate.in_process_rows
-        on_spark = rows > most
+        staged = sink.staged(handle) if rows <= most else None
+        on_spark = staged is None
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
-        if on_spark:
+        if staged is None:
             return Subject(suite, sink.staged_frame(handle, self._spark()), True)
-        return Subject(suite, _in_process(sink.staged(handle).read_all(), suite), False)
+        return Subject(suite, _in_process(staged.read_all(), suite), False)
 
     def _ask(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> str:
         """Adds what the suites say; returns the index of the Data Docs."""

@@ -124,7 +124,7 @@ class FileWriter(Sink):
         return filestage.read(handle["folder"], self.config.format)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        options = filestage.OPTIONS.get(self.config.format, {})
+        options = filestage.OPTIONS.get(self.config.format, {}) | filestage.READ.get(self.config.format, {})
         return spark.read.format(self.config.format).options(**options).load(sparkfiles.uri(handle["folder"]))
 
     def evidence(self, handle: Handle) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from onceonly.checkpoint import Transaction
@@ -21,6 +22,7 @@ from onceonly.sinks.filemoves import StagedFile
 from onceonly.statestore import local_path
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
+READ = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # and what they are written with
 OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
 
 
@@ -80,20 +82,12 @@ def write(config: FileSink, txn: Transaction, target: Path, rows: Any) -> tuple[
     return data, sparkfiles.write(rows, str(data), config.format, options, config.partition_by)
 
 
-def read(folder: str, format: str) -> pa.RecordBatchReader:
-    """The rows of a staged folder; what its folders are named by is text, or a number where all of it is one."""
+def read(folder: str, format: str) -> pa.RecordBatchReader | None:
+    """The rows of a staged folder, types as they look in text and names of folders; None: pyarrow reads no Avro."""
     if format == "avro":
-        return pa.Table.from_pylist(list(_avro(Path(folder)))).to_reader()
-    return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
-
-
-def _avro(folder: Path) -> Iterator[dict[str, Any]]:
-    from fastavro import reader
-
-    for path in filemoves.visible(folder):
-        named = dict(part.split("=", 1) for part in path.relative_to(folder).parts[:-1])
-        with path.open("rb") as file:
-            yield from ({**row, **named} for row in reader(file) if isinstance(row, dict))
+        return None
+    kind = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True)) if format == "csv" else format
+    return ds.dataset(folder, format=kind, partitioning="hive").scanner().to_reader()
 
 
 def describe(config: FileSink, txn: Transaction, folder: Path, rows: int) -> list[StagedFile]:
