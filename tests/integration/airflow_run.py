@@ -62,8 +62,14 @@ def main() -> None:
     (dags / "case.py").write_text(DAG_FILE)
     window = sys.argv[5:6]
     run = build().test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))
-    states = {task.task_id: str(task.state) for task in run.get_task_instances()}
-    result = {"run": str(run.state), "run_id": run.run_id, "tasks": states, "events": events(run.run_id)}
+    tasks = run.get_task_instances()
+    result = {
+        "run": str(run.state),
+        "run_id": run.run_id,
+        "tasks": {task.task_id: str(task.state) for task in tasks},
+        "links": {task.task_id: task.xcom_pull(task.task_id, key="_link_CheckpointLink") for task in tasks},
+        "events": events(run.run_id),
+    }
     print("RESULT " + json.dumps(result))
 
 

@@ -76,6 +76,9 @@ def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, 
     offsets = {project.topic: {str(partition): [0, 10] for partition in range(4)}}
     event = {"pipeline": "numbers_chained", "epoch": 1, "rows": 40, "offsets": offsets, "interval": None}
     assert first["events"] == {"onceonly://lake/chained": event}
+    assert {link[-37:] for name, link in first["links"].items() if name != "abort"} == {
+        "/onceonly/pipelines/numbers_chained/1"
+    }
     second = airflow.run(project, "chained")
     assert second["run"] == "success"
     assert set(second["tasks"].values()) == {"skipped"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, AirflowSkipException
 
+from onceonly.airflow.links import CheckpointLink
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.offsets import Interval
@@ -27,6 +28,8 @@ FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
 
 class OnceonlyOperator(BaseOperator):
     """Shared by all: the coordinator, the run's owner key, and how errors become task outcomes."""
+
+    worked_on: int | None = None  # epoch, for the link
 
     def parts(self) -> LiveParts:
         from onceonly.airflow.connections import from_airflow
@@ -58,6 +61,7 @@ class CheckpointOperator(OnceonlyOperator):
     """
 
     template_fields: Sequence[str] = ("pipeline", "epoch")
+    operator_extra_links = (CheckpointLink(),)
 
     def __init__(self, *, pipeline: str, epoch: int | str | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -74,7 +78,8 @@ class CheckpointOperator(OnceonlyOperator):
 
     def planned_epoch(self, context: Any) -> int | None:
         epoch = self.epoch if self.epoch is not None else context["ti"].xcom_pull(task_ids=PLAN_TASK)
-        return None if epoch is None else int(epoch)
+        self.worked_on = None if epoch is None else int(epoch)
+        return self.worked_on
 
 
 class PlanOperator(OnceonlyOperator):
@@ -87,6 +92,7 @@ class PlanOperator(OnceonlyOperator):
     """
 
     template_fields: Sequence[str] = ("reprocess",)
+    operator_extra_links = (CheckpointLink(),)
 
     def __init__(
         self,
@@ -108,6 +114,7 @@ class PlanOperator(OnceonlyOperator):
         checkpoint = planned.checkpoint
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
+        self.worked_on = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
             raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_settled(checkpoint)}")
         for range_ in checkpoint.ranges:
