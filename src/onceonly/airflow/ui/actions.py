@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from airflow.models import Log
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter
 from pydantic import BaseModel, StringConstraints
 from sqlalchemy import select
 
@@ -17,11 +16,9 @@ from onceonly import liveness
 from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint import Checkpoint
-from onceonly.coordinator import Coordinator
 
 router = APIRouter()
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
-CAN_APPROVE = hasattr(Coordinator, "approve")
 
 
 class Said(BaseModel):
@@ -49,17 +46,14 @@ def recover(pipeline: str, said: Said, viewer: EditorDep) -> dict[str, str]:
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
 def abort(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
     _record("abort", viewer, pipeline, said, epoch)
-    return _became(_abort(live.coordinator(), pipeline, epoch, viewer.name, said.reason))
+    return _became(live.coordinator().abort(pipeline, epoch, said.reason, who=viewer.name))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
 def approve(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
     """Let a checkpoint pass that the quality gate holds."""
-    if not CAN_APPROVE:
-        raise HTTPException(501, "This version has no quality gate.")
     _record("approve", viewer, pipeline, said, epoch)
-    through: Any = live.coordinator()
-    return _became(through.approve(pipeline, epoch, viewer.name, said.reason))
+    return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/resolve")
@@ -80,15 +74,6 @@ def alive(checkpoint: Checkpoint) -> bool:
     with create_session() as session:
         state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))
     return state in ("queued", "running")
-
-
-def _abort(through: Any, pipeline: str, epoch: int, who: str, reason: str) -> Checkpoint:
-    """The name goes where the coordinator has a place for it, else into the reason."""
-    if "who" in inspect.signature(through.abort).parameters:
-        now: Checkpoint = through.abort(pipeline, epoch, reason, who=who)
-        return now
-    now = through.abort(pipeline, epoch, f"{reason} (by {who})")
-    return now
 
 
 def _record(event: str, viewer: Viewer, pipeline: str, said: Said, epoch: int | None = None) -> None:

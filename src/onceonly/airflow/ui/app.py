@@ -98,7 +98,6 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         request,
         "checkpoint.html",
         cp=found,
-        gate=queries.gate(found),
         timeline=queries.timeline(viewer.state, found),
         pending=queries.pending((found,), datetime.now(UTC)),
         duration=queries.duration(found),

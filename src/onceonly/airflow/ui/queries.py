@@ -112,23 +112,6 @@ def duration(checkpoint: Checkpoint) -> timedelta | None:
     return checkpoint.updated_at - checkpoint.planned_at if checkpoint.state.settled else None
 
 
-@dataclass(frozen=True)
-class Gate:
-    """What the quality gate said of the current attempt, and a person after it."""
-
-    verdict: Mapping[str, Any]  # "outcome", "sinks", "docs"
-    approved: Mapping[str, Any] | None  # "who", "reason"
-    held: bool  # waits for a person to approve or abort it
-
-
-def gate(checkpoint: Checkpoint) -> Gate | None:
-    """None: it has none, or no verdict yet."""
-    verdict: Mapping[str, Any] | None = getattr(checkpoint, "verdict", None)
-    if verdict is None:
-        return None
-    return Gate(verdict, getattr(checkpoint, "approved", None), getattr(checkpoint, "held", False))
-
-
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """As `reading.timeline`, with "time" and "after": the time since the entry before."""
     found = reading.timeline(state, checkpoint)
