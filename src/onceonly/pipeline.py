@@ -82,12 +82,7 @@ class DeltaSink:
     kind = "delta"
 
     def __post_init__(self) -> None:
-        check_name("sink", self.name)
-        if not self.path:
-            raise _invalid(f"sink '{self.name}'", "has no path", "Set DeltaSink(path=…).")
-        if isinstance(self.partition_by, str):
-            raise _invalid(f"sink '{self.name}'", "partition_by is a string", "Use a list of column names.")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        _check_folder(self)
         if self.replace is not None and self.replace != PARTITIONS:
             object.__setattr__(self, "replace", tuple(_condition(self.name, part) for part in self.replace))
         self._check_replace()
@@ -218,14 +213,9 @@ class FileSink:
     kind = "files"
 
     def __post_init__(self) -> None:
-        check_name("sink", self.name)
-        if not self.path:
-            raise _invalid(f"sink '{self.name}'", "has no path", "Set FileSink(path=…).")
+        _check_folder(self)
         if self.format not in ("parquet", "json", "csv", "avro"):
             raise _invalid(f"format '{self.format}'", "is not known", "Use 'parquet', 'json', 'csv' or 'avro'.")
-        if isinstance(self.partition_by, str):
-            raise _invalid(f"sink '{self.name}'", "partition_by is a string", "Use a list of column names.")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
 
 
 @dataclass(frozen=True)
@@ -411,6 +401,15 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
         raise _invalid("connection", "is no Airflow connection id", "Name one, as in connection='kafka_default'.")
     if connection is not None and bootstrap is not None:
         raise _invalid(f"connection '{connection}'", "is given beside bootstrap", "Leave one of them out.")
+
+
+def _check_folder(sink: DeltaSink | FileSink) -> None:
+    check_name("sink", sink.name)
+    if not sink.path:
+        raise _invalid(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).")
+    if isinstance(sink.partition_by, str):
+        raise _invalid(f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.")
+    object.__setattr__(sink, "partition_by", tuple(sink.partition_by))
 
 
 def _condition(sink: str, part: Any) -> tuple[str, str, Any]:
