@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint, Event, Handle, Row, State, Transaction
+from onceonly.checkpoint import Checkpoint, Event, Row, State, Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.ledger import get, next_row
 from onceonly.offsets import TopicRange
@@ -61,7 +61,7 @@ def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: s
             raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is not in the pipeline any more.")
         olds = [cp.handles[name] for cp in later if name in cp.published]
         txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
-        handles[name] = dict(parts.sink(pipeline, name).retraction(txn, olds, _held(target, name)))
+        handles[name] = dict(parts.sink(pipeline, name).retraction(txn, olds, target.handles.get(name)))
     body = {
         "definition": definition,
         "ranges": [_ends(range_).to_json() for range_ in target.ranges],
@@ -70,10 +70,6 @@ def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: s
         "reason": reason,
     }
     return next_row(view, new, Event.REWOUND, 0, owner=who, decision=view.head.decision + 1, body=body)
-
-
-def _held(target: Checkpoint, sink: str) -> Handle | None:
-    return target.handles.get(sink)
 
 
 def _ends(range_: TopicRange) -> TopicRange:
