@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from integration import chromium
 from integration.airflow_server import Server
 from integration.past import SECOND, Past
 
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint import Checkpoint, Event, State
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
 from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
@@ -291,9 +291,31 @@ def test_a_sink_that_lost_its_file_is_given_up_by_a_person(site: Site) -> None:
     assert (given_up["who"], given_up["reason"]) == ("adam", "the disk is gone")
 
 
-def staged(site: Site, name: str) -> tuple[Past, str]:
+@pytest.mark.skipif("VERDICT" not in Event.__members__, reason="this version has no quality gate")
+def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> None:
+    past, _ = staged(site, "gated", gate={"min_rows": 2, "on_fail": "hold"})
+    check = {"what": f"at least 2 rows {EVIL}", "ok": False, "severity": "critical", "observed": "1 row"}
+    examined = {"rows": 1, "path": "in process", "checks": [check]}
+    verdict = {"outcome": "failed", "sinks": {"out": examined}, "docs": "https://docs.example/gated", "by": "a test"}
+    past.add(1, Event["VERDICT"], NOW, body=verdict)
+    past.write()
+    with site.server.login("vera") as vera, site.server.login("uma") as uma:
+        page = vera.get("/pipelines/gated/1").text
+        assert "It waits for a person" in page
+        assert "at least 2 rows &lt;script&gt;" in page
+        assert '<a href="https://docs.example/gated">' in page
+        said = {"reason": "a quiet day"}
+        assert vera.post("/pipelines/gated/1/approve", headers=ACT, json=said).status_code == 403
+        assert "/gated/1/approve" in uma.get("/pipelines/gated/1").text
+        assert uma.post("/pipelines/gated/1/approve", headers=ACT, json=said).status_code == 200
+        assert "Approved by uma: a quiet day" in vera.get("/pipelines/gated/1").text
+        refused = uma.post("/pipelines/flights/120/approve", headers=ACT, json=said)
+        assert refused.status_code == 409
+
+
+def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:
     """Epoch 1, with a file as the sink itself would have staged it, by a run that Airflow does not know any more."""
-    past = Past(site.state, pipeline(name))
+    past = Past(site.state, gated(pipeline(name), gate) if gate else pipeline(name))
     past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
@@ -308,6 +330,12 @@ def staged(site: Site, name: str) -> tuple[Past, str]:
     past.stage(1, NOW - 58 * SECOND, {"out": {"kind": "files", "format": "json", "rows": 1, "files": files, **places}})
     past.write()
     return past, file
+
+
+def gated(plain: Pipeline, asked: dict[str, Any]) -> Pipeline:
+    from onceonly.gatespec import Gate  # type: ignore[import-not-found]
+
+    return replace(plain, gate=Gate(**asked))
 
 
 # ---- what is shown
