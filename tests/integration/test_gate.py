@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import uuid
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from integration import test_airflow
 from integration.project import Project, make_project, produce
@@ -16,6 +19,7 @@ from integration.test_airflow import Airflow
 
 from onceonly import liveness, wiring
 from onceonly.checkpoint import Checkpoint, State
+from onceonly.cli import main
 from onceonly.coordinator import Coordinator
 from onceonly.errors import Busy, GateFailed, InvalidPipeline
 
@@ -150,6 +154,56 @@ def test_a_column_that_no_table_has_yet_is_refused_before_a_row_is_staged(projec
     with pytest.raises(InvalidPipeline, match="names 'm', and sink 'numbers' has no such column"):
         staged(project)
     assert not (project.folder / "home" / "lake").exists()
+
+
+PIPELINES = """
+from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+
+def pipeline(name, **gate):
+    sinks = [DeltaSink("numbers", path="lake/" + name)]
+    transform = "transforms_{topic}:numbers"
+    return Pipeline(name=name, source=KafkaSource("{topic}"), transform=transform, sinks=sinks, gate=Gate(**gate))
+
+strict = pipeline("strict", max_rows=2)
+holding = pipeline("holding", suites="numbers.expectations.json", on_fail="hold")
+"""
+
+
+def test_the_command_line_gates_holds_and_approves(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (project.env() | {"SPARK_REMOTE": project.spark}).items():
+        monkeypatch.setenv(name, value)
+    (project.folder / "pipelines.py").write_text(PIPELINES.format(topic=project.topic))
+    produce(project, [1, 2, 100])
+
+    failed = onceonly("run", "pipelines.py:strict")
+    assert failed.exit_code == 1, failed.output
+    assert "the gate failed the staged rows of attempt 1. Nothing was published." in failed.stderr
+    assert "epoch 1: nothing of it stays" not in failed.output
+    assert told("describe", "strict", 1)["state"] == "aborted"
+
+    held = onceonly("run", "pipelines.py:holding")
+    assert held.exit_code == 1, held.output
+    assert "Decide: onceonly approve holding 1 --reason …" in held.stderr
+    assert "a person decides: onceonly approve holding 1" in onceonly("recover", "holding", "--force").stdout
+    assert "max_value=99.0)  critical  1 of 3 rows" in " ".join(onceonly("describe", "holding", 1).stdout.split(" "))
+    assert not project.published("holding")
+    assert onceonly("approve", "holding", 1).exit_code == 2
+    approved = onceonly("approve", "holding", 1, "--reason", "a known gap")
+    assert "staged → committed, 3 rows" in approved.stdout, approved.output
+    assert project.published("holding") == Counter([1, 2, 100])
+    shown = told("describe", "holding", 1)
+    assert shown["approved"] == {"who": getpass.getuser(), "reason": "a known gap"}
+    assert shown["verdict"]["outcome"] == "failed"
+    again = onceonly("approve", "strict", 1, "--reason", "please")
+    assert (again.exit_code, "does not wait for an approval" in again.stderr) == (2, True)
+
+
+def onceonly(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def told(*words: object) -> Any:
+    return json.loads(onceonly(*words, "--json").stdout)
 
 
 def asks(kind: str, **kwargs: object) -> str:

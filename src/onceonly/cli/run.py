@@ -179,7 +179,9 @@ class _Run:
             with self.steps.step("abort") as words:
                 reason = f"{error.what} {error.why}".strip()
                 self.through.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
-                words.append(f"epoch {checkpoint.epoch}: nothing of it stays")
+                kept = bool(self.checkpoint and self.checkpoint.attempt in self.checkpoint.failed_attempts)
+                stays = "its rows can be looked at until another attempt has ended" if kept else "nothing of it stays"
+                words.append(f"epoch {checkpoint.epoch}: {stays}")
         except Exception as failed:
             why = explain(failed)["what"]
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"

@@ -84,12 +84,14 @@ class LiveInspector(Inspector):
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
         handle, sink = checkpoint.handles[name], self._sink(name)
         rows, most = handle["rows"], self._gate.in_process_rows
+        if not rows:
+            return Subject(suite, _nothing(suite), False)
         staged = sink.staged(handle) if rows <= most else None
         on_spark = staged is None
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
         if staged is None:
             return Subject(suite, sink.staged_frame(handle, self._spark()), True)
-        return Subject(suite, _in_process(staged.read_all(), suite), False)
+        return Subject(suite, staged.read_all().to_pandas(integer_object_nulls=True), False)  # integers stay integers
 
     def _ask(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> str:
         """Adds what the suites say; returns the index of the Data Docs."""
@@ -108,13 +110,11 @@ def _asked(gate: Gate) -> list[str]:
     return sorted({sink for option in each for sink in option})
 
 
-def _in_process(rows: Any, suite: Suite) -> Any:
-    """A pandas DataFrame, with integers as they are also beside nulls.
+def _nothing(suite: Suite) -> Any:
+    """No rows, of the columns that the suite names: nothing that is staged may tell them."""
+    import pandas
 
-    Without rows there may be no file to tell the columns: they are then what the suite takes them to be.
-    """
-    frame = rows.to_pandas(integer_object_nulls=True)
-    return frame if len(frame) else frame.reindex(columns=list(dict.fromkeys([*frame.columns, *suite.columns])))
+    return pandas.DataFrame(columns=suite.columns)
 
 
 def _path(on_spark: bool) -> str:
