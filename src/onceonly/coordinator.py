@@ -291,7 +291,7 @@ class Coordinator:
                 match checkpoint.state:
                     case State.COMMITTING:
                         self.commit(name, checkpoint.epoch)
-                    case State.STAGED if not checkpoint.held and not alive(checkpoint):
+                    case State.STAGED if not alive(checkpoint):
                         self._decide(checkpoint)
                     case State.ABORTING:
                         self.abort(name, checkpoint.epoch, checkpoint.reason or "")
@@ -306,14 +306,12 @@ class Coordinator:
         return errors
 
     def _decide(self, staged: Checkpoint) -> None:
-        """By the verdict; where its owner has not got to it, the gate is asked now."""
-        name, epoch = staged.pipeline, staged.epoch
-        judged = self.gate(name, epoch, "recovery")
+        """By the verdict; where its owner has not got to it, the gate is asked now. What is held, abort refuses."""
+        self.gate(staged.pipeline, staged.epoch, "recovery")
         try:
-            self.commit(name, epoch)
+            self.commit(staged.pipeline, staged.epoch)
         except GateFailed:
-            if not judged.held:
-                self.abort(name, epoch, "the gate failed it", staged.owner)
+            self.abort(staged.pipeline, staged.epoch, "the gate failed it", staged.owner)
 
     def sweep(self, name: str) -> list[Transaction | Pooled]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""
