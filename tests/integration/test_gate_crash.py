@@ -44,7 +44,7 @@ def test_what_passed_is_published_once(project: Project) -> None:
 
 def die_and_recover(project: Project, point: str) -> Checkpoint:
     before = project.published()
-    printed = output(child := project.child("mortal.py", "chained", point))
+    printed = output(child := project.child("mortal.py", "chained", point), 300)
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
     through = wiring.coordinator(project.parts)

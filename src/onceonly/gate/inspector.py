@@ -10,7 +10,6 @@ from typing import Any
 
 from onceonly.checkpoint import Checkpoint
 from onceonly.gate import bounds, docs, expectations, suites
-from onceonly.gate.bounds import Check
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
 from onceonly.pipeline import Gate, Pipeline
@@ -59,19 +58,14 @@ class LiveInspector(Inspector):
             expectations.check(suite)
 
     def examine(self, checkpoint: Checkpoint) -> Examined:
-        found = {sink: bounds.check(self._gate, checkpoint, self._sink(sink)) for sink in _asked(self._gate)}
-        subjects = {sink: self._subject(checkpoint, sink, suite) for sink, suite in self._suites().items()}
-        index = self._ask(checkpoint, subjects, found) if subjects else None
-        on_spark = {sink for sink, subject in subjects.items() if subject.on_spark}
-        sinks = {
-            sink: {
-                "rows": checkpoint.handles[sink]["rows"],
-                "path": "spark" if sink in on_spark else "in process",
-                "checks": checks,
-            }
-            for sink, checks in found.items()
-        }
-        return Examined(sinks, index)
+        sinks: dict[str, Any] = {sink: self._by_bounds(checkpoint, sink) for sink in _asked(self._gate)}
+        pages = {}
+        for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory
+            subject = self._subject(checkpoint, sink, suite)
+            checks, pages[sink] = expectations.run(subject, sink)
+            sinks[sink]["path"] = "spark" if subject.on_spark else "in process"
+            sinks[sink]["checks"] += checks
+        return Examined(sinks, self._write(checkpoint, sinks, pages) if pages else None)
 
     def forget(self, examined: Examined) -> None:
         if examined.docs:
@@ -93,15 +87,16 @@ class LiveInspector(Inspector):
             return Subject(suite, sink.staged_frame(handle, self._spark()), True)
         return Subject(suite, staged.read_all().to_pandas(integer_object_nulls=True), False)  # integers stay integers
 
-    def _ask(self, checkpoint: Checkpoint, subjects: dict[str, Subject], found: dict[str, list[Check]]) -> str:
-        """Adds what the suites say; returns the index of the Data Docs."""
-        pages = {}
-        for sink, subject in subjects.items():
-            checks, pages[sink] = expectations.run(subject, sink)
-            found[sink] += checks
+    def _by_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+        checks = bounds.check(self._gate, checkpoint, self._sink(sink))
+        return {"rows": checkpoint.handles[sink]["rows"], "path": "in process", "checks": checks}
+
+    def _write(self, checkpoint: Checkpoint, sinks: Mapping[str, Any], pages: Mapping[str, str]) -> str:
+        """The Data Docs; returns the address of their index."""
+        checks = {sink: seen["checks"] for sink, seen in sinks.items()}
         folder = f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
         title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
-        return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, found, pages)
+        return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
 
 
 def _asked(gate: Gate) -> list[str]:
