@@ -58,7 +58,7 @@ def notify(context: Any) -> None:
 
 def main() -> None:
     dags = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-    dags.mkdir(exist_ok=True)
+    dags.mkdir(parents=True, exist_ok=True)
     (dags / "case.py").write_text(DAG_FILE)
     window = sys.argv[5:6]
     run = build().test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))

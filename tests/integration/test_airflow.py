@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +34,7 @@ class Airflow:
 
     home: Path
     spark: str
+    database: str | None = None  # SQLite in its home
 
     def env(self) -> dict[str, str]:
         return {
@@ -41,7 +44,19 @@ class Airflow:
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": self.spark}),
+            **({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database} if self.database else {}),
         }
+
+    @contextmanager
+    def initialised(self) -> Iterator[Airflow]:
+        """With its tables, and its settings in this process's environment."""
+        before = dict(os.environ)
+        os.environ.update(self.env())
+        command = [sys.executable, "-m", "airflow", "db", "migrate"]
+        subprocess.run(command, check=True, capture_output=True, timeout=240)
+        yield self
+        os.environ.clear()
+        os.environ.update(before)
 
     def run(self, project: Project, *arguments: str) -> dict[str, Any]:
         printed = output(project.child("airflow_run.py", *arguments), 300)
@@ -53,14 +68,8 @@ class Airflow:
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, spark_server: str) -> Any:
-    airflow = Airflow(tmp_path_factory.mktemp("airflow"), spark_server)
-    before = dict(os.environ)
-    os.environ.update(airflow.env())
-    command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
-    yield airflow
-    os.environ.clear()
-    os.environ.update(before)
+    with Airflow(tmp_path_factory.mktemp("airflow"), spark_server).initialised() as airflow:
+        yield airflow
 
 
 @pytest.fixture

@@ -9,11 +9,17 @@ from trials.backfill import backfill
 from trials.interventions import GROUPS, intervene
 from trials.reprocess import reprocess
 
-TRIALS = {"backfill": backfill, "reprocess": reprocess, **{group: partial(intervene, group) for group in GROUPS}}
+TRIALS = {
+    "backfill": backfill,
+    "reprocess": reprocess,
+    **{name: partial(intervene, dos) for name, dos in GROUPS.items()},
+}
+
+MAIN = ("backfill", "reprocess", "clearing", "marking", "killing")
 
 
 def main(names: list[str]) -> int:
-    results = {name: TRIALS[name]() for name in names or TRIALS}
+    results = {name: TRIALS[name]() for name in names or MAIN}
     print("\n".join(f"{name}: {'held' if held else 'NOT HELD'}" for name, held in results.items()))
     return 0 if all(results.values()) else 1
 

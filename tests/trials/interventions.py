@@ -239,20 +239,25 @@ def kill(part: str) -> Callable[[Day], str]:
         day.finish()
         return f"{part} killed while staging, and another one started"
 
+    killed.__name__ = f"kill_{part.replace('-', '_')}"
     return killed
 
 
+CLEARING = [clear_plan, clear_stage, clear_commit, clear_amid_stage, pause, delete_run]
+MARKING = [mark_stage_failed, mark_stage_success, mark_commit_failed, mark_run_failed, mark_run_success]
+KILLING = [kill_worker, kill_commit, *map(kill, ("scheduler", "triggerer", "dag-processor", "api-server"))]
 GROUPS: dict[str, list[Callable[[Day], str]]] = {
-    "clearing": [clear_plan, clear_stage, clear_commit, clear_amid_stage, pause, delete_run],
-    "marking": [mark_stage_failed, mark_stage_success, mark_commit_failed, mark_run_failed, mark_run_success],
-    "killing": [kill_worker, kill_commit, *map(kill, ("scheduler", "triggerer", "dag-processor", "api-server"))],
+    "clearing": CLEARING,
+    "marking": MARKING,
+    "killing": KILLING,
+    **{do.__name__: [do] for do in (*CLEARING, *MARKING, *KILLING)},
 }
 
 
-def intervene(group: str) -> bool:
+def intervene(dos: list[Callable[[Day], str]]) -> bool:
     results: list[bool] = []
     with world({"ONCEONLY_NOTIFY": "trials.hold:at_event"}) as at:
-        for number, do in enumerate(GROUPS[group], 1):
+        for number, do in enumerate(dos, 1):
             day = Day(at, number)
             words = do(day)
             until(day.settled, f"day {number} is settled", LIMIT)

@@ -1,0 +1,35 @@
+"""The same DAGs with Airflow's metadata in PostgreSQL, where the system has it (apt-get install postgresql)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from integration.postgres import postgres, programs
+from integration.project import make_project, produce
+from integration.test_airflow import Airflow
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed: apt-get install postgresql"),
+]
+
+
+def test_a_run_publishes_is_announced_and_fails_visibly(tmp_path: Path, broker: str, spark_server: str) -> None:
+    project = make_project(tmp_path, broker, spark_server, "on_postgres")
+    produce(project, range(12))
+    with postgres() as url, Airflow(tmp_path / "airflow", spark_server, url).initialised() as airflow:
+        failed = airflow.run(project, "chained", "broken")
+        assert failed["tasks"] == {
+            "plan": "success",
+            "stage": "failed",
+            "commit": "upstream_failed",
+            "abort": "success",
+        }
+        done = airflow.run(project, "chained")
+        assert done["run"] == "success", done["log"][-3000:]
+        assert done["events"]["onceonly://lake/chained"]["rows"] == 12
+        assert airflow.run(project, "recovery")["run"] == "success"
+    assert project.published() == Counter(range(12))
