@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from onceonly.airflow.links import CheckpointLink
+from onceonly.airflow.runs import alive_in, refuse_second_dag
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.offsets import Interval
@@ -19,7 +20,7 @@ from onceonly.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from onceonly.airflow.submit import Job
-    from onceonly.coordinator import Alive, Coordinator
+    from onceonly.coordinator import Coordinator
     from onceonly.wiring import LiveParts
 
 PLAN_TASK = "plan"
@@ -91,7 +92,7 @@ class PlanOperator(OnceonlyOperator):
         spark_conn_id: the connection that the stage will use; it has to exist before anything is planned.
     """
 
-    template_fields: Sequence[str] = ("reprocess",)
+    template_fields: Sequence[str] = ("reprocess", "spark_conn_id")
     operator_extra_links = (CheckpointLink(),)
 
     def __init__(
@@ -249,57 +250,6 @@ def owner_of(context: Any) -> str:
     return airflow_run(context["ti"].dag_id, context["run_id"])
 
 
-def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
-    """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
-    from onceonly.liveness import parse_airflow_run
-
-    run = parse_airflow_run(latest.owner) if latest else None
-    if latest is None or run is None or run[0] == context["ti"].dag_id or not _runs(context, run[0]):
-        return
-    raise InvalidPipeline(
-        f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
-        f"Epoch {latest.epoch} was planned by '{run[0]}', which is there and not paused.",
-        f"Give one of the pipelines a name (and targets) of its own; if the DAG was renamed, pause '{run[0]}' or "
-        "delete it. Nothing was written.",
-    )
-
-
-def _runs(context: Any, dag_id: str) -> bool:
-    try:
-        return not context["ti"].get_dag(dag_id).is_paused
-    except Exception as error:
-        if _status(error) == 404:
-            return False
-        raise
-
-
-def alive_in(context: Any) -> Alive:
-    """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
-    from onceonly.liveness import alive, parse_airflow_run
-
-    def in_airflow(checkpoint: Checkpoint) -> bool:
-        run = parse_airflow_run(checkpoint.owner)
-        if run is None:
-            return alive(checkpoint)
-        try:
-            return context["ti"].get_dagrun_state(*run) in ("queued", "running")
-        except Exception as error:
-            if _status(error) == 404:  # the run was deleted
-                return False
-            raise
-
-    return in_airflow
-
-
-def _status(error: Exception) -> int | None:
-    """The API's HTTP status in an error of the task runner, or of `dag.test()`, which talks to the API by itself."""
-    if isinstance(error, AirflowRuntimeError):
-        status = (error.error.detail or {}).get("status_code")
-    else:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-    return int(status) if status else None
-
-
 @contextmanager
 def task_outcome() -> Iterator[None]:
     """Invalid input is not retried: nothing but a person can change it."""
@@ -323,4 +273,5 @@ def _interval(context: Any) -> Interval:
 def _settled(checkpoint: Checkpoint) -> str:
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
-    return f"already committed (by {checkpoint.owner}), nothing to do"
+    again = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
+    return f"already committed (by {checkpoint.owner}), nothing to do. {again}"

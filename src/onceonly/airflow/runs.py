@@ -1,0 +1,64 @@
+"""What a task asks Airflow about runs and DAGs: whether an owner is at work, and whose a pipeline is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from onceonly.coordinator import Alive
+
+
+def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
+    """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
+    from onceonly.liveness import parse_airflow_run
+
+    run = parse_airflow_run(latest.owner) if latest else None
+    if latest is None or run is None or run[0] == context["ti"].dag_id or not _runs(context, run[0]):
+        return
+    raise InvalidPipeline(
+        f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
+        f"Epoch {latest.epoch} was planned by '{run[0]}', which is there and not paused.",
+        f"Give one of the pipelines a name (and targets) of its own; if the DAG was renamed, pause '{run[0]}' or "
+        "delete it. Nothing was written.",
+    )
+
+
+def _runs(context: Any, dag_id: str) -> bool:
+    try:
+        return not context["ti"].get_dag(dag_id).is_paused
+    except Exception as error:
+        if _status(error) == 404:
+            return False
+        raise
+
+
+def alive_in(context: Any) -> Alive:
+    """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
+    from onceonly.liveness import alive, parse_airflow_run
+
+    def in_airflow(checkpoint: Checkpoint) -> bool:
+        run = parse_airflow_run(checkpoint.owner)
+        if run is None:
+            return alive(checkpoint)
+        try:
+            return context["ti"].get_dagrun_state(*run) in ("queued", "running")
+        except Exception as error:
+            if _status(error) == 404:  # the run was deleted
+                return False
+            raise
+
+    return in_airflow
+
+
+def _status(error: Exception) -> int | None:
+    """The API's HTTP status in an error of the task runner, or of `dag.test()`, which talks to the API by itself."""
+    if isinstance(error, AirflowRuntimeError):
+        status = (error.error.detail or {}).get("status_code")
+    else:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    return int(status) if status else None
