@@ -84,6 +84,14 @@ def test_a_run_that_is_cleared_asks_anew(world):
     assert sorted(values(world.lake)) == list(range(100, 110))
 
 
+def test_a_request_that_takes_over_an_aborted_one_replaces_once(world):
+    again(world, time=1)
+    world.abort(2)
+    corrected(world, again(world, time=2).epoch)
+    world.commit(2)
+    assert again(world, time=2).epoch == 2
+
+
 def test_two_runs_at_once_do_not_both_replace(world):
     again(world)
     with pytest.raises(Busy):
