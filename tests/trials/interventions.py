@@ -21,7 +21,7 @@ from onceonly.state import StateTable
 from trials.airflow import DAG, RECOVERY, World, date, say, world
 from trials.hold import held, waiting
 
-LIMIT = 240.0
+LIMIT = 420.0
 
 
 @dataclass
@@ -187,10 +187,12 @@ def delete_run(day: Day) -> str:
     with day.hold(Event.STAGED) as file:
         day.trigger()
         waiting(file)
+        day.mark_run("failed")  # a running one is not deleted
+        until(lambda: day.tasks()["stage"] != "running", "the stage was ended", LIMIT)
         day.at.airflow.call("DELETE", f"/dags/{DAG}/dagRuns/{day.run}")
         events = day.events()
-        day.recovered()
-    return f"the run deleted when it had staged, {events}; then recovery"
+    day.recovered()
+    return f"the run marked failed and deleted when it had staged: {events}; then recovery"
 
 
 def pause(day: Day) -> str:
