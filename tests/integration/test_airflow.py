@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.postgres import postgres
 from integration.project import HOUR, START, Project, make_project, output, produce
 
 from onceonly import wiring
@@ -68,8 +69,10 @@ class Airflow:
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, spark_server: str) -> Any:
-    with Airflow(tmp_path_factory.mktemp("airflow"), spark_server).initialised() as airflow:
-        yield airflow
+    with ExitStack() as stack:
+        asked = os.environ.get("ONCEONLY_TEST_POSTGRES")
+        database = stack.enter_context(postgres()) if asked else None
+        yield stack.enter_context(Airflow(tmp_path_factory.mktemp("airflow"), spark_server, database).initialised())
 
 
 @pytest.fixture
