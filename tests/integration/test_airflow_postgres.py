@@ -24,13 +24,6 @@ def test_a_run_publishes_and_is_announced(tmp_path: Path, broker: str, spark_ser
     project = make_project(tmp_path, broker, spark_server, "on_postgres")
     produce(project, range(12))
     with postgres() as url, Airflow(tmp_path / "airflow", spark_server, url).initialised() as airflow:
-        failed = airflow.run(project, "chained", "broken")
-        assert failed["tasks"] == {
-            "plan": "success",
-            "stage": "failed",
-            "commit": "upstream_failed",
-            "abort": "success",
-        }
         done = airflow.run(project, "chained")
         assert done["run"] == "success", done["log"][-3000:]
         assert done["events"]["onceonly://lake/chained"]["rows"] == 12
