@@ -21,6 +21,6 @@ with DAG("flights_by_day", schedule=[table], start_date=datetime(2013, 1, 1), ca
         flights = DeltaTable(Settings.from_env().locate("lake/flights"))
         found = QueryBuilder().register("flights", flights).execute("SELECT day, count(*) FROM flights GROUP BY day")
         days, counts = found.read_all().columns
-        return {str(day): count.as_py() for day, count in zip(days, counts, strict=True)}
+        return {str(day.as_py()): count.as_py() for day, count in zip(days, counts, strict=True)}
 
     count()

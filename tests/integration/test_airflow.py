@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from integration.postgres import postgres
 from integration.project import HOUR, START, Project, make_project, output, produce
 
@@ -168,6 +172,21 @@ def test_the_operators_work_in_a_dag_of_the_users_own(airflow: Airflow, project:
     assert project.published() == Counter(range(4))
     assert "sink numbers: 4 rows" in ran["log"]
     assert ran["events"] == {}  # no outlets were named
+
+
+def test_the_dag_that_is_scheduled_on_the_table_counts_it(
+    airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
+    flights = pa.table({"day": [date(2013, 1, 1), date(2013, 1, 1), date(2013, 1, 2)]})
+    write_deltalake(tmp_path / "lake" / "flights", flights)
+    found = runpy.run_path(str(ROOT / "dags" / "flights_by_day.py"))
+    published = runpy.run_path(str(ROOT / "dags" / "flights.py"))
+    assert found["table"] in published["dag"].get_task("commit").outlets
+    event = SimpleNamespace(extra={"pipeline": "flights", "epoch": 7, "rows": 3})
+    counted = found["dag"].get_task("count").python_callable({found["table"]: [event]})
+    assert counted == {"2013-01-01": 2, "2013-01-02": 1}
+    assert "epoch 7 of flights: 3 rows" in capsys.readouterr().out
 
 
 def test_a_dag_file_imports_no_spark(airflow: Airflow) -> None:

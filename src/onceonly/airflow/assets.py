@@ -19,12 +19,11 @@ from onceonly.checkpoint import Checkpoint
 from onceonly.pipeline import AnySink, KafkaSink, Pipeline, StateSink
 
 RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes is known only when it runs
-GROUP = "onceonly"
 
 
 def assets_of(sink: AnySink) -> list[Asset]:
     """The assets of one sink: none for application state, one for each topic, else one."""
-    return [Asset(name=uri, uri=uri, group=GROUP) for uri in _uris(sink)]
+    return [Asset(name=uri, uri=uri) for uri in _uris(sink)]
 
 
 def outlets(pipeline: Pipeline) -> list[Asset]:
