@@ -30,13 +30,13 @@ def build() -> Any:
     folder, spark, name, *rest = sys.argv[1:]
     if name == "recovery":
         dag = recovery_dag(schedule=None, start_date=START)
+    elif name == "own":
+        dag = own_dag(Project.found(folder, spark).pipeline())
     else:
         pipeline = Project.found(folder, spark).pipeline(name, transform=rest[0] if rest else "numbers")
         schedule = "@hourly" if name == "interval" else None
         named = {"dag_id": os.environ.get("DAG_ID"), "default_args": {"on_failure_callback": notify}}
         dag = checkpoint_dag(pipeline, schedule=schedule, start_date=START, **named)
-    if name == "own":
-        dag = own_dag(Project.found(folder, spark).pipeline())
     for task in dag.tasks:
         task.retries = 0  # dag.test() does not wait for a retry's time
     return dag
