@@ -21,6 +21,10 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         case Event.STAGED:
             yield f"{step}, attempt {row.attempt}"
             yield from (f"  sink {name}: {amount(handle)}" for name, handle in checkpoint.handles.items())
+        case Event.VERDICT:
+            yield f"{step}, {row.body['outcome']}, attempt {row.attempt}"
+        case Event.APPROVED:
+            yield f"{step} by {row.body['who']}, {row.body['reason']}"
         case Event.COMMITTING | Event.REWOUND:
             yield f"{step}, decision {row.decision}"
         case Event.ABORTING:

@@ -68,6 +68,7 @@ def main() -> None:
         "run_id": run.run_id,
         "tasks": {task.task_id: str(task.state) for task in tasks},
         "links": {task.task_id: task.xcom_pull(task.task_id, key="_link_CheckpointLink") for task in tasks},
+        "docs": [link for task in tasks if (link := task.xcom_pull(task.task_id, key="_link_DocsLink"))],
         "events": events(run.run_id),
     }
     print("RESULT " + json.dumps(result))

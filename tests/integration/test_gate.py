@@ -92,6 +92,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
     assert aborted.verdict is not None
     assert aborted.verdict["docs"] in failed["log"]
+    assert failed["docs"] == [aborted.verdict["docs"]]
     page = file_of(aborted.verdict["docs"]).with_name("numbers.html").read_text()
     assert "values must be less than or equal to" in page
     [kept] = project.staged_folders()

@@ -7,6 +7,7 @@ from unit.world import World
 
 from onceonly import telling
 from onceonly.coordinator import Coordinator
+from onceonly.pipeline import Gate
 
 
 @pytest.fixture
@@ -42,6 +43,17 @@ def test_each_step_is_one_line_and_each_staged_sink_another(world):
 )
 def test_amounts_are_in_words(handle, words):
     assert telling.amount(handle) == words
+
+
+def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
+    world, told = World(tmp_path, gate=Gate(min_rows={"lake": 9}, on_fail="hold")), list[str]()
+    through = Coordinator(world.state, world.parts, lambda cp, row: told.extend(telling.lines(cp, row)))
+    world.plan()
+    world.stage()
+    world.parts.inspector(world.pipeline).find("critical")
+    through.gate("flights", 1, "run-1")
+    through.approve("flights", 1, "ann", "a known gap")
+    assert told == ["flights epoch 1: verdict, failed, attempt 1", "flights epoch 1: approved by ann, a known gap"]
 
 
 def test_a_person_who_aborts_is_heard(world):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from onceonly.airflow.links import CheckpointLink, DocsLink
 from onceonly.airflow.operators import CheckpointOperator, owner_of, task_outcome
 from onceonly.errors import GateFailed
 
@@ -23,6 +24,9 @@ class GateOperator(CheckpointOperator):
         spark_conn_id: as of the stage; used for sinks with more rows than the gate takes in process.
     """
 
+    docs = ""  # for the link
+    operator_extra_links = (CheckpointLink(), DocsLink())
+
     def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.spark_conn_id = spark_conn_id
@@ -38,6 +42,7 @@ class GateOperator(CheckpointOperator):
         with task_outcome():
             done = self.coordinator().gate(self.pipeline, self.find_epoch(context), owner_of(context))
         if done.verdict:
+            self.docs = done.verdict["docs"] or ""
             self._log(done.verdict)
         try:
             gating.require(done)

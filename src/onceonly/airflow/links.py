@@ -1,4 +1,4 @@
-"""From a task to what it worked on: the checkpoint's page (plugins/ serves it)."""
+"""From a task to what it worked on: the checkpoint's page (plugins/ serves it), and what its gate found."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ class CheckpointLink(BaseOperatorLink):
         name = getattr(operator.pipeline, "name", operator.pipeline)
         page = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}/onceonly/pipelines/{name}"
         return f"{page}/{operator.worked_on}" if operator.worked_on else page
+
+
+class DocsLink(BaseOperatorLink):
+    """Great Expectations' page on the rows that a gate has examined; a place on a disk is opened there."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        docs: str = operator.docs
+        return docs

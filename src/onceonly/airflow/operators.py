@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from onceonly.airflow.links import CheckpointLink
@@ -62,7 +62,7 @@ class CheckpointOperator(OnceonlyOperator):
     """
 
     template_fields: Sequence[str] = ("pipeline", "epoch")
-    operator_extra_links = (CheckpointLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(),)
 
     def __init__(self, *, pipeline: str, epoch: int | str | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -93,7 +93,7 @@ class PlanOperator(OnceonlyOperator):
     """
 
     template_fields: Sequence[str] = ("reprocess", "spark_conn_id")
-    operator_extra_links = (CheckpointLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(),)
 
     def __init__(
         self,
