@@ -26,7 +26,7 @@ demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 e
 	$(BIN)/onceonly demo run $(if $(EXIT),--exit)
 
 test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 unit: setup  ## the tests that take seconds
 	$(BIN)/pytest tests/unit -q -n 2 $(ARGS)

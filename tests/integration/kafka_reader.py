@@ -28,7 +28,13 @@ def create_topic(bootstrap: str, name: str, partitions: int = 4, **config: str) 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
         made.result(30)
+    until(lambda: _is_known(admin, name), 30, f"topic {name}")  # created first, told to everybody a moment later
     return name
+
+
+def _is_known(admin: AdminClient, name: str) -> bool:
+    topic = admin.list_topics(timeout=10).topics.get(name)
+    return topic is not None and all(partition.leader >= 0 for partition in topic.partitions.values())
 
 
 def new_topic(bootstrap: str, partitions: int = 4, **config: str) -> str:

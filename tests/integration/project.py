@@ -136,13 +136,10 @@ def end_children() -> None:
 
 def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Project:
     """The folder's files, and the topic with four partitions."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from integration.kafka_reader import create_topic
 
     (folder / f"transforms_{topic}.py").write_text(TRANSFORM)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    keep = {"retention.ms": "-1"}
-    for created in admin.create_topics([NewTopic(topic, 4, 1, config=keep)]).values():
-        created.result()
+    create_topic(bootstrap, topic)
     return Project(folder, bootstrap, spark, topic)
 
 

@@ -55,7 +55,12 @@ def test_a_stage_on_spark_connect_is_interrupted(
     assert planned is not None
     told: list[str] = []
     job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
-    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", 120), job.end()))
+
+    def end() -> None:
+        until(lambda: at_work.exists() and told, "Spark is at work, and says so", 120)
+        job.end()
+
+    ended = threading.Thread(target=end)
     ended.start()
     with pytest.raises(NotCommitted, match="could not be staged"):
         job.run("numbers_chained", planned.epoch, "run-1")

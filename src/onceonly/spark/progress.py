@@ -15,23 +15,23 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def told(session: Any, say: Say, every: float = EVERY) -> Iterator[None]:
+def told(session: Any, say: Say) -> Iterator[None]:
     """`say` a line every few seconds while the block runs jobs on `session`: tasks, and bytes where Spark tells."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        with _connect(session, say, every):
+        with _connect(session, say):
             yield
     else:
-        with _classic(session.sparkContext.statusTracker(), say, every):
+        with _classic(session.sparkContext.statusTracker(), say):
             yield
 
 
 @contextmanager
-def _connect(session: Any, say: Say, every: float) -> Iterator[None]:
+def _connect(session: Any, say: Say) -> Iterator[None]:
     last = time.monotonic()
 
     def handle(stages: Any, inflight_tasks: int, **_: Any) -> None:
         nonlocal last
-        if time.monotonic() - last >= every and stages:
+        if time.monotonic() - last >= EVERY and stages:
             last = time.monotonic()
             done, tasks = sum(s.num_completed_tasks for s in stages), sum(s.num_tasks for s in stages)
             read = sum(s.num_bytes_read for s in stages)
@@ -45,11 +45,11 @@ def _connect(session: Any, say: Say, every: float) -> Iterator[None]:
 
 
 @contextmanager
-def _classic(tracker: Any, say: Say, every: float) -> Iterator[None]:
+def _classic(tracker: Any, say: Say) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(every):
+        while not over.wait(EVERY):
             found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             stages = [stage for stage in found if stage]
             if stages:
