@@ -31,9 +31,9 @@ def die(copy: Copy, point: str, action: str = "run") -> None:
     assert child.returncode == KILLED, f"'{point}' was not reached: {child.returncode} {printed} {copy.events()}"
 
 
-def live(copy: Copy, action: str = "run") -> str:
+def live(copy: Copy, action: str = "run", seconds: float = 120) -> str:
     child = start(copy, "-", action)
-    printed = output(child)
+    printed = output(child, seconds)
     assert child.returncode == 0, printed
     return printed
 

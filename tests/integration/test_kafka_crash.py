@@ -106,7 +106,7 @@ def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
         if child.returncode == 0:
             break
         assert child.returncode == KILLED, f"kill {turn} at {point}: {printed}"
-    live(copy)
+    live(copy, seconds=120 + 10 * KILLS)  # all that is left
     copy.recover()
     check_truth(copy, range(KILLS * 8))
     nothing_is_left(copy)
