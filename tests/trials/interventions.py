@@ -87,27 +87,24 @@ class Day:
 
 
 def clear_plan(day: Day) -> str:
-    day.trigger()
-    day.finish()
-    day.clear("plan")
-    day.finish()
-    return f"a finished run, cleared from plan on: {day.tasks()}"
+    return f"a finished run, cleared from plan on: {_cleared_when_finished(day, 'plan')}"
 
 
 def clear_stage(day: Day) -> str:
-    day.trigger()
-    day.finish()
-    day.clear("stage")
-    day.finish()
-    return f"a finished run, cleared from stage on: {day.tasks()}"
+    return f"a finished run, cleared from stage on: {_cleared_when_finished(day, 'stage')}"
 
 
 def clear_commit(day: Day) -> str:
+    return f"a finished run, commit cleared: {_cleared_when_finished(day, 'commit')}"
+
+
+def _cleared_when_finished(day: Day, task: str) -> dict[str, str]:
+    """The run's tasks after they were done, cleared, and done again."""
     day.trigger()
     day.finish()
-    day.clear("commit")
+    day.clear(task)
     day.finish()
-    return f"a finished run, commit cleared: {day.tasks()}"
+    return day.tasks()
 
 
 def clear_amid_stage(day: Day) -> str:
