@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 from integration.project import Project, make_project, produce
 
 from onceonly import liveness, wiring
-from onceonly.airflow import submit
+from onceonly.airflow import StageOperator, submit
 from onceonly.checkpoint import State
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
@@ -85,6 +86,17 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     ended.join()
     assert time.monotonic() - started < 60
     assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", 30)
+
+
+def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    operator = StageOperator(task_id="stage", pipeline="numbers", epoch=1)
+    job = SimpleNamespace(run=lambda *_: operator.on_kill(), end=lambda: ended.append("by on_kill"))
+    monkeypatch.setattr(submit, "target", lambda _: submit.Target())
+    monkeypatch.setattr(submit, "job", lambda *_: job)
+    operator.on_kill()  # before it has begun there is nothing to end
+    operator.execute({"ti": SimpleNamespace(dag_id="numbers"), "run_id": "a run"})
+    assert ended == ["by on_kill"]
 
 
 def _gone(pid: int) -> bool:
