@@ -106,8 +106,8 @@ class Airflow(Standalone):
 
 
 def _is_part(process: psutil.Process, name: str) -> bool:
-    words = process.cmdline()
-    return process.status() != psutil.STATUS_ZOMBIE and (words[-1:] == [name] or f"airflow {name}" in " ".join(words))
+    words = " ".join(process.cmdline()).replace("_", "-")  # the api-server calls itself api_server
+    return process.status() != psutil.STATUS_ZOMBIE and (words.endswith(f" {name}") or f"airflow {name}" in words)
 
 
 @dataclass
