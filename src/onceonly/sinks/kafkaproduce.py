@@ -33,6 +33,12 @@ class Topics:
     limits: Mapping[str, tuple[int, int]]
 
     @property
+    def only(self) -> str:
+        """The one there is."""
+        (name,) = self.limits
+        return name
+
+    @property
     def smallest(self) -> int:
         return min(most for _, most in self.limits.values())
 
@@ -247,7 +253,7 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Arguments of `Producer.produce`, row by row, in its order: two of them are its names for the callback."""
     return zip(
-        _values(batch.column("topic"), None),
+        _topics(batch.column("topic")),
         _values(batch.column("value"), None),
         _values(batch.column("key"), None),
         _values(batch.column("partition"), UNASSIGNED),
@@ -259,6 +265,11 @@ def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     )
 
 
+def _topics(column: pa.Array) -> Iterable[str]:
+    names = pc.unique(column).to_pylist()
+    return repeat(names[0]) if len(names) == 1 else _values(column, None)
+
+
 def _values(column: pa.Array, empty: Any) -> Iterable[Any]:
     """With `empty` where there is none; a column of none at all costs nothing."""
     if column.null_count == len(column):
@@ -268,7 +279,7 @@ def _values(column: pa.Array, empty: Any) -> Iterable[Any]:
 
 
 def _headers(column: pa.Array) -> Iterable[Any]:
-    if column.null_count == len(column):
+    if not len(column.flatten()):
         return repeat(None)
     return (row and [(header["key"], header["value"]) for header in row] for row in column.to_pylist())
 
@@ -278,7 +289,7 @@ def _sizes(batch: pa.RecordBatch) -> pa.Array:
     lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
     total = pc.add(pc.cast(lengths[0], pa.int64()), lengths[1])
     headers = batch.column("headers")
-    if headers.null_count == len(headers):
+    if not len(headers.flatten()):
         return total
     sizes = [sum(len(h["key"]) + len(h["value"] or b"") + 10 for h in row or ()) for row in headers.to_pylist()]
     return pc.add(total, pa.array(sizes, pa.int64()))
