@@ -360,6 +360,37 @@ def test_the_marker_is_found_among_compressed_batches_cut_anywhere(
         assert len(fetched) > 5
 
 
+@pytest.mark.parametrize("page", [markers.PAGE, 100])  # 100 bytes: the others have no room in the common fetch
+def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
+    transactions: Transactions, broker: str, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(markers, "PAGE", page)
+    topic, other = Topic(broker, partitions=3), Topic(broker)
+    transaction = Open(transactions, topic)
+    transaction.producer.produce(topic.name, "another", partition=1)
+    transaction.write("a last one")
+    empty, unknown = (topic.name, 2), ("no-such-topic", 0)
+    since = transactions.ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
+    ids = transactions.topic_ids([topic.name]) | {other.name: "the id it had before", unknown[0]: "gone"}
+    who = (transaction.producer_id, transaction.epoch, ids, True)
+    assert set(transactions.look_at_all(since, *who).values()) == {Sighting.NONE, Sighting.GONE}
+    transaction.end(commit=True)
+    until(lambda: transactions.look((topic.name, 1), *who[:2], since[topic.name, 1]) is Sighting.COMMITTED)
+    transaction.settled()
+
+    fetched = count_fetches(monkeypatch)
+    seen = transactions.look_at_all(since, *who)
+    assert seen == {
+        (topic.name, 0): Sighting.COMMITTED,
+        (topic.name, 1): Sighting.COMMITTED,
+        empty: Sighting.NONE,
+        (other.name, 0): Sighting.GONE,
+        unknown: Sighting.GONE,
+    }
+    assert seen == {at: transactions.look(at, *who[:2], since[at], ids[at[0]]) for at in since}
+    assert len(fetched) == 2 + (page == 100) + len(since)  # alone: the two that are gone, and what had no room
+
+
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fetched: list[int] = []
     inner = markers._page

@@ -6,6 +6,8 @@ producer's open transaction); the marker cannot.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic, sleep
@@ -73,6 +75,7 @@ def look(
     since: int,
     topic_id: str | None = None,
     alone: bool = True,
+    first: Page | None = None,
 ) -> Sighting:
     """The first marker of that producer, of that epoch or a later one, from `since` to the present end of the log.
 
@@ -82,13 +85,14 @@ def look(
     Args:
         topic_id: GONE if the topic of that name is another one; None does not compare.
         alone: the producer has never had another transaction; else a marker behind a gap may be the next one's.
+        first: what was fetched from `since` just now; None: it is fetched here.
     Raises:
         NotCommitted: one fetch was not answered within 10 s.
     """
     walk, end = Walk(producer_id, epoch, since), None
     while end is None or walk.position < end:
         before = walk.position
-        page = _page(wire, partition, before, topic_id)
+        page, first = first or _page(wire, partition, before, topic_id), None
         if page is None or not page.in_range:
             return Sighting.GONE
         end = page.high_watermark if end is None else end  # a busy topic's own end would never be reached
@@ -97,6 +101,11 @@ def look(
         if walk.position == before < end:
             return Sighting.GONE  # nothing is left between here and the end
     return Sighting.GONE if walk.gap else Sighting.NONE
+
+
+def first_pages(wire: Wire, since: Mapping[Partition, int], topic_ids: Mapping[str, str]) -> dict[Partition, Page]:
+    """One fetch from each leader instead of one per partition; a partition that did not answer plainly is left out."""
+    return wire.ask(lambda: _first_pages(wire, since, topic_ids))
 
 
 def _through(walk: Walk, page: Page, name: str) -> Sighting | None:
@@ -138,7 +147,7 @@ async def _fetch(wire: Wire, partition: Partition, offset: int, topic_id: str | 
 
     try:
         node = await wire.leader(partition, topic_id)
-        response = await wire.send(_request(partition, offset), node)
+        response = await wire.send(_request({partition: offset}), node)
         check(response.error_code)
         answer = response.responses[0].partitions[0]
         check(0 if answer.error_code == OUT_OF_RANGE else answer.error_code)
@@ -152,12 +161,34 @@ async def _fetch(wire: Wire, partition: Partition, offset: int, topic_id: str | 
     return page
 
 
-def _request(partition: Partition, offset: int) -> Any:
+async def _first_pages(
+    wire: Wire, since: Mapping[Partition, int], topic_ids: Mapping[str, str]
+) -> dict[Partition, Page]:
+    at: dict[int, dict[Partition, int]] = defaultdict(dict)
+    for partition, node in (await wire.leaders(topic_ids)).items():
+        if partition in since:
+            at[node][partition] = since[partition]
+    found = {}
+    for node, offsets in at.items():
+        response = await wire.send(_request(offsets), node)
+        for topic in [] if response.error_code else response.responses:
+            for answer in topic.partitions:
+                partition = (topic.topic, answer.partition_index)
+                page = Page(answer.high_watermark, not answer.error_code, bytes(answer.records or b""))
+                at_end = page.high_watermark == offsets[partition] and not response.throttle_time_ms
+                if page.in_range and (page.records or at_end):  # else the other partitions may have taken all the room
+                    found[partition] = page
+    return found
+
+
+def _request(offsets: Mapping[Partition, int]) -> Any:
     """Version 11: the last one with topic names and without compact encoding; outside of any fetch session."""
     from kafka.protocol.consumer.fetch import FetchRequest
 
-    topic, number = partition
-    wanted = FetchRequest.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PAGE)
+    topics = defaultdict(list)
+    for (topic, number), offset in offsets.items():
+        wanted = FetchRequest.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PAGE)
+        topics[topic].append(wanted)
     return FetchRequest(
         version=11,
         max_wait_ms=0,
@@ -166,5 +197,5 @@ def _request(partition: Partition, offset: int) -> Any:
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=wanted) for topic, wanted in topics.items()],
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -119,6 +119,16 @@ class Transactions(Cluster):
             alone: whether that producer has never had another transaction.
         """
         return markers.look(self._wire, partition, producer_id, epoch, since, topic_id, alone)
+
+    def look_at_all(
+        self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
+    ) -> dict[Partition, Sighting]:
+        """As `look`, for each partition of one transaction."""
+        first = markers.first_pages(self._wire, since, topic_ids)
+        return {
+            at: markers.look(self._wire, at, producer_id, epoch, since[at], topic_ids[at[0]], alone, first.get(at))
+            for at in sorted(since)
+        }
 
     def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of the producer's open transaction; absent where it has none."""

@@ -148,6 +148,17 @@ class Wire:
         check(leaders[partition[1]]["error_code"])
         return int(leaders[partition[1]]["leader_id"])
 
+    async def leaders(self, topic_ids: Mapping[str, str]) -> dict[tuple[str, int], int]:
+        """The broker that leads each partition of these topics, where there is one; a topic of another id is absent."""
+        found = await self.topics(topic_ids)
+        return {
+            (name, partition["partition_index"]): int(partition["leader_id"])
+            for name, topic in found.items()
+            if id_text(topic["topic_id"]) == topic_ids[name]
+            for partition in topic["partitions"]
+            if not partition["error_code"]
+        }
+
     # --- the client
 
     @cached_property

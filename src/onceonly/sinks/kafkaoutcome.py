@@ -141,9 +141,6 @@ class Settler:
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
     def _sightings(self, tx: Tx) -> dict[tuple[str, int], Sighting]:
-        return {partition: self._look(tx, partition) for partition in sorted(tx.partitions)}
-
-    def _look(self, tx: Tx, partition: tuple[str, int]) -> Sighting:
-        since = tx.partitions[partition][1]
-        topic_id = self._topics.get(partition[0])
-        return self._known.look(partition, tx.producer_id, tx.epoch, since, topic_id, alone=not tx.pooled)
+        since = {partition: end for partition, (_, end) in tx.partitions.items()}
+        ids = {topic: self._topics[topic] for topic, _ in since}
+        return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)
