@@ -1,6 +1,7 @@
 """make trial ARGS="backfill": ends with 0 when everything that was promised was seen.
 
-backfill, reprocess, and interventions: clearing, marking, killing, or any by its name, those together in one Airflow.
+backfill, reprocess, overlap, catch_up; and interventions: clearing, marking, killing, or any by its name, together in
+one Airflow.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import sys
 
 from trials.backfill import backfill
 from trials.interventions import GROUPS, intervene
+from trials.overlap import catch_up, overlap
 from trials.reprocess import reprocess
 
-TRIALS = {"backfill": backfill, "reprocess": reprocess}
+TRIALS = {"backfill": backfill, "reprocess": reprocess, "overlap": overlap, "catch_up": catch_up}
 MAIN = [*TRIALS, "clearing", "marking", "killing"]
 
 

@@ -26,7 +26,7 @@ from onceonly.services import Services
 from onceonly.settings import Settings
 from onceonly.state import StateTable
 
-DAG = PIPELINE = "flights_daily"
+DAG = "flights_daily"
 RECOVERY = "onceonly_recovery"
 STARTED = time.monotonic()
 
@@ -114,13 +114,14 @@ def _is_part(process: psutil.Process, name: str) -> bool:
 class World:
     settings: Settings
     airflow: Airflow
+    dag: str = DAG  # and its pipeline, and its table
 
     @property
     def table(self) -> Path:
-        return Path(self.settings.locate("lake/flights_daily"))
+        return Path(self.settings.locate(f"lake/{self.dag}"))
 
     def checkpoints(self) -> list[Checkpoint]:
-        view = StateTable(self.settings.state).view(PIPELINE)
+        view = StateTable(self.settings.state).view(self.dag)
         found = (view.checkpoint(epoch) for epoch in range(1, view.head.epoch + 1))
         return [checkpoint for checkpoint in found if checkpoint]
 

@@ -13,7 +13,7 @@ from onceonly.demo import flights
 from onceonly.demo.proof import prove, truth_by_day
 from onceonly.demo.wait import until
 from onceonly.offsets import Interval
-from trials.airflow import DAG, World, say, world
+from trials.airflow import World, say, world
 
 KILL_AT = (5, 15)  # days committed
 LIMIT = 1500.0
@@ -36,14 +36,14 @@ def backfill() -> bool:
 def create(at: World, *more: str) -> None:
     window = ["--from-date", "2013-01-01", "--to-date", "2013-01-31"]
     how = ["--max-active-runs", "4", "--run-backwards", *more]
-    say("airflow backfill create --dag-id " + " ".join([DAG, *window, *how]))
-    at.airflow.cli("backfill", "create", "--dag-id", DAG, *window, *how)
+    say("airflow backfill create --dag-id " + " ".join([at.dag, *window, *how]))
+    at.airflow.cli("backfill", "create", "--dag-id", at.dag, *window, *how)
 
 
 def states(at: World) -> dict[str, str]:
     """Of the runs of January, by run id."""
     window = "logical_date_gte=2013-01-01T00:00:00Z&logical_date_lte=2013-01-31T00:00:00Z&limit=100"
-    runs = at.airflow.call("GET", f"/dags/{DAG}/dagRuns?{window}")["dag_runs"]
+    runs = at.airflow.call("GET", f"/dags/{at.dag}/dagRuns?{window}")["dag_runs"]
     return {run["dag_run_id"]: run["state"] for run in runs}
 
 
