@@ -36,8 +36,8 @@ def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
         )
     whole, ends = (median(times) * 1000 for times in zip(*commits, strict=True))
     print(
-        f"commit: {ends:.1f} ms per transaction to look, end it and see its markers; {whole:.1f} ms with the rows of the "
-        f"state table and the consumer group (medians of {len(commits)} commits)"
+        f"commit: {ends:.1f} ms per transaction to look, to end it and to see its markers; {whole:.1f} ms with the "
+        f"rows of the state table and the consumer group (medians of {len(commits)} commits)"
     )
     return result
 
