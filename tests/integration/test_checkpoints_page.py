@@ -17,12 +17,16 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from integration import chromium
 from integration.airflow_server import Server
+from integration.kafka_reader import new_topic, until
 from integration.past import SECOND, Past
 
 from onceonly.checkpoint import Checkpoint, Event, State
+from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
 from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
@@ -289,6 +293,56 @@ def test_a_sink_that_lost_its_file_is_given_up_by_a_person(site: Site) -> None:
         assert answer.json() == {"done": "Epoch 1 is committed."}
     given_up = site.checkpoint("lost", 1).given_up["out"]
     assert (given_up["who"], given_up["reason"]) == ("adam", "the disk is gone")
+
+
+@pytest.mark.parametrize("word", ["committed", "give-up"])
+def test_a_person_who_knows_ends_what_is_in_doubt(site: Site, broker: str, word: str) -> None:
+    """Its transaction was committed, and then the log lost every trace of it."""
+    name = f"doubtful_{word.replace('-', '_')}"
+    in_doubt(site, broker, name)
+    with site.server.login("adam") as adam, site.server.login("vera") as vera:
+        tried = adam.post(f"/pipelines/{name}/recover", headers=ACT, json={"reason": "what became of it?"})
+        assert tried.status_code == 409
+        assert "cannot be found out" in tried.text
+        assert "IN DOUBT" in vera.get(f"/pipelines/{name}/1").text.upper()
+        assert "GONE" in adam.get(f"/pipelines/{name}/1/evidence/out").json()["lines"][0]
+        said = {"reason": "their consumers have it", "sink": "out", "word": word}
+        assert vera.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).status_code == 403
+        assert list(site.checkpoint(name, 1).in_doubt) == ["out"]
+        assert adam.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).json() == {
+            "done": "Epoch 1 is committed."
+        }
+    heard = [row.body for row in site.state.history(name) if row.body.get("who") == "adam"]
+    assert [body["reason"] for body in heard] == ["their consumers have it"]
+
+
+def in_doubt(site: Site, broker: str, name: str) -> None:
+    topic = new_topic(broker, 1)
+    past = Past(site.state, pipeline(name, KafkaSink(name="out", topic=topic)))
+    past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
+    past.claim(1, NOW - 59 * SECOND)
+    txn = past.known(1).transaction("out")
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": txn.name, "log_level": 0})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, "a row", partition=0)
+    producer.flush()
+    with Transactions({"bootstrap_servers": broker}) as known:
+        seen, place = known.describe([txn.name])[txn.name], {"topics": known.topic_ids([topic])}
+        place |= {"cluster": known.cluster_id(), "transaction_version": known.transaction_version()}
+        end = known.ends([(topic, 0)])[topic, 0]
+        producer.commit_transaction()
+        until(lambda: known.ends([(topic, 0)])[topic, 0] > end, what="its marker")
+    everything = TopicPartition(topic, 0, -1)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_records([everything])[everything].result(30)
+    tx = {"id": txn.name, "producer_id": seen.producer_id, "epoch": seen.epoch, "partitions": [[topic, 0, 0, end]]}
+    parts = [{"spool": "0.parquet", "rows": 1, "tx": tx}]
+    kind = {"kind": "kafka", "guarantee": "exactly-once", "mode": "staged", "slot": None, "txn": txn.name}
+    size = {"rows": 1, "bytes": 5, "folder": str(site.home / "spool" / txn.name), "parts": parts}
+    past.stage(1, NOW - 58 * SECOND, {"out": {**kind, **place, **size, "opened_at": NOW.isoformat(), "timeout": 60.0}})
+    past.decide(1, NOW - 57 * SECOND)
+    past.write()
 
 
 def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> None:
