@@ -15,6 +15,7 @@ from onceonly.sinks.folders import file_system
 from onceonly.statestore import local_path
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # values of bad rows are in the page: nothing in it may run
+KIND = {"Content-Type": "text/html; charset=utf-8"}  # else a browser saves what an object store hands out
 FOREIGN = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<link\b[^>]*>|<img\b[^>]*>|<footer\b.*?</footer>", re.DOTALL
 )
@@ -61,7 +62,7 @@ def delete(index: str) -> None:
 def _write(address: str, page: str) -> None:
     files, path = file_system(address)
     files.create_dir(path.rpartition("/")[0], recursive=True)
-    with files.open_output_stream(path) as out:
+    with files.open_output_stream(path, metadata=KIND) as out:
         out.write(page.encode())
 
 
