@@ -149,6 +149,18 @@ def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(proj
     assert len(through.state.history("numbers_chained")) == before
 
 
+def test_the_examination_runs_on_a_spark_master_too(project: Project) -> None:
+    project.set_gate(suites="numbers.expectations.json", in_process_rows=0)
+    produce(project, [1, 2, 100])
+    _, checkpoint = staged(project)
+    told, _ = project.child("gate_on_master.py", checkpoint.pipeline, str(checkpoint.epoch)).communicate(timeout=300)
+    shown = [line for line in told.splitlines() if line.startswith("{")]
+    assert shown, told
+    seen = json.loads(shown[0])
+    assert seen["master"] == "local[1]"
+    assert (seen["verdict"]["outcome"], seen["verdict"]["sinks"]["numbers"]["path"]) == ("failed", "spark")
+
+
 def test_a_column_that_no_table_has_yet_is_refused_before_a_row_is_staged(project: Project) -> None:
     (project.folder / "numbers.expectations.json").write_text(asks("expect_column_to_exist", column="m"))
     produce(project, [1])
