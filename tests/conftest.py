@@ -9,6 +9,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from integration import hdfs as hdfs_daemons
 
 from onceonly.services import Services
 
@@ -35,6 +36,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         _services(config).down()
+        hdfs_daemons.down(config.stash[HOME])
         rmtree(config.stash[HOME])
 
 
@@ -52,6 +54,12 @@ def services(request: pytest.FixtureRequest) -> Services:
 def broker(services: Services) -> str:
     """The bootstrap address of a real broker."""
     return services.up().bootstrap
+
+
+@pytest.fixture(scope="session")
+def hdfs(request: pytest.FixtureRequest) -> hdfs_daemons.Hdfs:
+    """A real NameNode and DataNode."""
+    return hdfs_daemons.up(request.config.stash[HOME])
 
 
 @pytest.fixture(scope="session")
