@@ -7,6 +7,7 @@ ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the c
 ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
 ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without it, Spark's own settings count
+ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
 SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
 
@@ -34,6 +35,7 @@ class Settings:
     docs: str
     bootstrap: str | None
     jars: Path
+    webhdfs: str | None
     notify: str | None
     spark_remote: str | None
 
@@ -49,6 +51,7 @@ class Settings:
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
             jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
+            webhdfs=env.get("ONCEONLY_WEBHDFS"),
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
         )

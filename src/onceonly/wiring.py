@@ -46,7 +46,7 @@ class LiveParts:
             reached = self.kafka(config.connection, config.bootstrap)
             return KafkaWriter(config, reached, pipeline.is_late(config), self.settings.spool, self.settings.project)
         if isinstance(config, FileSink):
-            return FileWriter(config, self.settings.locate(config.path))
+            return FileWriter(config, self.settings.locate(config.path), self.settings.webhdfs)
         if isinstance(config, StateSink):
             return StateWriter(config, self.settings.locate(config.path or f"appstate/{pipeline.name}/{name}"))
         return DeltaWriter(config, self.settings.locate(config.path), self.spark)

@@ -13,6 +13,7 @@ from typing import Any
 import pandas
 import pytest
 from deltalake import DeltaTable
+from integration.hdfs import Hdfs
 from integration.kafka_reader import new_topic, until, values
 
 from onceonly.checkpoint import Handle, Outcome, Transaction
@@ -27,7 +28,7 @@ from onceonly.sinks.files import FileWriter
 from onceonly.sinks.kafka import KafkaWriter
 
 STATE_ID = ""
-REAL = ("delta", "files", "kafka staged", "kafka late")
+REAL = ("delta", "files", "files on hdfs", "kafka staged", "kafka late")
 
 
 def no_spark() -> Any:
@@ -42,6 +43,8 @@ class Target:
     folder: str
     bootstrap: str = ""
     topic: str = ""
+    receipts: str = ""
+    hdfs: Hdfs | None = None
 
     def sink(self) -> Sink:
         """A new one each time: no sink may rely on what it remembers."""
@@ -51,16 +54,14 @@ class Target:
             connection = KafkaConnection.plaintext(self.bootstrap)
             config = KafkaSink(name="lake", topic=self.topic)
             return KafkaWriter(config, connection, self.kind == "kafka late", self.folder, Path(self.folder))
-        if self.kind == "files":
-            return FileWriter(FileSink("lake", self.folder), self.folder)
+        if self.kind.startswith("files"):
+            return FileWriter(FileSink("lake", self.folder), self.folder, self.hdfs and self.hdfs.webhdfs)
         return DeltaWriter(DeltaSink("lake", self.folder), self.folder, no_spark)
 
     def commit(self, handle: Handle, decision: int) -> Outcome:
         """As the coordinator does it: what the state table knows of the handle goes with it."""
         receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
-        receipts = Path(self.folder).with_name("receipts")
-        receipts.mkdir(exist_ok=True)
-        recorded = FakeReceipts(receipts / receipt)
+        recorded = FakeReceipts(Path(self.receipts) / receipt)
         return self.sink().commit(recorded.current(handle), decision, recorded)
 
     def published(self) -> list[int]:
@@ -70,13 +71,18 @@ class Target:
         if self.topic:
             until(lambda: not self._ending(), what="the end of every transaction that is being ended")
             return sorted(int(value or b"") for value in values(self.bootstrap, self.topic))
+        if self.hdfs:
+            shown = self.hdfs.fs.glob(f"{self.folder.removeprefix(self.hdfs.root)}/*.parquet")
+            return sorted(n for path in shown for n in pandas.read_parquet(self.hdfs.fs.open(path))["n"])
         if self.kind == "files":
-            shown = [*Path(self.folder).glob("*.parquet")]
-            return sorted(pandas.read_parquet(self.folder)["n"].to_list()) if shown else []
+            there = any(Path(self.folder).glob("*.parquet"))
+            return sorted(pandas.read_parquet(self.folder)["n"].to_list()) if there else []
         return sorted(DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist())
 
     def traces(self, txn: Transaction) -> list[Any]:
         """Whatever carries the transaction's name: files, and what is open at the broker."""
+        if self.hdfs:
+            return [path for path in self.hdfs.files(self.folder.rpartition("/")[0]) if txn.name in path]
         paths = [path for path in Path(self.folder).parent.rglob("*") if txn.name in path.name]
         return [*paths, *(self._open(txn.name) if self.topic else [])]
 
@@ -99,11 +105,16 @@ def state_table(monkeypatch) -> None:
 
 @pytest.fixture(params=["fake", *(pytest.param(kind, marks=pytest.mark.integration) for kind in REAL)])
 def target(request, tmp_path) -> Target:
-    folder = str(tmp_path / "out")
+    folder, receipts = str(tmp_path / "out"), tmp_path / "receipts"
+    receipts.mkdir()
+    if request.param == "files on hdfs":
+        hdfs = request.getfixturevalue("hdfs")
+        folder = f"{hdfs.root}/{uuid.uuid4().hex}/out"
+        return Target(request.param, folder, receipts=str(receipts), hdfs=hdfs)
     if not request.param.startswith("kafka"):
-        return Target(request.param, folder)
+        return Target(request.param, folder, receipts=str(receipts))
     bootstrap = request.getfixturevalue("broker")
-    return Target(request.param, folder, bootstrap, new_topic(bootstrap, partitions=3))
+    return Target(request.param, folder, bootstrap, new_topic(bootstrap, partitions=3), str(receipts))
 
 
 @pytest.fixture
@@ -215,7 +226,7 @@ def test_decisions_are_published_one_after_the_other(target, stage):
 
 def test_a_lower_decision_than_the_published_one_counts_as_published(target, stage):
     """Where the decision's number is the evidence: that is why a sink never publishes 8 while 7 waits."""
-    if target.topic or target.kind == "files":
+    if target.topic or target.kind.startswith("files"):
         pytest.skip("each transaction has an evidence of its own: its marker, its manifest")
     earlier, later = stage(transaction(1), 1), stage(transaction(2), 2)
     target.commit(later, 8)

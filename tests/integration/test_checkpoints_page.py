@@ -30,8 +30,9 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
 from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
-from onceonly.sinks.filemoves import fingerprint
+from onceonly.sinks.filemoves import StagedFile
 from onceonly.sinks.filestage import staging_of
+from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -373,11 +374,10 @@ def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[P
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
     target, file = site.home / "lake" / name, f"{txn.name}.json"
-    folder = staging_of(target) / txn.name / "data"
+    folder = Path(staging_of(str(target)), txn.name, "data")
     folder.mkdir(parents=True)
     (folder / file).write_text("a row\n")
-    size, digest = fingerprint(folder / file)
-    files = [{"staged": file, "final": file, "bytes": size, "sha256": digest}]
+    files = [StagedFile(file, file, LocalFiles().fingerprint(str(folder / file))).to_json()]
     manifest = f"_onceonly/{txn.name}.manifest"
     places = {"target": str(target), "folder": str(folder), "manifest": manifest, "txn": txn.name}
     past.stage(1, NOW - 58 * SECOND, {"out": {"kind": "files", "format": "json", "rows": 1, "files": files, **places}})

@@ -24,6 +24,7 @@ from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import FileSink
 from onceonly.sinks import filestage
 from onceonly.sinks.files import FileWriter
+from onceonly.sinks.localfiles import LocalFiles
 
 pytestmark = pytest.mark.integration
 STATE = "0123456789abcdef0123456789abcdef"
@@ -220,7 +221,9 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(
     assert lake.beside() == there
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/lake", "gs://bucket/lake", "hdfs://name/lake"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/lake", "gs://bucket/lake", "abfss://a@b/lake", "memory://lake", "viewfs://name/lake"]
+)
 def test_storage_without_a_known_atomic_move_is_refused(uri: str) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be published to file by file") as refused:
         FileWriter(FileSink(name="lake", path=uri), uri).check()
@@ -277,16 +280,17 @@ def commit_elsewhere(lake: Lake, handle: Handle, step: str, limit: int) -> int:
 
 def staged_by_hand(lake: Lake, count: int) -> Handle:
     """As `stage` leaves it, without ten thousand Spark tasks."""
-    folder = filestage.staging_of(lake.folder) / transaction().name / "data"
+    folder = Path(filestage.staging_of(str(lake.folder)), transaction().name, "data")
     for number in range(count):
         place = folder / f"day={number % 30}"
         place.mkdir(parents=True, exist_ok=True)
         (place / f"part-{number:05d}.jsonl").write_text(json.dumps({"n": number}) + "\n")
-    files = filestage.describe(FileSink(name="lake", path="lake", format="json"), transaction(), folder, count)
+    config = FileSink(name="lake", path="lake", format="json")
+    files = filestage.describe(config, transaction(), LocalFiles(), str(folder), count)
     return {
         **{"kind": "files", "target": str(lake.folder), "format": "json", "txn": transaction().name},
         **{"folder": str(folder), "manifest": "_onceonly/one.manifest", "rows": count, "bytes": 1},
-        "files": [vars(file) for file in files],
+        "files": [file.to_json() for file in files],
     }
 
 
@@ -304,7 +308,7 @@ def test_ten_thousand_files_whenever_it_is_killed(tmp_path: Path) -> None:
     assert sorted(json.loads(path.read_text())["n"] for path in found) == list(range(10_000))
     assert len(lake.names()) == 10_000
     lake.sink().release(transaction())
-    assert not filestage.staging_of(lake.folder).exists()
+    assert not Path(filestage.staging_of(str(lake.folder))).exists()
     assert commit_elsewhere(lake, handle, "link", 0) == 0  # once more: it touches nothing
 
 

@@ -1,26 +1,21 @@
 """Files from a staged folder to their final names: each appears whole, none is ever overwritten.
 
-A final name is made by link(2), which fails where the name is taken, and survives a crash between any two steps. The
+A final name is made in one step, which fails where the name is taken, and survives a crash between any two steps. The
 manifest comes last and the same way: it is the evidence that every file of the checkpoint is there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from onceonly.sinks.folders import to_disk
+from onceonly.sinks.filesystem import FileSystem, Print, parent, parents
 
 AT_ONCE = 8
-HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
 
 
 @dataclass(frozen=True)
@@ -29,8 +24,20 @@ class StagedFile:
 
     staged: str
     final: str
-    bytes: int
-    sha256: str
+    print: Print
+
+    def to_json(self) -> dict[str, Any]:
+        """The checksum goes by the name of its algorithm."""
+        return {"staged": self.staged, "final": self.final, **content(self.print)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
+        [algorithm] = data.keys() - {"staged", "final", "bytes"}
+        return cls(data["staged"], data["final"], Print(data["bytes"], algorithm, data[algorithm]))
+
+
+def content(print: Print) -> dict[str, Any]:
+    return {"bytes": print.bytes, print.algorithm: print.digest}
 
 
 class Taken(Exception):
@@ -41,90 +48,68 @@ class Missing(Exception):
     """A file is neither staged nor at its final name."""
 
 
-def fingerprint(path: Path) -> tuple[int, str]:
-    """Size in bytes, and SHA-256."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return os.fstat(file.fileno()).st_size, digest
-
-
-def make_durable(folder: Path) -> None:
-    """Every file below, and every name, survives a power failure."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(to_disk, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
-    for root, _, _ in os.walk(folder):
-        to_disk(Path(root))
-    to_disk(folder.parent)
-
-
-def move(files: Iterable[StagedFile], folder: Path, target: Path) -> None:
+def move(on: FileSystem, files: Iterable[StagedFile], folder: str, target: str) -> None:
     """All of them, in whatever state a crash or another process has left them.
 
     Raises:
         Taken, Missing: the rest is moved; this one needs a person.
     """
     moves = list(files)
-    for place in sorted({(target / file.final).parent for file in moves}):
-        _make_folder(place, target)
+    places = parents(f"{target}/{file.final}" for file in moves)
+    for place in places:
+        on.make_folder(place, target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(_move, file, folder, target) for file in moves]
+        running = [pool.submit(_move, on, file, folder, target) for file in moves]
     for each in running:
         each.result()
-    for place in {(target / file.final).parent for file in moves}:
-        to_disk(place)
+    for place in places:
+        on.keep_names(place)
 
 
-def _move(file: StagedFile, folder: Path, target: Path) -> None:
-    staged, final = folder / file.staged, target / file.final
+def _move(on: FileSystem, file: StagedFile, folder: str, target: str) -> None:
+    staged, final = f"{folder}/{file.staged}", f"{target}/{file.final}"
     try:
-        os.link(staged, final)
+        on.move(staged, final)
     except FileExistsError:
-        if fingerprint(final) != (file.bytes, file.sha256):
-            raise Taken(str(final)) from None
+        _check_same(on, file, final)
+        on.remove(staged)
     except FileNotFoundError:
-        if not final.exists():
+        if not on.exists(final):
             raise Missing(f"{staged}, and {final} is not there") from None
-        if fingerprint(final) != (file.bytes, file.sha256):
-            raise Taken(str(final)) from None
-    staged.unlink(missing_ok=True)
+        _check_same(on, file, final)
 
 
-def write_manifest(path: Path, content: Mapping[str, Any], folder: Path) -> bool:
+def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
+    """Raises Taken, unless it was moved there before."""
+    try:
+        found = on.fingerprint(final)
+    except IsADirectoryError:
+        raise Taken(f"the folder {final}") from None
+    if found == file.print:
+        return
+    if found.algorithm != file.print.algorithm:
+        raise Taken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
+    raise Taken(final)
+
+
+def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: str) -> bool:
     """Make it in one step, through a file in `folder`; False: it was there, with this content.
 
     Raises:
         Taken: it was there, with another content.
     """
     text = json.dumps(content, indent=1) + "\n"
-    _make_folder(path.parent, path.parent.parent)
-    new = folder / f".manifest-{uuid.uuid4().hex}"
-    new.write_text(text)
-    to_disk(new)
+    place = parent(path)
+    on.make_folder(place, parent(place))
+    new = f"{folder}/.manifest-{uuid.uuid4().hex}"
+    on.write(new, text)
     try:
-        os.link(new, path)
+        on.move(new, path)
     except FileExistsError:
-        if path.read_text() != text:
-            raise Taken(str(path)) from None
+        if on.read(path) != text:
+            raise Taken(path) from None
         return False
     finally:
-        new.unlink(missing_ok=True)
-        to_disk(path.parent)
+        on.remove(new)
+        on.keep_names(place)
     return True
-
-
-def visible(folder: Path) -> Iterator[Path]:
-    """The files below that a reader would see, in order."""
-    for root, places, names in os.walk(folder):
-        places[:] = sorted(name for name in places if not name.startswith(HIDDEN))
-        for name in sorted(names):
-            if not name.startswith(HIDDEN):
-                yield Path(root) / name
-
-
-def _make_folder(place: Path, root: Path) -> None:
-    """With its parents, whose names survive too."""
-    place.mkdir(parents=True, exist_ok=True)
-    while place != root.parent:
-        place = place.parent
-        with suppress(PermissionError):  # above the target it may be somebody else's
-            to_disk(place)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
@@ -20,37 +19,38 @@ from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink
 from onceonly.sinks import filemoves, filestage, sparkfiles
 from onceonly.sinks.filemoves import Missing, StagedFile, Taken
-from onceonly.sinks.folders import Folders
+from onceonly.sinks.filesystem import FileSystem, parent
 
 
 class FileWriter(Sink):
     """The live side of a `FileSink`.
 
     Args:
-        uri: the target's absolute path or file:// URI.
+        uri: the target's absolute path, file:// or hdfs:// URI.
+        webhdfs: HTTP address of the NameNode, for a target on HDFS; by default its host, at Hadoop's own port.
     """
 
-    def __init__(self, config: FileSink, uri: str) -> None:
-        self.name, self.config, self._uri = config.name, config, uri
+    def __init__(self, config: FileSink, uri: str, webhdfs: str | None = None) -> None:
+        self.name, self.config, self._uri, self._webhdfs = config.name, config, uri, webhdfs
 
     def check(self) -> list[str]:
-        filestage.check(self.config, self._target)
+        filestage.check(self.config, self._on, self._target)
         return [f"{self.name}: moves {self.config.format} files to {self._target}"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        filestage.check(self.config, self._target)
-        folder, count = filestage.write(self.config, txn, self._target, rows)
-        files = filestage.describe(self.config, txn, folder, count)
+        filestage.check(self.config, self._on, self._target)
+        folder, count = filestage.write(self.config, txn, self._on, self._target, rows)
+        files = filestage.describe(self.config, txn, self._on, folder, count)
         return {
             "kind": "files",
-            "target": str(self._target),
+            "target": self._target,
             "format": self.config.format,
             "txn": txn.name,
-            "folder": str(folder),
+            "folder": folder,
             "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
             "rows": count,
-            "bytes": sum(file.bytes for file in files),
-            "files": [vars(file) for file in files],
+            "bytes": sum(file.print.bytes for file in files),
+            "files": [file.to_json() for file in files],
         }
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
@@ -60,14 +60,16 @@ class FileWriter(Sink):
             CannotPublish: a final name is another file's, or a file is gone; a person must act.
             OutcomeUnknown: the file system failed; safe to call again.
         """
-        done, target, folder = {"rows": handle["rows"]}, Path(handle["target"]), Path(handle["folder"])
+        done, target, folder = {"rows": handle["rows"]}, handle["target"], handle["folder"]
+        files, above = map(StagedFile.from_json, handle["files"]), parent(folder)
         if self._is_published(handle):
             self._remove_replaced(handle)
             return Outcome(already=True, detail=done)
         try:
-            filemoves.move((StagedFile(**file) for file in handle["files"]), folder, target)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            made = filemoves.write_manifest(target / handle["manifest"], _manifest(handle), folder.parent)
+            filemoves.move(self._on, files, folder, target)
+            if not self._on.exists(above):
+                self._on.make_folder(above, above)
+            made = filemoves.write_manifest(self._on, f"{target}/{handle['manifest']}", _manifest(handle), above)
         except (Taken, Missing, OSError) as error:
             if self._is_published(handle):  # by another process, which has also cleaned up
                 return Outcome(already=True, detail=done)
@@ -89,10 +91,10 @@ class FileWriter(Sink):
             self.check_replace(old)
         return {
             "kind": "files",
-            "target": str(self._target),
+            "target": self._target,
             "format": self.config.format,
             "txn": txn.name,
-            "folder": str(self._staging / txn.name / "data"),
+            "folder": f"{self._staging}/{txn.name}/data",
             "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
             **{"rows": 0, "bytes": 0, "files": []},
             "retracts": [{"manifest": old["manifest"], "files": old["files"]} for old in olds],
@@ -100,28 +102,28 @@ class FileWriter(Sink):
 
     def _remove_replaced(self, handle: Handle) -> None:
         """Files first: as long as the old manifest is there, this is not done."""
-        target = Path(handle["target"])
+        target = handle["target"]
         for old in taken_out(handle):
             for file in old["files"]:
-                (target / file["final"]).unlink(missing_ok=True)
-            (target / old["manifest"]).unlink(missing_ok=True)
+                self._on.remove(f"{target}/{file['final']}")
+            self._on.remove(f"{target}/{old['manifest']}")
         if "retracts" in handle and (txn := Transaction.parse(handle["txn"])):
             self.abort(txn, None)  # where the manifest was made; no attempt owns it
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete what is staged; what has its final name stays."""
-        Folders(str(self._staging)).delete(txn.name)
-        with suppress(OSError):  # others are staged there
-            self._staging.rmdir()
+        self._on.delete(f"{self._staging}/{txn.name}")
+        self._on.remove_empty(self._staging)  # unless others are staged there
 
     def release(self, txn: Transaction) -> None:
         self.abort(txn, None)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        return Folders(str(self._staging)).holding(prefix)
+        names = sorted(name for name in self._on.names(self._staging) if name.startswith(f"{prefix}-"))
+        return [txn for name in names if (txn := Transaction.parse(name))]
 
     def staged(self, handle: Handle) -> Any:
-        return filestage.read(handle["folder"], self.config.format)
+        return filestage.read(self._on, handle["folder"], self.config.format)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         options = filestage.OPTIONS.get(self.config.format, {}) | filestage.READ.get(self.config.format, {})
@@ -130,22 +132,30 @@ class FileWriter(Sink):
     def evidence(self, handle: Handle) -> list[str]:
         if self._is_published(handle):
             return [f"the manifest {handle['manifest']} is there: every file was moved"]
-        target, folder = Path(handle["target"]), Path(handle["folder"])
-        moved = sum((target / file["final"]).exists() for file in handle["files"])
-        waiting = sum((folder / file["staged"]).exists() for file in handle["files"])
+        target, folder = handle["target"], handle["folder"]
+        moved = sum(self._on.exists(f"{target}/{file['final']}") for file in handle["files"])
+        waiting = sum(self._on.exists(f"{folder}/{file['staged']}") for file in handle["files"])
         return [f"no manifest; of {len(handle['files'])} files {moved} are in {target}, {waiting} in {folder}"]
 
-    @property
-    def _target(self) -> Path:
-        return filestage.folder_of(self.name, self._uri)
+    @cached_property
+    def _place(self) -> tuple[FileSystem, str]:
+        return filestage.file_system_of(self.name, self._uri, self._webhdfs)
 
     @property
-    def _staging(self) -> Path:
+    def _on(self) -> FileSystem:
+        return self._place[0]
+
+    @property
+    def _target(self) -> str:
+        return self._place[1]
+
+    @property
+    def _staging(self) -> str:
         return filestage.staging_of(self._target)
 
     def _is_published(self, handle: Handle) -> bool:
         try:
-            found = json.loads((Path(handle["target"]) / handle["manifest"]).read_text())
+            found = json.loads(self._on.read(f"{handle['target']}/{handle['manifest']}"))
         except FileNotFoundError:
             return False
         return bool(found["txn"] == handle["txn"])
@@ -172,7 +182,8 @@ class FileWriter(Sink):
 
 
 def _manifest(handle: Handle) -> dict[str, Any]:
-    files = [{"path": file["final"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in handle["files"]]
+    staged = map(StagedFile.from_json, handle["files"])
+    files = [{"path": file.final, **filemoves.content(file.print)} for file in staged]
     plain = {"version": 1, "txn": handle["txn"], "format": handle["format"], "rows": handle["rows"], "files": files}
-    replaced = [Path(old["manifest"]).name for old in taken_out(handle)]
+    replaced = [old["manifest"].rpartition("/")[2] for old in taken_out(handle)]
     return {**plain, "replaces": replaced} if replaced else plain

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,10 +13,12 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from onceonly.checkpoint import Transaction
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline import FileSink
 from onceonly.sinks import filemoves, sparkfiles
 from onceonly.sinks.filemoves import StagedFile
+from onceonly.sinks.filesystem import FileSystem, Unfit
+from onceonly.sinks.localfiles import LocalFiles
 from onceonly.statestore import local_path
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
@@ -26,82 +26,101 @@ READ = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # and what they ar
 OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
 
 
-def folder_of(sink: str, uri: str) -> Path:
-    """The target's folder.
+def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
+    """What the target is on, and the target's path there.
 
+    Args:
+        webhdfs: HTTP address of the NameNode, for a target on HDFS.
     Raises:
         InvalidPipeline: it is where nothing can be moved in one step.
     """
     path = local_path(uri)
-    if path is None:
+    if path is not None:
+        return LocalFiles(), str(path)
+    if urlsplit(uri).scheme == "hdfs":
+        return _hdfs(uri, webhdfs)
+    raise InvalidPipeline(
+        f"sink '{sink}': {uri} cannot be published to file by file.",
+        f"On '{urlsplit(uri).scheme}' a file is moved by a copy and a deletion, or in a way that Onceonly does not "
+        "know to be a single step: a reader, or a crash, could come in between.",
+        "Use a local or mounted file system, HDFS, or a DeltaSink. Nothing was written.",
+    )
+
+
+def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
+    try:
+        from onceonly.sinks.hdfs import HdfsFiles
+        from onceonly.webhdfs import Cluster, split
+    except ImportError as error:
         raise InvalidPipeline(
-            f"sink '{sink}': {uri} cannot be published to file by file.",
-            f"On '{urlsplit(uri).scheme}' a file is moved by a copy and a deletion, or in a way that Onceonly does not "
-            "know to be a single step: a reader, or a crash, could come in between.",
-            "Use a local or mounted file system, or a DeltaSink. Nothing was written.",
-        )
-    return path
+            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[hdfs]'"
+        ) from error
+    cluster = Cluster(uri, address)
+    return HdfsFiles(cluster), cluster.root + split(uri)[1]
 
 
-def staging_of(target: Path) -> Path:
+def staging_of(target: str) -> str:
     """Beside the target, on the same file system; its name starts with a dot."""
-    return target.parent / f".{target.name}.staged"
+    above, _, name = target.rpartition("/")
+    return f"{above}/.{name}.staged"
 
 
-def check(config: FileSink, target: Path) -> None:
+def check(config: FileSink, on: FileSystem, target: str) -> None:
     """Refuse a target that is something else; writes nothing.
 
     Raises:
-        InvalidPipeline: it is a file, a Delta table, or a mount point of its own.
+        InvalidPipeline: it is a file, a Delta table, or on a file system that nothing can be moved to from beside it.
     """
-    nearest = next(place for place in (target, *target.parents) if place.exists())
-    if not nearest.is_dir():
-        raise _refused(config, f"{nearest} is not a folder.", "Choose another path.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise _refused(config, f"this process may not write in {nearest}.", "Grant it, or choose another path.")
-    if (target / "_delta_log").exists():
-        raise _refused(config, f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
-    if target.exists() and target.stat().st_dev != target.parent.stat().st_dev:
-        raise _refused(
-            config,
-            f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
-            "Choose a folder below it.",
-        )
+    with _explained(config):
+        on.check(target)
 
 
-def write(config: FileSink, txn: Transaction, target: Path, rows: Any) -> tuple[Path, int]:
+def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows: Any) -> tuple[str, int]:
     """One Spark job; returns the staged folder and the number of rows.
 
     Raises:
         InvalidPipeline: the rows cannot be written so; nothing is left.
     """
     _check_columns(config, rows)
-    folder = staging_of(target) / txn.name
-    _try_links(config, folder)
-    data, options = folder / "data", OPTIONS.get(config.format, {})
-    return data, sparkfiles.write(rows, str(data), config.format, options, config.partition_by)
+    folder = f"{staging_of(target)}/{txn.name}"
+    with _explained(config):
+        on.try_out(folder)
+    data, options = f"{folder}/data", OPTIONS.get(config.format, {})
+    return data, sparkfiles.write(rows, data, config.format, options, config.partition_by)
 
 
-def read(folder: str, format: str) -> pa.RecordBatchReader | None:
+def read(on: FileSystem, folder: str, format: str) -> pa.RecordBatchReader | None:
     """The rows of a staged folder, types as they look in text and names of folders; None: pyarrow reads no Avro."""
     if format == "avro":
         return None
     kind = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True)) if format == "csv" else format
-    return ds.dataset(folder, format=kind, partitioning="hive").scanner().to_reader()
+    files, path = on.arrow(folder)
+    return ds.dataset(path, filesystem=files, format=kind, partitioning="hive").scanner().to_reader()
 
 
-def describe(config: FileSink, txn: Transaction, folder: Path, rows: int) -> list[StagedFile]:
-    """The staged files, durable now, with the names that they will have: the same however often it is staged."""
+def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:
+    """The staged files, durable now, with the names that they will have: the same however often it is staged.
+
+    Raises:
+        NotCommitted: Spark wrote them where this process does not see them.
+    """
     if not rows:  # Spark writes a file for its schema alone
         return []
-    filemoves.make_durable(folder)
-    files = list(filemoves.visible(folder))
+    on.make_durable(folder)
+    files = list(on.visible(folder))
+    if not files:
+        raise NotCommitted(
+            f"sink '{config.name}': {rows} rows were written to {folder}, and no file is there.",
+            "What Spark calls by this name is another place than what this process does.",
+            "Use storage that both share; on HDFS, ONCEONLY_WEBHDFS has to be of the same cluster. Nothing was "
+            "published.",
+        )
     with ThreadPoolExecutor(filemoves.AT_ONCE) as pool:
-        prints = list(pool.map(filemoves.fingerprint, files))
+        prints = list(pool.map(on.fingerprint, (f"{folder}/{path}" for path in files)))
     names = _names(config, txn)
     return [
-        StagedFile(str(path.relative_to(folder)), str(path.relative_to(folder).parent / next(names)), size, digest)
-        for path, (size, digest) in zip(files, prints, strict=True)
+        StagedFile(path, "".join([*path.rpartition("/")[:2], next(names)]), print)
+        for path, print in zip(files, prints, strict=True)
     ]
 
 
@@ -136,22 +155,12 @@ def _check_columns(config: FileSink, rows: Any) -> None:
         )
 
 
-def _try_links(config: FileSink, folder: Path) -> None:
-    """Whether this file system can do what a commit needs, before the job."""
-    folder.mkdir(parents=True, exist_ok=True)
-    probe, name = folder / ".probe", folder / f".{uuid.uuid4().hex}"
+@contextmanager
+def _explained(config: FileSink) -> Iterator[None]:
     try:
-        probe.touch()
-        os.link(probe, name)
-    except OSError as error:
-        raise _refused(
-            config,
-            f"the file system of {folder} cannot give a file its name in one step ({error.strerror}).",
-            "Use one with hard links, or a DeltaSink.",
-        ) from error
-    finally:
-        name.unlink(missing_ok=True)
-        probe.unlink(missing_ok=True)
+        yield
+    except Unfit as unfit:
+        raise _refused(config, unfit.why, unfit.todo) from unfit.__cause__
 
 
 def _refused(config: FileSink, why: str, todo: str) -> InvalidPipeline:

@@ -18,8 +18,9 @@ from onceonly.checkpoint import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline import StateSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import filemoves, sparkfiles
+from onceonly.sinks import sparkfiles
 from onceonly.sinks.folders import Folders, file_system
+from onceonly.sinks.localfiles import LocalFiles
 from onceonly.statestore import local_path
 
 RUNS = 8  # of which the state is made before the youngest are merged
@@ -206,5 +207,5 @@ class StateWriter(Sink):
     def _write(self, rows: Any, folder: str) -> dict[str, Any]:
         count = sparkfiles.write(rows, folder)
         if local := local_path(folder):
-            filemoves.make_durable(local)
+            LocalFiles().make_durable(str(local))
         return {"folder": folder, "rows": count}
