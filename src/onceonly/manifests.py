@@ -43,16 +43,14 @@ def files(folder: str | Path) -> list[Any]:
 def dataset(folder: str | Path) -> Any:
     """A pyarrow dataset of them, partition folders as columns. Not for Avro, which pyarrow does not read."""
     import pyarrow.dataset as ds
-    import pyarrow.fs as pafs
 
-    found, base, more = files(folder), str(folder), {}
+    found = files(folder)
+    kinds = {PurePosixPath(path).suffix for path in found} or {".parquet"}
+    kind = {".parquet": ds.ParquetFileFormat, ".jsonl": ds.JsonFileFormat, ".csv": ds.CsvFileFormat}[kinds.pop()]()
     if on_hdfs := _hdfs(folder):
         cluster, root = on_hdfs
-        found, base = [cluster.path(uri) for uri in found], cluster.path(root)
-        more = {"filesystem": pafs.PyFileSystem(pafs.FSSpecHandler(cluster.fs))}
-    kinds = {PurePosixPath(path).suffix for path in found} or {".parquet"}
-    kind = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv"}[kinds.pop()]
-    return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=base, **more)
+        return cluster.dataset([cluster.path(uri) for uri in found], cluster.path(root), kind)
+    return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=str(folder))
 
 
 def _listed(manifests: Mapping[str, Any]) -> list[str]:

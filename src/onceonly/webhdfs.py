@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import requests
 from fsspec.implementations.webhdfs import WebHDFS
 from requests.adapters import HTTPAdapter
@@ -86,6 +88,18 @@ class Cluster:
         """A new file, closed when this returns."""
         answer = self.ask("put", "CREATE", self.path(path), overwrite="false")
         self.fs.session.put(answer.headers["Location"], data=content)
+
+    def dataset(self, source: pafs.FileSelector | list[str], base: str, format: ds.FileFormat) -> ds.Dataset:
+        """As `pyarrow.dataset.dataset`, which looks for the schema while it holds the GIL that `fs` needs: a deadlock.
+
+        Args:
+            base: the folder below which the names of folders are columns.
+        """
+        hive = ds.partitioning(flavor="hive")
+        options = ds.FileSystemFactoryOptions(partitioning=hive, partition_base_dir=base)
+        files = pafs.PyFileSystem(pafs.FSSpecHandler(self.fs))
+        factory = ds.FileSystemDatasetFactory(files, source, format, options)
+        return factory.finish(factory.inspect(fragments=1))
 
     def ask(self, method: str, op: str, path: str, seconds: float = ANSWER, **options: str) -> requests.Response:
         """One request to the NameNode; a redirection to a DataNode is left to the caller."""

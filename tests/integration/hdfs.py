@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 
 import fsspec
 
+from onceonly.pipeline import FileSink
 from onceonly.services import ServiceFailed, machine
 from onceonly.services.service import Service
 from onceonly.services.spark import spark_home
+from onceonly.sinks.files import FileWriter
 
 SERVER = "org.apache.hadoop.hdfs.server"
 LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # up in seconds beside other tests
@@ -40,6 +42,10 @@ class Hdfs:
         """Every path below, folders included, as fsspec calls it."""
         found: list[str] = self.fs.find(folder.removeprefix(self.root), withdirs=True)
         return found
+
+
+def writer(target: str, webhdfs: str, **config: Any) -> FileWriter:
+    return FileWriter(FileSink(name="lake", path=target, **config), target, webhdfs)
 
 
 class NameNode(Service):

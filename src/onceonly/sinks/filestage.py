@@ -93,9 +93,9 @@ def read(on: FileSystem, folder: str, format: str) -> pa.RecordBatchReader | Non
     """The rows of a staged folder, types as they look in text and names of folders; None: pyarrow reads no Avro."""
     if format == "avro":
         return None
-    kind = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True)) if format == "csv" else format
-    files, path = on.arrow(folder)
-    return ds.dataset(path, filesystem=files, format=kind, partitioning="hive").scanner().to_reader()
+    csv = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True))
+    kinds = {"csv": csv, "json": ds.JsonFileFormat(), "parquet": ds.ParquetFileFormat()}
+    return on.rows(folder, kinds[format])
 
 
 def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-import pyarrow.fs as pafs
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
 
@@ -77,8 +78,8 @@ class FileSystem(Protocol):
     def delete(self, folder: str) -> None:
         """A folder with all that is in it, if it is there; another process may be at it, too."""
 
-    def arrow(self, folder: str) -> tuple[pafs.FileSystem, str]:
-        """The same for pyarrow to read."""
+    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
+        """Of the files below that a reader would see; names of folders are columns."""
 
 
 def parent(path: str) -> str:

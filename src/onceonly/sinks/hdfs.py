@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
@@ -129,8 +131,11 @@ class HdfsFiles(FileSystem):
     def delete(self, folder: str) -> None:
         self._fs.rm(self._cluster.path(folder), recursive=True)
 
-    def arrow(self, folder: str) -> tuple[pafs.FileSystem, str]:
-        return pafs.PyFileSystem(pafs.FSSpecHandler(self._fs)), self._cluster.path(folder)
+    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
+        """Not by the scanner's own reader, which is made while Python is held up: see `Cluster.dataset`."""
+        path = self._cluster.path(folder)
+        scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format).scanner()
+        return pa.RecordBatchReader.from_batches(scanner.projected_schema, scanner.to_batches())
 
     def _nearest(self, path: str) -> str:
         """The path, or the first of its parents that is there."""

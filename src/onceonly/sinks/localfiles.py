@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow.fs as pafs
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
 from onceonly.sinks.folders import Folders, to_disk
@@ -111,5 +112,5 @@ class LocalFiles(FileSystem):
     def delete(self, folder: str) -> None:
         Folders(parent(folder)).delete(Path(folder).name)
 
-    def arrow(self, folder: str) -> tuple[pafs.FileSystem, str]:
-        return pafs.LocalFileSystem(), folder
+    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
+        return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
