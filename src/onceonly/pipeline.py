@@ -200,7 +200,8 @@ class FileSink:
     """A folder to which each checkpoint adds files, every file whole and once.
 
     Args:
-        path: folder on a local or mounted file system; a relative path is taken below ONCEONLY_HOME.
+        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is taken below
+            ONCEONLY_HOME.
         format: Parquet, JSON lines, CSV with a header, or Avro.
         partition_by: columns that become folders, as in `day=2013-01-01/`.
     """

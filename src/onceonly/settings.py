@@ -51,7 +51,7 @@ class Settings:
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
             jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
-            webhdfs=env.get("ONCEONLY_WEBHDFS"),
+            webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
         )

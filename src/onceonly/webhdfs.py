@@ -120,7 +120,7 @@ def split(uri: str) -> tuple[str, str]:
         InvalidPipeline: no NameNode, a user in front of it, or no folder below the root.
     """
     authority, _, path = uri.removeprefix(SCHEME).partition("/")
-    clean = posixpath.normpath(f"/{path}").rstrip("/")
+    clean = posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
     if not authority or "@" in authority or not clean:
         raise InvalidPipeline(
             f"'{SCHEME}…/{path}' cannot be used.",
@@ -133,7 +133,9 @@ def split(uri: str) -> tuple[str, str]:
 def _checked(address: str) -> SplitResult:
     """Nothing of it is repeated in the error: it may hold a password."""
     parts = urlsplit(address)
-    if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc or parts.path.strip("/") or parts.query:
+    bare = f"{parts.scheme}://{parts.netloc}" == address.rstrip("/")
+    port = parts.netloc.rpartition(":")[2] if ":" in parts.netloc else "0"
+    if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc or not (bare and port.isdecimal()):
         raise InvalidPipeline(
             "the address of WebHDFS cannot be used.",
             "It is no http(s)://host:port, or holds more than that: no user, password or path is taken.",

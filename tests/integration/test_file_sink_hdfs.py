@@ -13,6 +13,7 @@ import uuid
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -314,6 +315,25 @@ def test_a_target_that_is_something_else_is_refused(lake: Lake, monkeypatch: pyt
         lake.sink().check()
     assert "user=joe" in refused.value.why
     assert "'joe'" in refused.value.todo
+
+
+def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Cluster.ask
+
+    def deaf(self: Cluster, method: str, op: str, path: str, **options: Any) -> Any:
+        options.pop("renameoptions", None)
+        return whole(self, method, op, path, **options)
+
+    monkeypatch.setattr(Cluster, "ask", deaf)
+    rows = SimpleNamespace(columns=["n"], schema=SimpleNamespace(fields=[]))
+    with pytest.raises(InvalidPipeline) as refused:
+        lake.stage(rows)
+    assert "cannot give a file its name in one step" in refused.value.why
+    assert "renameoptions" in refused.value.why
+    lake.sink().abort(transaction(), None)
+    assert lake.beside() == []
 
 
 def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
