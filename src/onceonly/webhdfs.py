@@ -1,6 +1,6 @@
 """Folders on HDFS over HTTP: fsspec's WebHDFS, made to end in time, to say what went wrong and never to overwrite.
 
-No JVM and no Hadoop library. Whoever is asked for hdfs://namenode:8020/… is the NameNode's HTTP address: the given one,
+No JVM and no Hadoop library. What hdfs://namenode:8020/… names is asked of the NameNode's HTTP address: the given one,
 else http://namenode:9870, Hadoop's own default. The user is Hadoop's, too: HADOOP_USER_NAME, else the process's.
 
 Every error is an OSError: FileNotFoundError, FileExistsError, NotADirectoryError and PermissionError say what they say;

@@ -86,7 +86,7 @@ class NameNode(Service):
 
 
 class DataNode(Service):
-    """Ready when the NameNode counts it."""
+    """Ready when a file can be written: the NameNode counts it before it knows of its disks."""
 
     name = "datanode"
     port_variable, default_port = "ONCEONLY_TESTS_DATANODE_PORT", 0
@@ -104,7 +104,13 @@ class DataNode(Service):
         return [*java(self.folder, self.home), f"{SERVER}.datanode.DataNode"]
 
     def is_ready(self, port: int) -> bool:
-        return self._namenode.bean("FSNamesystemState").get("NumLiveDataNodes") == 1
+        if self._namenode.bean("FSNamesystemState").get("NumLiveDataNodes") != 1:
+            return False
+        try:
+            Hdfs(self._namenode.address(0), self._namenode.web).fs.pipe_file("/ready", b"yes")
+        except (OSError, RuntimeError):
+            return False
+        return True
 
     def address(self, port: int) -> str:
         return ""

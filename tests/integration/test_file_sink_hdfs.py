@@ -22,7 +22,7 @@ from integration.hdfs import Hdfs, writer
 
 from onceonly import manifests
 from onceonly.checkpoint import Handle, Transaction
-from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted
+from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import FileSink
 from onceonly.sinks import filestage
@@ -350,6 +350,16 @@ def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.Mo
             assert time.monotonic() - began < 5
             assert address in refused.value.why
             assert "ONCEONLY_WEBHDFS" in refused.value.todo
+
+
+def test_a_commit_without_a_name_node_is_left_to_recovery(lake: Lake) -> None:
+    handle = staged_by_hand(lake, 2)
+    gone = writer(lake.folder, "http://127.0.0.1:9")
+    with pytest.raises(OutcomeUnknown, match="does not answer") as unknown:
+        gone.commit(handle, 1, FakeReceipts(Path("unused")))
+    assert "http://127.0.0.1:9" in unknown.value.why
+    assert "onceonly recover" in unknown.value.todo
+    assert lake.commit(handle) is False
 
 
 def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None:

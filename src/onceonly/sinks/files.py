@@ -58,8 +58,14 @@ class FileWriter(Sink):
 
         Raises:
             CannotPublish: a final name is another file's, or a file is gone; a person must act.
-            OutcomeUnknown: the file system failed; safe to call again.
+            OutcomeUnknown: the file system failed, or does not answer; safe to call again.
         """
+        try:
+            return self._publish(handle)
+        except OSError as error:
+            raise self._failed(handle, error) from error
+
+    def _publish(self, handle: Handle) -> Outcome:
         done, target, folder = {"rows": handle["rows"]}, handle["target"], handle["folder"]
         files, above = map(StagedFile.from_json, handle["files"]), parent(folder)
         if self._is_published(handle):
