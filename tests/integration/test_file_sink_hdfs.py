@@ -17,8 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from integration import mortal_hdfs
 from integration.hdfs import Hdfs, writer
+from requests.adapters import HTTPAdapter
 
 from onceonly import manifests
 from onceonly.checkpoint import Handle, Transaction
@@ -350,6 +352,14 @@ def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.Mo
             assert time.monotonic() - began < 5
             assert address in refused.value.why
             assert "ONCEONLY_WEBHDFS" in refused.value.todo
+
+
+def test_what_is_no_name_node_is_said_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = requests.Response()
+    answer.status_code, answer.url = 404, "http://name:80/"
+    monkeypatch.setattr(HTTPAdapter, "send", lambda *_, **__: answer)
+    with pytest.raises(NotCommitted, match="answers 404"):
+        writer("hdfs://name:8020/lake", "http://name:80").check()
 
 
 def test_a_commit_without_a_name_node_is_left_to_recovery(lake: Lake) -> None:

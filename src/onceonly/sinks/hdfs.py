@@ -25,7 +25,7 @@ class HdfsFiles(FileSystem):
         self._cluster, self._fs = cluster, cluster.fs
 
     def check(self, target: str) -> None:
-        """Raises Unfit; NotCommitted: the NameNode does not answer within seconds."""
+        """Raises Unfit; NotCommitted: the NameNode does not answer within seconds, or is none."""
         cluster = self._cluster
         try:
             cluster.ask("get", "GETFILESTATUS", "/", seconds=CONNECT)
@@ -35,14 +35,15 @@ class HdfsFiles(FileSystem):
             cluster.ask("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
             if self.exists(f"{target}/_delta_log"):
                 raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
-        except Unreachable as error:
+        except PermissionError as error:
+            todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME; Kerberos is not spoken."
+            raise Unfit(f"{error}.", todo) from error
+        except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
-                f"{error}: the NameNode, asked for by its HTTP address.",
+                f"{error}. The NameNode was asked for at {cluster.address}.",
                 "Start it, or set ONCEONLY_WEBHDFS=http://namenode:9870 to its address. Nothing was written.",
             ) from error
-        except PermissionError as error:
-            raise Unfit(f"{error}.", f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME.") from error
 
     def try_out(self, folder: str) -> None:
         """Also a name that is taken, which a gateway in front of HDFS might let be overwritten."""
