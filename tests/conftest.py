@@ -66,11 +66,11 @@ def hdfs(request: pytest.FixtureRequest) -> hdfs_daemons.Hdfs:
 def spark_server(services: Services) -> Iterator[str]:
     """The sc:// address of a real Spark Connect server; code under test may open the suite's one session, too."""
     yield services.up(spark=True).spark_remote or ""
-    if "pyspark" in sys.modules:
-        from pyspark.sql import SparkSession
+    if "pyspark.sql.connect.session" in sys.modules:
+        from pyspark.sql.connect.session import SparkSession
 
-        if session := SparkSession.getActiveSession():
-            session.stop()  # one that outlives its server waits for it for minutes
+        for session in {SparkSession.getActiveSession(), SparkSession._get_default_session()} - {None}:
+            session.stop()  # one that outlives its server, whichever thread opened it, waits for it for minutes
 
 
 @pytest.fixture(scope="session")
