@@ -10,16 +10,15 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import fsspec
-
-from onceonly.pipeline import FileSink
 from onceonly.services import ServiceFailed, machine
 from onceonly.services.service import Service
 from onceonly.services.spark import spark_home
-from onceonly.sinks.files import FileWriter
+
+if TYPE_CHECKING:
+    from onceonly.sinks.files import FileWriter
 
 SERVER = "org.apache.hadoop.hdfs.server"
 LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # up in seconds beside other tests
@@ -35,6 +34,8 @@ class Hdfs:
     @property
     def fs(self) -> Any:
         """Plain fsspec, with nothing of Onceonly's."""
+        import fsspec  # only where a test asks for HDFS
+
         place = urlsplit(self.webhdfs)
         return fsspec.filesystem("webhdfs", host=place.hostname, port=place.port, user=getpass.getuser())
 
@@ -45,6 +46,9 @@ class Hdfs:
 
 
 def writer(target: str, webhdfs: str, **config: Any) -> FileWriter:
+    from onceonly.pipeline import FileSink
+    from onceonly.sinks.files import FileWriter
+
     return FileWriter(FileSink(name="lake", path=target, **config), target, webhdfs)
 
 
