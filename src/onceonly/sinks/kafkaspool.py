@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -18,6 +19,7 @@ from onceonly.sinks.folders import file_system, to_disk
 
 ROW_GROUP = 16 << 20  # bytes of rows held before they are written
 READ = 4096  # rows taken up at once; less where a row group is small
+CHEAP: dict[str, Any] = {"compression": "snappy", "use_dictionary": ["topic"]}  # half the CPU of lz4 with dictionaries
 SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -39,7 +41,7 @@ class SpoolFile:
         self._files, path = file_system(folder)
         self._files.create_dir(path, recursive=True)
         self._path = f"{path}/{self.name}"
-        self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, compression="lz4")
+        self._writer = pq.ParquetWriter(self._path, SCHEMA, filesystem=self._files, **CHEAP)
         self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:

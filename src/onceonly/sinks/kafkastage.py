@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -148,12 +149,22 @@ def _whole(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
     """With the columns that the rows do not have: made here, as Spark would send each of them row by row."""
     made = dict(zip(batch.schema.names, batch.columns, strict=True))
     if "topic" not in made:
-        made["topic"] = pa.repeat(target.topics.only, batch.num_rows)
+        made["topic"] = _always(target.topics.only, batch.num_rows)
     columns = [
-        made[field.name].cast(field.type) if field.name in made else pa.nulls(batch.num_rows, field.type)
+        made[field.name].cast(field.type) if field.name in made else _nulls(field.type, batch.num_rows)
         for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+@lru_cache(16)  # nearly all batches of a task are of one length
+def _always(topic: str, rows: int) -> pa.Array:
+    return pa.repeat(topic, rows)
+
+
+@lru_cache(16)
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
 
 
 def _output(job: Job, id: str | None) -> Output:
