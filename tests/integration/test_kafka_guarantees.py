@@ -145,7 +145,7 @@ def test_a_marker_that_is_long_in_coming_is_no_doubt(make: Make, monkeypatch: py
     copy = make()
     copy.stage()
     with monkeypatch.context() as slow:
-        slow.setattr(Settler, "_look", lambda *_: Sighting.NONE)
+        slow.setattr(Settler, "_sightings", lambda _, tx: dict.fromkeys(tx.partitions, Sighting.NONE))
         slow.setattr(kafkaoutcome, "SETTLED", 0.1)
         slow.setattr(kafkaoutcome, "PATIENCE", 0.5)
         with pytest.raises(OutcomeUnknown, match="does not show in the log") as unknown:
