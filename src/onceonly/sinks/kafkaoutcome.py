@@ -13,6 +13,7 @@ from onceonly.sinks.kafkahandle import Part, Tx
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
+SOON = 0.001  # seconds in which a marker follows as a rule
 SETTLED = 5.0  # seconds within which a marker shows once its coordinator has said that it is written
 
 
@@ -100,7 +101,7 @@ class Settler:
             seen = set(self._sightings(tx).values())
             if Sighting.NONE not in seen or monotonic() > deadline:
                 break
-            sleep(PAUSE / 10)
+            sleep(SOON)
         fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
         if not fates and Sighting.NONE in seen:
             raise self._hanging(tx)
