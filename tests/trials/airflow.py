@@ -82,6 +82,10 @@ class Airflow(Standalone):
         log.close()
         say(f"started another {name}")
 
+    def unpause_parsed(self, dag: str) -> None:
+        """As soon as Airflow knows it."""
+        until(lambda: self.unpause(dag), f"Airflow has parsed DAG {dag}", 120)
+
     def cli(self, *arguments: str) -> str:
         """What `airflow …` prints."""
         done = subprocess.run(
@@ -162,7 +166,7 @@ def world(extra: Mapping[str, str] | None = None) -> Iterator[World]:
             try:
                 airflow.start({})
                 for dag in (DAG, RECOVERY):
-                    until(lambda dag=dag: airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 120)
+                    airflow.unpause_parsed(dag)
                 say(f"Airflow standalone at {airflow.url}")
                 yield World(settings, airflow)
             finally:

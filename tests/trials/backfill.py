@@ -47,6 +47,12 @@ def states(at: World) -> dict[str, str]:
     return {run["dag_run_id"]: run["state"] for run in runs}
 
 
+def over(at: World) -> bool:
+    """Whether the last backfill has come to its end."""
+    found = at.airflow.call("GET", f"/backfills?dag_id={at.dag}&order_by=-id")["backfills"]
+    return bool(found) and bool(found[0]["completed_at"])
+
+
 def committed(at: World) -> list[Checkpoint]:
     return [cp for cp in at.checkpoints() if cp.state is State.COMMITTED and january(cp)]
 

@@ -11,7 +11,7 @@ from onceonly.demo import flights
 from onceonly.demo.proof import prove, truth_by_day
 from onceonly.demo.wait import until
 from trials.airflow import World, say, world
-from trials.backfill import LIMIT, committed, create, states, verdict
+from trials.backfill import LIMIT, committed, create, over, states, verdict
 
 MONTH = flights.month("2013-01")
 
@@ -20,15 +20,15 @@ def overlap() -> bool:
     """From both ends, meeting in the middle; then all of it once more."""
     with world(_bundles()) as found:
         at = replace(found, dag="overlap_daily")
-        _unpause(at, at.dag)
+        at.airflow.unpause_parsed(at.dag)
         until(lambda: len(committed(at)) >= 3, "the schedule has three days", LIMIT)
         create(at)
         say(f"  {len(committed(at))} days committed; the second backfill: {_second(at)}")
         until(lambda: len(states(at)) == 31 and set(states(at).values()) == {"success"}, "all 31 runs succeeded", LIMIT)
         say(f"runs: {dict(Counter(name.split('__')[0] for name in states(at)))}")
-        until(lambda: _over(at), "the first backfill is over", LIMIT)
+        until(lambda: over(at), "the first backfill is over", LIMIT)
         create(at, "--reprocess-behavior", "completed")
-        until(lambda: _over(at), "the backfill of what is there is over", LIMIT)
+        until(lambda: over(at), "the backfill of what is there is over", LIMIT)
         say(f"runs: {dict(Counter(name.split('__')[0] for name in states(at)))}, {len(at.checkpoints())} checkpoints")
         return len(at.checkpoints()) == 31 and verdict(at)
 
@@ -37,8 +37,8 @@ def catch_up() -> bool:
     """Runs of at most 3,000 records, one after the other; those that publish start the DAG behind their table."""
     with world(_bundles()) as found:
         at = replace(found, dag="overlap_capped")
-        _unpause(at, "flights_by_day")
-        _unpause(at, at.dag)
+        at.airflow.unpause_parsed("flights_by_day")
+        at.airflow.unpause_parsed(at.dag)
         until(lambda: _counts(at) == truth_by_day(MONTH), "the DAG behind it counts as the CSV does", LIMIT)
         rows = [sum(range_.span for range_ in cp.ranges) for cp in at.checkpoints()]
         say(f"{at.dag}: {dict(_ended(at, at.dag))}, offsets of the checkpoints: {rows}")
@@ -57,10 +57,6 @@ def _bundles() -> dict[str, str]:
     return {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles)}
 
 
-def _unpause(at: World, dag: str) -> None:
-    until(lambda: at.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 120)
-
-
 def _second(at: World) -> str:
     """What Airflow says to a backfill beside one that runs."""
     try:
@@ -68,11 +64,6 @@ def _second(at: World) -> str:
     except AssertionError as refused:
         return str(refused).strip().splitlines()[-1][:200]
     return "accepted"
-
-
-def _over(at: World) -> bool:
-    found = at.airflow.call("GET", f"/backfills?dag_id={at.dag}&order_by=-id")["backfills"]
-    return bool(found) and bool(found[0]["completed_at"])
 
 
 def _ended(at: World, dag: str) -> Counter[str]:

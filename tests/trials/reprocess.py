@@ -5,6 +5,7 @@ from __future__ import annotations
 from onceonly.checkpoint import Event
 from onceonly.demo.wait import until
 from trials.airflow import DAG, World, date, say, world
+from trials.backfill import over
 from trials.interventions import LIMIT, Day, counts
 
 ENDED = {"success", "failed"}
@@ -56,12 +57,7 @@ def _failed_day(at: World) -> int:
 def _backfill(at: World, last: int, behaviour: str, *more: str) -> None:
     window = ["--from-date", date(1), "--to-date", date(last)]
     at.airflow.cli("backfill", "create", "--dag-id", DAG, *window, "--reprocess-behavior", behaviour, *more)
-    until(lambda: _over(at), "the backfill is over", LIMIT)
-
-
-def _over(at: World) -> bool:
-    found = at.airflow.call("GET", f"/backfills?dag_id={DAG}&order_by=-id")["backfills"]
-    return bool(found) and bool(found[0]["completed_at"])
+    until(lambda: over(at), "the backfill is over", LIMIT)
 
 
 def _runs(at: World) -> list[str]:

@@ -20,6 +20,7 @@ from onceonly.protocols import Receipts, Sink
 from onceonly.sinks import filemoves, filestage, sparkfiles
 from onceonly.sinks.filemoves import Missing, StagedFile, Taken
 from onceonly.sinks.filesystem import FileSystem, parent
+from onceonly.sinks.folders import named
 
 
 class FileWriter(Sink):
@@ -125,8 +126,7 @@ class FileWriter(Sink):
         self.abort(txn, None)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        names = sorted(name for name in self._on.names(self._staging) if name.startswith(f"{prefix}-"))
-        return [txn for name in names if (txn := Transaction.parse(name))]
+        return named(self._on.names(self._staging), prefix)
 
     def staged(self, handle: Handle) -> Any:
         return filestage.read(self._on, handle["folder"], self.config.format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,13 @@ class Folders:
         """Transactions with that `Transaction.prefix` of which a folder is there."""
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        names = sorted(info.base_name for info in found if info.base_name.startswith(f"{prefix}-"))
-        return [txn for name in names if (txn := Transaction.parse(name))]
+        return named((info.base_name for info in found), prefix)
+
+
+def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
+    """Transactions with that `Transaction.prefix` among the names of folders, in order."""
+    ours = sorted(name for name in folders if name.startswith(f"{prefix}-"))
+    return [txn for name in ours if (txn := Transaction.parse(name))]
 
 
 def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
