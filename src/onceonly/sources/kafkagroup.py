@@ -25,7 +25,7 @@ def report(client: Mapping[str, Any], group: str, topic: str, ends: Mapping[int,
     """
     from confluent_kafka import Consumer, KafkaException
 
-    settings = {**client, "group.id": group, "enable.auto.commit": False, "reconnect.backoff.ms": 10}
+    settings = {"reconnect.backoff.ms": 10, **client, "group.id": group, "enable.auto.commit": False}
     try:
         with closing(Consumer(settings)) as consumer:
             _patiently(lambda: _move(consumer, topic, ends, patience), patience)
