@@ -164,6 +164,7 @@ class Checkpoint:
     interval: Interval | None
     owners: tuple[str, ...]
     first_seq: int
+    last_seq: int  # moves with every transition
     planned_at: datetime
     updated_at: datetime
     attempt: int = 0
@@ -236,7 +237,7 @@ class Checkpoint:
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:
             raise _illegal(row, self.state)
-        return replace(self, state=state, updated_at=row.at, **_changes(self, row))
+        return replace(self, state=state, last_seq=row.seq, updated_at=row.at, **_changes(self, row))
 
 
 def first(row: Row) -> Checkpoint:
@@ -253,6 +254,7 @@ def first(row: Row) -> Checkpoint:
         interval=row.interval,
         owners=(row.owner or "",),
         first_seq=row.seq,
+        last_seq=row.seq,
         planned_at=row.at,
         updated_at=row.at,
         handles=row.body.get("handles", {}),

@@ -89,15 +89,20 @@ class Coordinator:
 
     # ---- stage
 
-    def stage(self, name: str, epoch: int, produce: Produce, owner: str | None = None) -> Checkpoint:
+    def stage(
+        self, name: str, epoch: int, produce: Produce, owner: str | None = None, since: int | None = None
+    ) -> Checkpoint:
         """Claim the next attempt, stage every sink, and record all handles in one row.
 
         A checkpoint that is staged or decided already is returned as it is.
 
+        Args:
+            since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
+                nothing over from whoever came first.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
         """
-        checkpoint = self._claim(name, epoch, owner)
+        checkpoint = self._claim(name, epoch, owner, since)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
@@ -108,7 +113,7 @@ class Coordinator:
             raise
         return self._record_staged(pipeline, checkpoint, handles)
 
-    def _claim(self, name: str, epoch: int, owner: str | None) -> Checkpoint:
+    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> Checkpoint:
         def decide(view: View) -> Row | None:
             checkpoint = get(view, epoch)
             if owner is not None and checkpoint.owner != owner:
@@ -117,6 +122,8 @@ class Coordinator:
                 raise fenced(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
+            if since is not None and checkpoint.last_seq != since:
+                raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
             worker = f"{socket.gethostname()}:{os.getpid()}"
             claim = Claim(uuid.uuid4().hex[:12], self.state.id, worker, free_slot(view, checkpoint))
             return next_row(view, epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())

@@ -56,6 +56,21 @@ class Settings:
             spark_remote=env.get("SPARK_REMOTE"),
         )
 
+    def environment(self) -> dict[str, str]:
+        """The same for a process on another machine, where all paths have to mean the same."""
+        given = {
+            "HOME": self.home,
+            "STATE": self.state,
+            "SPOOL": self.spool,
+            "PROJECT": self.project,
+            "DOCS": self.docs,
+            "KAFKA_BOOTSTRAP": self.bootstrap,
+            "JARS": self.jars,
+            "WEBHDFS": self.webhdfs,
+            "NOTIFY": self.notify,
+        }
+        return {f"ONCEONLY_{name}": str(value) for name, value in given.items() if value}
+
     def locate(self, path: str) -> str:
         """A sink's path as an absolute path or URI; relative ones are below the home."""
         return path if urlsplit(path).scheme or Path(path).is_absolute() else str(self.home / path)

@@ -1,31 +1,66 @@
-"""The stage job: what spark-submit runs, through jobs/stage.py."""
+"""The stage job: what spark-submit and Spark's master run, through jobs/stage.py."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
+
 from onceonly.checkpoint import Checkpoint, Row
 from onceonly.errors import exit_code
+from onceonly.report import Report
+from onceonly.spark.progress import Say
 from onceonly.telling import MARK, lines
 from onceonly.wiring import LiveParts, coordinator, stage
 
+PR_SET_PDEATHSIG = 1
+
 
 def main(argv: list[str]) -> int:
-    """Stage PIPELINE EPOCH for OWNER; everything else comes from the state table and the environment."""
-    name, epoch, owner = argv
-    parts = LiveParts()
-    through = coordinator(parts, log=tell)
+    """Stage PIPELINE EPOCH for OWNER; everything else comes from the state table and the environment.
+
+    A job that another machine runs has two arguments more: SINCE, which row of the checkpoint it was asked after, and
+    the URI of its REPORT.
+    """
+    die_with_parent()
+    name, epoch, owner, *elsewhere = argv
+    if not elsewhere:
+        return _stage(name, int(epoch), owner, None, say)
+    since, report = int(elsewhere[0]), Report(elsewhere[1])
+
+    def say_there(line: str) -> None:
+        say(line)
+        report.say(line)
+
+    code = _stage(name, int(epoch), owner, since, say_there)
+    report.end(code)
+    return code
+
+
+def _stage(name: str, epoch: int, owner: str, since: int | None, tell: Say) -> int:
+    def notify(checkpoint: Checkpoint, row: Row) -> None:
+        for line in lines(checkpoint, row):
+            tell(line)
+
     try:
-        stage(parts, through, name, int(epoch), owner, say)
+        parts = LiveParts()
+        stage(parts, coordinator(parts, log=notify), name, epoch, owner, tell, since)
     except Exception as error:
-        say(str(error))
+        tell(str(error))
         return exit_code(error)
     return 0
-
-
-def tell(checkpoint: Checkpoint, row: Row) -> None:
-    for line in lines(checkpoint, row):
-        say(line)
 
 
 def say(line: str) -> None:
     """For whoever reads the job's output: the stage task, which logs these lines as its own."""
     print(f"{MARK}{line}", flush=True)
+
+
+def die_with_parent() -> None:
+    """The JVM that started this process is Spark's driver; on Linux, nothing of the job outlives it."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended before it was asked to tell
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -109,12 +109,19 @@ def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
 
 
 def stage(
-    parts: LiveParts, through: Coordinator, name: str, epoch: int, owner: str | None, say: Say | None = None
+    parts: LiveParts,
+    through: Coordinator,
+    name: str,
+    epoch: int,
+    owner: str | None,
+    say: Say | None = None,
+    since: int | None = None,
 ) -> Checkpoint:
     """Stage one checkpoint on Spark.
 
     Args:
         say: told now and then how far Spark is.
+        since: see `Coordinator.stage`.
     Raises:
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
@@ -125,7 +132,7 @@ def stage(
     pipeline = Pipeline.from_json(checkpoint.definition)
     producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint), say)
     try:
-        return through.stage(name, epoch, producing, owner)
+        return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:
         raise
     except Exception as error:

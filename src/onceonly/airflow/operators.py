@@ -19,7 +19,8 @@ from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from onceonly.airflow.submit import Job
+    from onceonly.airflow.driver import Driver
+    from onceonly.airflow.submit import Job, Target
     from onceonly.coordinator import Coordinator
     from onceonly.wiring import LiveParts
 
@@ -143,10 +144,13 @@ class PlanOperator(OnceonlyOperator):
 
 
 class StageOperator(CheckpointOperator):
-    """Runs the stage job on Spark: spark-submit, or in this process through Spark Connect.
+    """Runs the stage job on Spark: by spark-submit, in this process through Spark Connect, or all of it on the cluster.
+
+    In the last case (deploy mode 'cluster') the task is deferred: a triggerer waits for it, and no worker.
 
     Args:
-        spark_conn_id: connection whose host is a Spark master or an `sc://` address; extra `conf` adds Spark settings.
+        spark_conn_id: connection whose host is a Spark master or an `sc://` address. Its extra: `conf` adds Spark
+            settings; `deploy-mode` is client or, for a standalone master, cluster; `rest-port` is that master's.
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "spark_conn_id")
@@ -154,17 +158,50 @@ class StageOperator(CheckpointOperator):
     def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.spark_conn_id = spark_conn_id
-        self._job: Job | None = None
+        self._job: Job | Driver | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:
         from onceonly.airflow import submit
 
-        epoch, owner = self.find_epoch(context), owner_of(context)
+        epoch, owner, started = self.find_epoch(context), owner_of(context), time.time()
         with task_outcome():
-            self._job = submit.job(submit.target(self.spark_conn_id), self._say, self._log_transition)
-            started = time.monotonic()
-            self._job.run(self.pipeline, epoch, owner)
-        return {"epoch": epoch, "spark_seconds": round(time.monotonic() - started, 3)}
+            spark = submit.target(self.spark_conn_id)
+            if spark.rest:
+                self._submit(spark, epoch, owner, started)
+            else:
+                self._job = submit.job(spark, self._say, self._log_transition)
+                self._job.run(self.pipeline, epoch, owner)
+        return _staged(epoch, started)
+
+    def _submit(self, spark: Target, epoch: int, owner: str, started: float) -> None:
+        """Leave the rest to the cluster; returns when there is nothing left to stage."""
+        from onceonly.airflow import driver
+        from onceonly.airflow.waiting import DriverTrigger
+        from onceonly.settings import Settings
+
+        submitted = driver.submitted(spark, Settings.from_env(), self.pipeline, epoch, owner)
+        if submitted is None:
+            return
+        self._job = submitted
+        self._say(f"submitted to {spark.master} as {submitted.id}; from here on a triggerer waits for it")
+        deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
+        self.defer(
+            trigger=DriverTrigger(submitted.master, submitted.id, submitted.report, deadline),
+            method_name="ended",
+            kwargs={"driver": vars(submitted), "epoch": epoch, "started": started},
+        )
+
+    def ended(self, context: Any, event: Any, driver: Any, epoch: int, started: float) -> dict[str, Any]:
+        """Back from the triggerer: see in the state table whether it is staged."""
+        from onceonly.airflow.driver import Driver, require_staged
+        from onceonly.settings import Settings
+
+        self.worked_on = epoch
+        with task_outcome():
+            require_staged(
+                Driver(**driver), Settings.from_env(), self.pipeline, epoch, owner_of(context), event["state"]
+            )
+        return _staged(epoch, started)
 
     def on_kill(self) -> None:
         """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
@@ -242,6 +279,10 @@ class RecoverOperator(OnceonlyOperator):
         for checkpoint in unsettled:
             for warning in deadlines.warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
+
+
+def _staged(epoch: int, started: float) -> dict[str, Any]:
+    return {"epoch": epoch, "spark_seconds": round(time.time() - started, 3)}
 
 
 def owner_of(context: Any) -> str:

@@ -1,4 +1,5 @@
 """How the stage job reaches Spark: spark-submit in a process group of its own, or Spark Connect from this process.
+(Where the driver runs on the cluster, too: `driver`.)
 
 Either is ended from another thread, or from a signal handler, by `end`: `run` then raises.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -33,6 +35,7 @@ from onceonly.telling import MARK
 from onceonly.wiring import LiveParts, coordinator, stage
 
 PR_SET_PDEATHSIG = 1
+REST_PORT = 6066  # Spark's own default
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
 TAIL = 12  # lines of the job's output that go into an error
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
@@ -44,6 +47,7 @@ class Target:
 
     master: str = "local[*]"
     remote: str | None = None
+    rest: str | None = None  # http://host:port of the master's REST server: the driver is to run on the cluster
     conf: dict[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +55,7 @@ def target(conn_id: str) -> Target:
     """The Spark connection.
 
     Raises:
-        InvalidPipeline: there is no such connection.
+        InvalidPipeline: there is no such connection, or it says what cannot be done.
     """
     try:
         connection: Any = BaseHook.get_connection(conn_id)
@@ -65,7 +69,23 @@ def target(conn_id: str) -> Target:
     host = connection.host or "local[*]"
     address = f"{host}:{connection.port}" if connection.port else host
     extra = {key: str(value) for key, value in connection.extra_dejson.get("conf", {}).items()}
-    return Target(remote=address, conf=extra) if address.startswith("sc://") else Target(address, conf=extra)
+    rest = _rest(conn_id, address, connection.extra_dejson)
+    return Target(remote=address, conf=extra) if address.startswith("sc://") else Target(address, rest=rest, conf=extra)
+
+
+def _rest(conn_id: str, address: str, extra: Mapping[str, Any]) -> str | None:
+    """Where to submit drivers, for deploy mode 'cluster'."""
+    mode = extra.get("deploy-mode") or "client"
+    if mode == "client":
+        return None
+    master = urlsplit(address)
+    if mode != "cluster" or master.scheme != "spark" or "," in master.netloc:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {address}.",
+            "A driver runs where the task does ('client'), or on the workers of one standalone master ('cluster').",
+            "Set 'deploy-mode' in its extra to client, or its host to spark://…. Nothing was written.",
+        )
+    return f"http://{master.hostname}:{extra.get('rest-port') or REST_PORT}"
 
 
 def job(spark: Target, say: Say, notify: Notify) -> Job:
@@ -127,7 +147,7 @@ class SubmitJob:
                 tail = [*tail, told][-TAIL:]
             code = self.process.wait()
         if code:
-            raise _error(code, tail)
+            raise error(code, tail)
 
     def end(self) -> None:
         """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
@@ -191,7 +211,8 @@ def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[st
     return [str(submit), "--master", spark.master, *pairs, str(settings.project / "jobs" / "stage.py"), *arguments]
 
 
-def _error(code: int, tail: list[str]) -> Exception:
+def error(code: int, tail: list[str]) -> Exception:
+    """What a job that ended with that code, and these last lines, has met."""
     kind = {1: NotCommitted, 2: InvalidPipeline}.get(code, OutcomeUnknown)
     if code < 0 or code > 128:
         return NotCommitted(

@@ -1,0 +1,82 @@
+"""Waiting for a driver on the cluster, in the triggerer: no worker is taken up by it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from onceonly.errors import OnceonlyError
+
+EVERY = 2.0  # seconds between two looks
+
+
+class DriverTrigger(BaseTrigger):
+    """Logs what the stage job says, and fires once it has ended: {"state": what the master last said of the driver}.
+
+    Args:
+        master, driver, report: see `driver.Driver`.
+        deadline: seconds since the epoch; then the driver is killed, and the event says "TIMED OUT".
+    """
+
+    def __init__(self, master: str, driver: str, report: str, deadline: float | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.master, self.driver, self.report, self.deadline = master, driver, report, deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What a triggerer needs to wait for it; nothing of it is secret."""
+        known = {name: getattr(self, name) for name in ("master", "driver", "report", "deadline")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", known
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        heard, trouble = 0, ""
+        while True:
+            state, now_trouble = await asyncio.to_thread(self._look)
+            lines, over = await asyncio.to_thread(self._listen)
+            for line in lines[heard:]:
+                self.log.info("%s", line)
+            heard = max(heard, len(lines))
+            if now_trouble and now_trouble != trouble:
+                self.log.warning("%s\nThis says nothing about the job: asking again.", now_trouble)
+            trouble = now_trouble
+            if over or state:
+                yield _event(state or "at its end")
+                return
+            if self.deadline is not None and time.time() > self.deadline:
+                await self.on_kill()
+                yield _event("TIMED OUT")
+                return
+            await asyncio.sleep(EVERY)
+
+    async def on_kill(self) -> None:
+        """The task was cleared or marked: nothing of it goes on on Spark."""
+        await asyncio.to_thread(self._known().end)
+
+    def _look(self) -> tuple[str, str]:
+        """The state in which the driver has ended, or nothing; and why the master was not understood, or nothing."""
+        from onceonly.airflow.driver import AT_WORK
+
+        try:
+            state = self._known().state()
+        except OnceonlyError as error:
+            return "", str(error)
+        return ("" if state in AT_WORK else state), ""
+
+    def _listen(self) -> tuple[tuple[str, ...], bool]:
+        with suppress(OSError):
+            said = self._known().heard().read()
+            return said.lines, said.code is not None
+        return (), False
+
+    def _known(self) -> Any:
+        from onceonly.airflow.driver import Driver
+
+        return Driver(self.master, self.driver, self.report)
+
+
+def _event(state: str) -> TriggerEvent:
+    return TriggerEvent({"state": state})  # type: ignore[no-untyped-call]

@@ -1,0 +1,232 @@
+"""A stage whose driver runs on a real standalone cluster: a triggerer waits, and the state table decides."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from integration import standalone
+from integration.project import Project, make_project, produce
+from integration.standalone import Cluster
+
+from onceonly import liveness, wiring
+from onceonly.airflow import driver, submit, waiting
+from onceonly.airflow.driver import Driver
+from onceonly.airflow.waiting import DriverTrigger
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.coordinator import Coordinator
+from onceonly.demo.wait import until
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.report import FOLDER
+from onceonly.settings import Settings
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+NAME, OWNER = "numbers_chained", "a run"
+SLOW = """
+
+def slow(batch):
+    def wait(batches):
+        import pathlib, time
+        for rows in batches:
+            pathlib.Path({folder!r}, "at-work").touch()
+            while not pathlib.Path({folder!r}, "go-on").exists():
+                time.sleep(0.1)
+            yield rows
+    return numbers(batch).mapInPandas(wait, "n BIGINT, part STRING")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), {})
+    try:
+        found.up()
+        yield found
+    finally:
+        found.down()
+
+
+@dataclass
+class World:
+    """A project whose stage runs on the cluster."""
+
+    project: Project
+    cluster: Cluster
+
+    @property
+    def through(self) -> Coordinator:
+        return wiring.coordinator(self.project.parts)
+
+    @property
+    def now(self) -> Checkpoint:
+        found = self.through.state.view(NAME).checkpoint(1)
+        assert found is not None
+        return found
+
+    def plan(self, transform: str = "numbers") -> None:
+        assert self.through.plan(self.project.pipeline(transform=transform), OWNER, liveness.nobody).fresh
+
+    def submit(self) -> Driver:
+        found = driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER)
+        assert found is not None
+        return found
+
+    def require_staged(self, submitted: Driver, state: str) -> None:
+        driver.require_staged(submitted, Settings.from_env(), NAME, 1, OWNER, state)
+
+    def until_at_work(self) -> None:
+        until((self.project.folder / "at-work").exists, "the transform is at work", 120)
+
+    def go_on(self) -> None:
+        (self.project.folder / "go-on").touch()
+
+    def reports(self) -> list[Path]:
+        return list(Path(self.project.settings.state, FOLDER).glob("*"))
+
+    def processes(self) -> list[psutil.Process]:
+        """Of the drivers of this project."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and str(self.project.folder) in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> World:
+    project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
+    (tmp_path / "jobs").symlink_to(standalone.ROOT / "jobs")
+    jars = {"ONCEONLY_JARS": str(standalone.ROOT / ".jars")}
+    for name, value in {**project.env(), **jars, "AIRFLOW_CONN_SPARK": cluster.connection()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(waiting, "EVERY", 0.2)
+    module = tmp_path / f"transforms_{project.topic}.py"
+    module.write_text(module.read_text() + SLOW.format(folder=str(tmp_path)))
+    produce(project, range(8))
+    return World(project, cluster)
+
+
+def trigger(submitted: Driver, deadline: float | None = None) -> DriverTrigger:
+    return DriverTrigger(submitted.master, submitted.id, submitted.report, deadline)
+
+
+def fired(waits: DriverTrigger) -> Any:
+    """The event, as a triggerer gets it."""
+
+    async def first() -> Any:
+        async for event in waits.run():
+            return event.payload
+        return None
+
+    return asyncio.run(first())
+
+
+def test_what_a_driver_on_the_cluster_has_staged_is_published(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.plan()
+    submitted = world.submit()
+    assert fired(trigger(submitted))
+    world.require_staged(submitted, "FINISHED")
+    assert "sink numbers: 8 rows" in capsys.readouterr().out
+    assert world.reports() == []
+    assert world.through.commit(NAME, 1).state is State.COMMITTED
+    assert world.project.published() == Counter(range(8))
+    assert driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER) is None
+
+
+def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: World) -> None:
+    world.plan("slow")
+    first = world.submit()
+    second = world.submit()
+    world.until_at_work()
+    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", 120)
+    with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
+        world.require_staged(over[0], "FAILED")
+    world.go_on()
+    other = second if over == [first] else first
+    assert fired(trigger(other))
+    world.require_staged(other, "FINISHED")
+    assert (world.now.attempt, world.now.rows) == (1, 8)
+
+
+def test_an_error_of_the_job_is_told_by_the_task(world: World) -> None:
+    world.plan("broken")
+    submitted = world.submit()
+    fired(trigger(submitted))
+    with pytest.raises(NotCommitted, match="the transform fails on purpose"):
+        world.require_staged(submitted, "FAILED")
+    assert world.now.state is State.PLANNED
+    assert world.project.staged_folders() == []
+    assert world.reports() == []
+
+
+@pytest.mark.parametrize("how", ["cleared", "too long", "killed"])
+def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> None:
+    world.plan("slow")
+    submitted = world.submit()
+    world.until_at_work()
+    if how == "cleared":
+        asyncio.run(trigger(submitted).on_kill())
+    if how == "killed":
+        jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
+        jvm.send_signal(signal.SIGKILL)
+    event = fired(trigger(submitted, time.time() if how == "too long" else None))
+    assert event == {"state": {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]}
+    until(lambda: not world.processes(), "the driver's processes are gone", 60)
+    with pytest.raises(NotCommitted, match="ended without a word"):
+        world.require_staged(submitted, event["state"])
+    world.go_on()
+    again = world.submit()  # as the task's next try
+    fired(trigger(again))
+    world.require_staged(again, "FINISHED")
+    world.through.commit(NAME, 1)
+    assert world.project.published() == Counter(range(8))
+    assert len(world.project.staged_folders()) <= 1
+
+
+def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.plan("slow")
+    submitted = world.submit()
+    world.until_at_work()
+    running = world.cluster.master.daemon.running()
+    assert running
+    os.killpg(running.pid, signal.SIGKILL)
+    waits = trigger(submitted)
+
+    async def both() -> Any:
+        events = waits.run()
+        task = asyncio.ensure_future(anext(events))
+        while "asking again" not in capsys.readouterr().out:
+            await asyncio.sleep(0.05)
+        world.go_on()
+        return (await task).payload
+
+    assert asyncio.run(both()) == {"state": "at its end"}
+    world.require_staged(submitted, "at its end")
+    with pytest.raises(NotCommitted, match=r"does not answer.*\n.*\n.*rest-port"):
+        driver.submitted(replace(submit.target("spark"), rest=submitted.master), Settings.from_env(), NAME, 1, OWNER)
+    world.cluster.down()
+    world.cluster.up()
+
+
+@pytest.mark.parametrize("host", ["local[*]", "yarn", "spark://a:7077,b:7077"])
+def test_a_deploy_mode_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, host: str) -> None:
+    text = cluster.connection().replace(cluster.address, host)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", text)
+    with pytest.raises(InvalidPipeline, match="'cluster'"):
+        submit.target("spark")
