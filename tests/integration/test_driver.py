@@ -19,6 +19,7 @@ import pytest
 from integration import standalone
 from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
+from integration.test_airflow import Airflow
 
 from onceonly import liveness, wiring
 from onceonly.airflow import driver, submit, waiting
@@ -29,6 +30,7 @@ from onceonly.coordinator import Coordinator
 from onceonly.demo.wait import until
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.report import FOLDER
+from onceonly.services.machine import free_port
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -121,7 +123,7 @@ def world(
 
 
 def trigger(submitted: Driver, deadline: float | None = None) -> DriverTrigger:
-    return DriverTrigger(submitted.master, submitted.id, submitted.report, deadline)
+    return DriverTrigger(**vars(submitted), deadline=deadline)
 
 
 def fired(waits: DriverTrigger) -> Any:
@@ -135,15 +137,15 @@ def fired(waits: DriverTrigger) -> Any:
     return asyncio.run(first())
 
 
-def test_what_a_driver_on_the_cluster_has_staged_is_published(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.plan()
-    submitted = world.submit()
-    assert fired(trigger(submitted))
-    world.require_staged(submitted, "FINISHED")
-    assert "sink numbers: 8 rows" in capsys.readouterr().out
-    assert world.reports() == []
-    assert world.through.commit(NAME, 1).state is State.COMMITTED
+def test_a_run_whose_driver_is_on_the_cluster(world: World, tmp_path: Path) -> None:
+    with Airflow(tmp_path / "airflow", "").initialised():
+        os.environ["AIRFLOW_CONN_SPARK"] = world.cluster.connection()
+        ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
+    assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
+    assert "from here on a triggerer waits for it" in ran["log"]
+    assert "sink numbers: 8 rows" in ran["log"]
     assert world.project.published() == Counter(range(8))
+    assert world.reports() == []
     assert driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER) is None
 
 
@@ -183,11 +185,13 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     if how == "killed":
         jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
         jvm.send_signal(signal.SIGKILL)
-    event = fired(trigger(submitted, time.time() if how == "too long" else None))
-    assert event == {"state": {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]}
+    state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
+    assert state == {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
     until(lambda: not world.processes(), "the driver's processes are gone", 60)
     with pytest.raises(NotCommitted, match="ended without a word"):
-        world.require_staged(submitted, event["state"])
+        world.require_staged(submitted, state)
+    if how != "killed":
+        return
     world.go_on()
     again = world.submit()  # as the task's next try
     fired(trigger(again))
@@ -216,12 +220,18 @@ def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
         world.go_on()
         return (await task).payload
 
-    assert asyncio.run(both()) == {"state": "at its end"}
+    assert asyncio.run(both())["state"] == "at its end"
     world.require_staged(submitted, "at its end")
-    with pytest.raises(NotCommitted, match=r"does not answer.*\n.*\n.*rest-port"):
-        driver.submitted(replace(submit.target("spark"), rest=submitted.master), Settings.from_env(), NAME, 1, OWNER)
     world.cluster.down()
     world.cluster.up()
+
+
+def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:
+    world.plan()
+    nobody = replace(submit.target("spark"), rest=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(NotCommitted, match=r"does not answer at http.*\n.*\n.*rest-port"):
+        driver.submitted(nobody, Settings.from_env(), NAME, 1, OWNER)
+    assert world.now.attempt == 0
 
 
 @pytest.mark.parametrize("host", ["local[*]", "yarn", "spark://a:7077,b:7077"])

@@ -33,7 +33,7 @@ class Driver:
     """One driver that a master has accepted; in plain words, so that any process may ask after it."""
 
     master: str  # http://host:port of its REST server
-    id: str
+    driver: str  # its id there
     report: str  # URI
 
     def state(self) -> str:
@@ -42,14 +42,14 @@ class Driver:
         Raises:
             NotCommitted: it does not answer, which says nothing about the driver.
         """
-        said = _ask(self.master, "GET", f"status/{self.id}")
+        said = _ask(self.master, "GET", f"status/{self.driver}")
         if said.get("action") != "SubmissionStatusResponse":
-            raise NotCommitted(f"Spark's master at {self.master} does not say how driver {self.id} is.", f"{said}")
+            raise NotCommitted(f"Spark's master at {self.master} does not say how driver {self.driver} is.", f"{said}")
         return str(said.get("driverState") or "GONE")
 
     def end(self) -> None:
         """Ask the master to end it; to ask again does no harm. Raises as `state`."""
-        _ask(self.master, "POST", f"kill/{self.id}")
+        _ask(self.master, "POST", f"kill/{self.driver}")
 
     def heard(self) -> Report:
         return Report(self.report)
@@ -93,7 +93,7 @@ def require_staged(driver: Driver, settings: Settings, name: str, epoch: int, ow
     if said.code:
         raise submit.error(said.code, list(said.lines[-LAST_LINES:]))
     raise NotCommitted(
-        f"the stage job ended without a word: driver {driver.id} is {state}.",
+        f"the stage job ended without a word: driver {driver.driver} is {state}.",
         f"{name} epoch {epoch} is {checkpoint.state.value}, not staged. {' '.join(said.lines[-1:])}".rstrip(),
         "Why is in the driver's log, in the work folder of its Spark worker. The next attempt removes what it left.",
     )

@@ -183,25 +183,19 @@ class StageOperator(CheckpointOperator):
         if submitted is None:
             return
         self._job = submitted
-        self._say(f"submitted to {spark.master} as {submitted.id}; from here on a triggerer waits for it")
+        self._say(f"submitted to {spark.master} as {submitted.driver}; from here on a triggerer waits for it")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
-        self.defer(
-            trigger=DriverTrigger(submitted.master, submitted.id, submitted.report, deadline),
-            method_name="ended",
-            kwargs={"driver": vars(submitted), "epoch": epoch, "started": started},
-        )
+        self.defer(trigger=DriverTrigger(**vars(submitted), started=started, deadline=deadline), method_name="ended")
 
-    def ended(self, context: Any, event: Any, driver: Any, epoch: int, started: float) -> dict[str, Any]:
+    def ended(self, context: Any, event: Any) -> dict[str, Any]:
         """Back from the triggerer: see in the state table whether it is staged."""
         from onceonly.airflow.driver import Driver, require_staged
         from onceonly.settings import Settings
 
-        self.worked_on = epoch
+        epoch, ended = self.find_epoch(context), Driver(event["master"], event["driver"], event["report"])
         with task_outcome():
-            require_staged(
-                Driver(**driver), Settings.from_env(), self.pipeline, epoch, owner_of(context), event["state"]
-            )
-        return _staged(epoch, started)
+            require_staged(ended, Settings.from_env(), self.pipeline, epoch, owner_of(context), event["state"])
+        return _staged(epoch, event["started"])
 
     def on_kill(self) -> None:
         """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""

@@ -16,21 +16,25 @@ EVERY = 2.0  # seconds between two looks
 
 
 class DriverTrigger(BaseTrigger):
-    """Logs what the stage job says, and fires once it has ended: {"state": what the master last said of the driver}.
+    """Logs what the stage job says, and fires once it has ended: its own arguments, and what became of the driver.
 
     Args:
         master, driver, report: see `driver.Driver`.
-        deadline: seconds since the epoch; then the driver is killed, and the event says "TIMED OUT".
+        started: seconds since the epoch.
+        deadline: seconds since the epoch; then the driver is killed, and the event's "state" is "TIMED OUT".
     """
 
-    def __init__(self, master: str, driver: str, report: str, deadline: float | None = None) -> None:
+    def __init__(
+        self, master: str, driver: str, report: str, started: float = 0.0, deadline: float | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.master, self.driver, self.report, self.deadline = master, driver, report, deadline
+        self.master, self.driver, self.report = master, driver, report
+        self.started, self.deadline = started, deadline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to wait for it; nothing of it is secret."""
-        known = {name: getattr(self, name) for name in ("master", "driver", "report", "deadline")}
-        return f"{type(self).__module__}.{type(self).__qualname__}", known
+        names = ("master", "driver", "report", "started", "deadline")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         heard, trouble = 0, ""
@@ -44,11 +48,11 @@ class DriverTrigger(BaseTrigger):
                 self.log.warning("%s\nThis says nothing about the job: asking again.", now_trouble)
             trouble = now_trouble
             if over or state:
-                yield _event(state or "at its end")
+                yield self._event(state or "at its end")
                 return
             if self.deadline is not None and time.time() > self.deadline:
                 await self.on_kill()
-                yield _event("TIMED OUT")
+                yield self._event("TIMED OUT")
                 return
             await asyncio.sleep(EVERY)
 
@@ -77,6 +81,5 @@ class DriverTrigger(BaseTrigger):
 
         return Driver(self.master, self.driver, self.report)
 
-
-def _event(state: str) -> TriggerEvent:
-    return TriggerEvent({"state": state})  # type: ignore[no-untyped-call]
+    def _event(self, state: str) -> TriggerEvent:
+        return TriggerEvent({**self.serialize()[1], "state": state})  # type: ignore[no-untyped-call]
