@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceonly.demo.wait import until
 from onceonly.services import machine
 from onceonly.services.service import Service
 from onceonly.services.spark import spark_home
@@ -32,9 +35,10 @@ class Master(Service):
     port_variable, default_port = "ONCEONLY_TESTS_MASTER_PORT", 0
 
     def command(self, port: int) -> Sequence[str]:
-        rest, web = machine.free_port(besides=port), machine.free_port(besides=port)
-        (self.folder / "ports").write_text(json.dumps({"rest": rest, "web": web}))
-        place = ["--host", machine.LOCALHOST, "--port", str(port), "--webui-port", str(web)]
+        if not (self.folder / "ports").exists():  # started again, it is where it was
+            found = {"rest": machine.free_port(besides=port), "web": machine.free_port(besides=port)}
+            (self.folder / "ports").write_text(json.dumps(found))
+        place = ["--host", machine.LOCALHOST, "--port", str(port), "--webui-port", str(self.ports["web"])]
         return [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.master.Master", *place]
 
     def environment(self) -> Mapping[str, str]:
@@ -110,6 +114,16 @@ class Cluster:
         """For AIRFLOW_CONN_SPARK: drivers run on the worker."""
         where = {"deploy-mode": "cluster", "rest-port": self.master.ports["rest"], "conf": CONF, **extra}
         return json.dumps({"conn_type": "spark", "host": self.address, "extra": where})
+
+    def replace_master(self) -> None:
+        """SIGKILL, and another one at the same place, which knows of no driver."""
+        running = self.master.daemon.running()
+        assert running
+        os.killpg(running.pid, signal.SIGKILL)
+        until(lambda: machine.is_free(running.port), "the master's port is free", 30)
+        another = Master(self.master.home, port=running.port)
+        another.launch()
+        another.wait()
 
     def up(self) -> None:
         for service in (self.master, self.worker):

@@ -29,11 +29,14 @@ from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
 from onceonly.demo.wait import until
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.kafka import lookup
+from onceonly.pipeline import KafkaSource
 from onceonly.report import FOLDER
 from onceonly.services.machine import free_port
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+CONNECTIONS = ["kafka_there", "kafka_here"]  # the worker, and so a driver, knows the first one only
 NAME, OWNER = "numbers_chained", "a run"
 SLOW = """
 
@@ -50,8 +53,9 @@ def slow(batch):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), {})
+def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cluster]:
+    known = lookup.to_environment("kafka_there", {"bootstrap.servers": broker})
+    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), known)
     try:
         found.up()
         yield found
@@ -76,8 +80,10 @@ class World:
         assert found is not None
         return found
 
-    def plan(self, transform: str = "numbers") -> None:
-        assert self.through.plan(self.project.pipeline(transform=transform), OWNER, liveness.nobody).fresh
+    def plan(self, transform: str = "numbers", connection: str = "kafka_there") -> None:
+        source = KafkaSource(topic=self.project.topic, connection=connection)
+        planned = replace(self.project.pipeline(transform=transform), source=source)
+        assert self.through.plan(planned, OWNER, liveness.nobody).fresh
 
     def submit(self) -> Driver:
         found = driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER)
@@ -112,8 +118,10 @@ def world(
 ) -> World:
     project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
     (tmp_path / "jobs").symlink_to(standalone.ROOT / "jobs")
+    place = {"bootstrap.servers": broker}
     jars = {"ONCEONLY_JARS": str(standalone.ROOT / ".jars")}
-    for name, value in {**project.env(), **jars, "AIRFLOW_CONN_SPARK": cluster.connection()}.items():
+    known = {name: value for each in CONNECTIONS for name, value in lookup.to_environment(each, place).items()}
+    for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": cluster.connection()}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(waiting, "EVERY", 0.2)
     module = tmp_path / f"transforms_{project.topic}.py"
@@ -175,6 +183,14 @@ def test_an_error_of_the_job_is_told_by_the_task(world: World) -> None:
     assert world.reports() == []
 
 
+def test_a_connection_is_looked_up_where_the_driver_runs(world: World) -> None:
+    world.plan(connection="kafka_here")
+    submitted = world.submit()
+    fired(trigger(submitted))
+    with pytest.raises(InvalidPipeline, match="AIRFLOW_CONN_KAFKA_HERE is not set"):
+        world.require_staged(submitted, "FAILED")
+
+
 @pytest.mark.parametrize("how", ["cleared", "too long", "killed"])
 def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> None:
     world.plan("slow")
@@ -182,6 +198,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     world.until_at_work()
     if how == "cleared":
         asyncio.run(trigger(submitted).on_kill())
+        assert world.reports() == []
     if how == "killed":
         jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
         jvm.send_signal(signal.SIGKILL)

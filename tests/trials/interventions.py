@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -253,9 +253,9 @@ GROUPS: dict[str, list[Callable[[Day], str]]] = {
 }
 
 
-def intervene(dos: list[Callable[[Day], str]]) -> bool:
+def intervene(dos: Sequence[Callable[[Day], str]], extra: Mapping[str, str] | None = None) -> bool:
     results: list[bool] = []
-    with world({"ONCEONLY_NOTIFY": "trials.hold:at_event"}) as at:
+    with world({"ONCEONLY_NOTIFY": "trials.hold:at_event", **(extra or {})}) as at:
         for number, do in enumerate(dos, 1):
             day = Day(at, number)
             words = do(day)

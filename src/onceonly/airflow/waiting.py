@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from onceonly.errors import OnceonlyError
 
 EVERY = 2.0  # seconds between two looks
+GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
 
 
 class DriverTrigger(BaseTrigger):
@@ -51,14 +52,19 @@ class DriverTrigger(BaseTrigger):
                 yield self._event(state or "at its end")
                 return
             if self.deadline is not None and time.time() > self.deadline:
-                await self.on_kill()
+                await asyncio.to_thread(self._known().end)
                 yield self._event("TIMED OUT")
                 return
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
-        """The task was cleared or marked: nothing of it goes on on Spark."""
+        """The task was cleared or marked: nothing of it goes on on Spark, and no task will read its report."""
         await asyncio.to_thread(self._known().end)
+        for _ in range(GRACE):
+            if (await asyncio.to_thread(self._look))[0]:
+                break
+            await asyncio.sleep(1)
+        await asyncio.to_thread(self._known().heard().delete)
 
     def _look(self) -> tuple[str, str]:
         """The state in which the driver has ended, or nothing; and why the master was not understood, or nothing."""

@@ -1,0 +1,103 @@
+"""The same where the driver runs on a standalone cluster: the stage task is deferred to the triggerer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+from integration import standalone
+from integration.standalone import Cluster
+
+from onceonly.checkpoint import Event
+from onceonly.demo.wait import until
+from trials.hold import waiting
+from trials.interventions import LIMIT, Day, intervene
+
+
+def deferred() -> bool:
+    with TemporaryDirectory(prefix="onceonly-trial-cluster-") as folder:
+        cluster = standalone.cluster(Path(folder), {"PYTHONPATH": str(Path(__file__).parents[1])})
+        try:
+            cluster.up()
+            dos = [kill_triggerer, mark_failed, clear, mark_run_failed, kill_driver, replace_master(cluster)]
+            return intervene(dos, {"AIRFLOW_CONN_SPARK": cluster.connection()})
+        finally:
+            cluster.down()
+
+
+def kill_triggerer(day: Day) -> str:
+    with day.hold(Event.CLAIMED) as file:
+        _trigger(day, file)
+        day.at.airflow.kill("triggerer")
+        day.at.airflow.replace("triggerer")
+    day.finish()
+    return "triggerer killed while the stage was deferred, and another one started"
+
+
+def mark_failed(day: Day) -> str:
+    with day.hold(Event.CLAIMED) as file:
+        driver = _trigger(day, file)
+        day.mark("stage", "failed")
+        _gone(driver)
+        state = day.ended()
+    tasks, events = day.tasks(), day.events()
+    day.clear("stage", "commit", "abort")
+    day.finish()
+    return f"deferred stage marked failed: its driver is gone, run {state}, {tasks}, {events}; then cleared"
+
+
+def clear(day: Day) -> str:
+    with day.hold(Event.CLAIMED) as file:
+        driver = _trigger(day, file)
+        day.clear("stage")
+        _gone(driver)
+    day.finish()
+    return "deferred stage cleared: its driver is gone, the next try stages"
+
+
+def mark_run_failed(day: Day) -> str:
+    with day.hold(Event.CLAIMED) as file:
+        driver = _trigger(day, file)
+        day.mark_run("failed")
+        until(lambda: day.tasks()["stage"] == "failed", "the stage was failed", LIMIT)
+        _gone(driver)
+    tasks = day.tasks()
+    day.recovered()
+    events = day.events()
+    day.clear()
+    day.finish()
+    return f"run marked failed while its stage was deferred: {tasks}; recovery: {events}; then the run cleared"
+
+
+def kill_driver(day: Day) -> str:
+    with day.hold(Event.CLAIMED) as file:
+        os.kill(_trigger(day, file), signal.SIGKILL)
+    day.finish()
+    return "the driver's process killed: the task's next try stages"
+
+
+def replace_master(cluster: Cluster) -> Callable[[Day], str]:
+    def killed(day: Day) -> str:
+        with day.hold(Event.CLAIMED) as file:
+            _trigger(day, file)
+            cluster.replace_master()
+        day.finish()
+        return "Spark's master killed while the driver was at work, and another one started, which does not know it"
+
+    return killed
+
+
+def _trigger(day: Day, file: Path) -> int:
+    """A run whose stage is deferred and claimed; returns the pid of its driver."""
+    day.trigger()
+    driver = waiting(file)
+    until(lambda: day.tasks()["stage"] == "deferred", "the stage is deferred", LIMIT)
+    return driver
+
+
+def _gone(driver: int) -> None:
+    until(lambda: not psutil.pid_exists(driver), "the driver is gone", LIMIT)
