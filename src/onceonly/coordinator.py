@@ -113,7 +113,7 @@ class Coordinator:
             raise
         return self._record_staged(pipeline, checkpoint, handles)
 
-    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> Checkpoint:
+    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         def decide(view: View) -> Row | None:
             checkpoint = get(view, epoch)
             if owner is not None and checkpoint.owner != owner:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
-
 from onceonly.checkpoint import Checkpoint, Row
 from onceonly.errors import exit_code
+from onceonly.orphan import die_with_parent
 from onceonly.report import Report
 from onceonly.spark.progress import Say
 from onceonly.telling import MARK, lines
 from onceonly.wiring import LiveParts, coordinator, stage
-
-PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
@@ -23,7 +17,7 @@ def main(argv: list[str]) -> int:
     A job that another machine runs has two arguments more: SINCE, which row of the checkpoint it was asked after, and
     the URI of its REPORT.
     """
-    die_with_parent()
+    die_with_parent()  # the JVM that started it is Spark's driver
     name, epoch, owner, *elsewhere = argv
     if not elsewhere:
         return _stage(name, int(epoch), owner, None, say)
@@ -55,12 +49,3 @@ def _stage(name: str, epoch: int, owner: str, since: int | None, tell: Say) -> i
 def say(line: str) -> None:
     """For whoever reads the job's output: the stage task, which logs these lines as its own."""
     print(f"{MARK}{line}", flush=True)
-
-
-def die_with_parent() -> None:
-    """The JVM that started this process is Spark's driver; on Linux, nothing of the job outlives it."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended before it was asked to tell
-            os.kill(os.getpid(), signal.SIGKILL)

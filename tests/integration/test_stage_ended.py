@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -86,6 +88,19 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     ended.join()
     assert time.monotonic() - started < 60
     assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", 30)
+
+
+def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
+    job = "import time, onceonly.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
+    start = f"import subprocess as s, sys; p = s.Popen([sys.executable, '-c', {job!r}]); print(p.pid, flush=True)"
+    parent = subprocess.Popen([sys.executable, "-c", f"{start}; p.wait()"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    with parent.stdout:
+        said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+        parent.kill()
+        parent.wait()
+        pid = int(*(said - {"ready"}))
+        assert until(lambda: _gone(pid), "the job has ended, too", 30)
 
 
 def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -424,10 +424,25 @@ def test_an_owner_that_was_taken_over_may_not_stage_or_abort(world):
     assert (world.now().state, world.now().attempt) == (State.PLANNED, 0)
 
 
-def test_a_failing_transform_leaves_nothing_and_is_tried_again(world):
-    world.plan()
+def failing(world):
     with pytest.raises(ZeroDivisionError):
         world.coordinator.stage("flights", 1, lambda checkpoint: 1 / 0)
+
+
+@pytest.mark.parametrize("first", [failing, World.abort])
+def test_a_process_that_begins_late_takes_nothing_over(world, first):
+    since = world.plan().last_seq
+    first(world)
+    before = world.now()
+    with pytest.raises(Fenced, match="something happened to it since"):
+        world.coordinator.stage("flights", 1, world.parts.produce, since=since)
+    assert (world.now(), leftovers(world)) == (before, [])
+    assert world.coordinator.stage("flights", 1, world.parts.produce, since=before.last_seq).state is State.STAGED
+
+
+def test_a_failing_transform_leaves_nothing_and_is_tried_again(world):
+    world.plan()
+    failing(world)
     assert (world.now().state, leftovers(world)) == (State.PLANNED, [])
     world.stage()
     world.commit()

@@ -36,6 +36,7 @@ def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -
         ranges=(TopicRange("t", "id", {0: (0, 1)}),),
         owners=("o",),
         first_seq=epoch,
+        last_seq=epoch,
         planned_at=planned,
         updated_at=ended,
         **(given | columns),

@@ -6,7 +6,6 @@ Either is ended from another thread, or from a signal handler, by `end`: `run` t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.ledger import Notify
+from onceonly.orphan import die_with_parent
 from onceonly.pipeline import Pipeline
 from onceonly.settings import Settings
 from onceonly.spark.progress import Say
@@ -34,7 +34,6 @@ from onceonly.state import StateTable
 from onceonly.telling import MARK
 from onceonly.wiring import LiveParts, coordinator, stage
 
-PR_SET_PDEATHSIG = 1
 REST_PORT = 6066  # Spark's own default
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
 TAIL = 12  # lines of the job's output that go into an error
@@ -172,7 +171,7 @@ def _process(command: list[str], settings: Settings, secrets: Mapping[str, str])
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
     try:
         yield job
@@ -194,11 +193,6 @@ def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:
 def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
     checkpoint = StateTable(settings.state).view(name).checkpoint(epoch)
     return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[str]:
