@@ -77,13 +77,13 @@ class Coordinator:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
         cut = Cut(pipeline, sources, interval)
-        refuse_renamed(self.state, pipeline, sources)
-        self.state.tidy(pipeline.name)
-        errors = self._settle(pipeline.name, lambda cp: cp.owner == owner or alive(cp))
+        seen = self.state.tidy(self.state.view(pipeline.name))
+        refuse_renamed(self.state, seen, pipeline, sources)
+        errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
         asked = Asked(pipeline, self.parts, cut, owner, reprocess)
-        view = self._ledger.change(pipeline.name, asked.decide)
+        view = self._ledger.change(pipeline.name, asked.decide, None if seen.open else seen)
         epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
         return Planned(get(view, epoch) if epoch else None, fresh=asked.fresh)
 
@@ -280,8 +280,8 @@ class Coordinator:
         Raises:
             the first error met, after everything else was tried.
         """
-        before = [checkpoint.epoch for checkpoint in self.state.view(name).open]
-        errors = self._settle(name, alive)
+        before = self.state.view(name)
+        errors = self._settle(before, alive)
         try:
             self.sweep(name)
         except Exception as error:
@@ -289,11 +289,11 @@ class Coordinator:
         if errors:
             raise errors[0]
         view = self.state.view(name)
-        return [get(view, epoch) for epoch in before]
+        return [get(view, checkpoint.epoch) for checkpoint in before.open]
 
-    def _settle(self, name: str, alive: Alive) -> list[Exception]:
-        errors: list[Exception] = []
-        for checkpoint in self.state.view(name).open:
+    def _settle(self, seen: View, alive: Alive) -> list[Exception]:
+        name, errors = seen.pipeline, list[Exception]()
+        for checkpoint in seen.open:
             try:
                 match checkpoint.state:
                     case State.COMMITTING:

@@ -8,16 +8,16 @@ from onceonly.checkpoint import canonical
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import AnySink, KafkaSink, Pipeline, StateSink
 from onceonly.protocols import Source
-from onceonly.state import StateTable
+from onceonly.state import StateTable, View
 
 
-def refuse_renamed(state: StateTable, pipeline: Pipeline, sources: Mapping[str, Source]) -> None:
+def refuse_renamed(state: StateTable, seen: View, pipeline: Pipeline, sources: Mapping[str, Source]) -> None:
     """Refuse the first checkpoint of what another pipeline of this state table has been doing.
 
     Raises:
         InvalidPipeline: one of another name reads the same topics, transforms them alike, and writes to the same place.
     """
-    if state.view(pipeline.name).head.epoch:
+    if seen.head.epoch:
         return
     for name in state.pipelines():
         latest = state.view(name).latest if name != pipeline.name else None

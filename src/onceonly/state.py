@@ -180,16 +180,17 @@ class StateTable:
         until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
         return _rows(self._open(), pipeline, f"epoch >= {since_epoch}{until}")
 
-    def tidy(self, pipeline: str) -> None:
-        """Merge the pipeline's small files and drop old log entries, when there are many."""
-        table = self._open()
+    def tidy(self, view: View) -> View:
+        """Merge the pipeline's small files and drop old log entries, when there are many; returns the view after it."""
+        table, pipeline = view.table, view.pipeline
         if len(table.file_uris(file_pruning_predicate=[("pipeline", "=", pipeline)])) <= SMALL_FILES:
-            return
+            return view
         with suppress(CommitFailedError):  # another process is tidying: its result serves us as well
             table.optimize.compact(partition_filters=[("pipeline", "=", pipeline)], target_size=FULL_FILE)
             table.create_checkpoint()
             table.cleanup_metadata()
             table.vacuum(retention_hours=1, dry_run=False)
+        return self.view(pipeline)
 
     def _open(self) -> DeltaTable:
         """The table as it is now; a new one in its place is not the table, and would number everything from 1."""

@@ -84,7 +84,7 @@ def test_the_loser_still_loses_after_tidying_and_a_log_checkpoint(table, uri, mo
     view = table.append(table.view("flights"), planned(table.view("flights")))
     stale = StateTable(uri).view("flights")
     settle(table, view, 1)
-    table.tidy("flights")
+    table.tidy(table.view("flights"))
     assert len(DeltaTable(uri).file_uris()) == 1
     assert list(Path(uri).glob("_delta_log/*.checkpoint.parquet"))
     with pytest.raises(Lost):
@@ -100,7 +100,7 @@ def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 1)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     view = settle(table, view, 1)
-    StateTable(uri).tidy("flights")
+    table.tidy(StateTable(uri).view("flights"))
     settle(table, table.append(view, planned(view)), 2)
     assert sequence(table) == [1, 2, 3, 4, 5, 6]
 
@@ -110,7 +110,7 @@ def test_history_over_many_log_checkpoints_keeps_every_row(table, monkeypatch):
     view = table.view("flights")
     for _ in range(60):  # checkpointInterval is 50
         view = table.append(view, planned(view, event=Event.EMPTY))
-        table.tidy("flights")
+        view = table.tidy(view)
     assert sequence(table) == list(range(1, 61))
     assert table.view("flights").head == view.head
 
