@@ -29,7 +29,7 @@ test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 unit: setup  ## the tests that take seconds
-	$(BIN)/pytest tests/unit -q -n 2 $(ARGS)
+	$(BIN)/pytest tests/unit -q -n 2 --dist loadfile $(ARGS)
 
 lint: $(SELF)  ## style, types and the direction of imports
 	$(BIN)/ruff check

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onceonly.webhdfs import Cluster
 
 FOLDER = "_onceonly"
-AT_ONCE = 8
+AT_ONCE = 8  # requests, or files written to disk, side by side
 
 
 def files(folder: str | Path) -> list[Any]:

@@ -65,11 +65,13 @@ def test_a_crash_in_the_middle_is_finished_by_recovery(world):
     assert values(world.lake) == [0, 1, 2, 3, 4, 10]
 
 
-@pytest.mark.parametrize(("epoch", "why"), [(4, "Nothing was committed after epoch 4"), (9, None), (0, None)])
-def test_there_is_nothing_to_go_back_to(world, epoch, why):
+def test_there_is_nothing_to_go_back_to(world):
     with pytest.raises(InvalidPipeline) as refused:
-        rewind(world, epoch)
-    assert why is None or why in refused.value.why
+        rewind(world, 4)
+    assert "Nothing was committed after epoch 4" in refused.value.why
+    for never in (0, 9):
+        with pytest.raises(InvalidPipeline):
+            rewind(world, never)
     assert world.state.view("flights").head.epoch == 4
 
 

@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.manifests import AT_ONCE
 from onceonly.sinks.filesystem import FileSystem, Print, parent, parents
-
-AT_ONCE = 8
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import pyarrow.dataset as ds
 
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.manifests import AT_ONCE
 from onceonly.pipeline import FileSink
-from onceonly.sinks import filemoves, sparkfiles
+from onceonly.sinks import sparkfiles
 from onceonly.sinks.filemoves import StagedFile
 from onceonly.sinks.filesystem import FileSystem, Unfit
 from onceonly.sinks.localfiles import LocalFiles
@@ -115,7 +116,7 @@ def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, ro
             "Use storage that both share; on HDFS, ONCEONLY_WEBHDFS has to be of the same cluster. Nothing was "
             "published.",
         )
-    with ThreadPoolExecutor(filemoves.AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         prints = list(pool.map(on.fingerprint, (f"{folder}/{path}" for path in files)))
     names = _names(config, txn)
     return [

@@ -13,10 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from onceonly.manifests import AT_ONCE
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
 from onceonly.sinks.folders import Folders, to_disk
-
-AT_ONCE = 8
 
 
 class LocalFiles(FileSystem):
