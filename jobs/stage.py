@@ -1,7 +1,7 @@
-"""spark-submit's entry: stage one checkpoint. Arguments: PIPELINE EPOCH OWNER."""
+"""spark-submit's entry: stage one checkpoint. Arguments: PIPELINE EPOCH OWNER, and on the cluster REPORT SINCE."""
 
 import sys
 
-from onceonly.stagejob import main
+from onceonly.sparkjob import stage
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(stage(sys.argv[1:]))

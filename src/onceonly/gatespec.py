@@ -89,6 +89,10 @@ class Gate:
     def asks_fresh(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
+    def large(self, handles: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether a suite has more rows to look at than it takes in process."""
+        return any(handles[sink]["rows"] > self.in_process_rows for sink in _mapping(self.suites) if sink in handles)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -6,9 +6,11 @@ the state table says.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from onceonly.errors import InvalidPipeline
 from onceonly.sinks.folders import file_system
 
 FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
@@ -32,8 +34,21 @@ class Report:
 
     @classmethod
     def of(cls, state: str, job: str) -> Report:
-        """That of a job of this state table; its name is its own."""
-        return cls(f"{state.rstrip('/')}/{FOLDER}/{job}")
+        """That of a job of this state table; its name is its own.
+
+        Raises:
+            InvalidPipeline: pyarrow, unlike deltalake, has no file system for such a table.
+        """
+        report = cls(f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}/{job}")
+        try:
+            file_system(report.uri)
+        except (ValueError, NotImplementedError) as error:
+            raise InvalidPipeline(
+                f"a driver on the cluster cannot be heard beside the state table at {state}.",
+                f"{error}",
+                "Use deploy mode 'client', or a state table at a path or s3://, gs://, abfss://. Nothing was started.",
+            ) from error
+        return report
 
     def say(self, line: str) -> None:
         """Add a line. Object stores do not append, so all is written again."""

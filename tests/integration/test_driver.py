@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -20,10 +21,11 @@ from integration import standalone
 from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
 from integration.test_airflow import Airflow
+from integration.test_gate import SUITE
 
 from onceonly import liveness, wiring
-from onceonly.airflow import driver, submit, waiting
-from onceonly.airflow.driver import Driver
+from onceonly.airflow import submit, waiting
+from onceonly.airflow.driver import Driver, Work
 from onceonly.airflow.waiting import DriverTrigger
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
@@ -38,6 +40,7 @@ from onceonly.settings import Settings
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 CONNECTIONS = ["kafka_there", "kafka_here"]  # the worker, and so a driver, knows the first one only
 NAME, OWNER = "numbers_chained", "a run"
+WORK = Work(NAME, 1, OWNER)
 SLOW = """
 
 def slow(batch):
@@ -86,12 +89,12 @@ class World:
         assert self.through.plan(planned, OWNER, liveness.nobody).fresh
 
     def submit(self) -> Driver:
-        found = driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER)
+        found = WORK.stage(submit.target("spark"), Settings.from_env())
         assert found is not None
         return found
 
     def require_staged(self, submitted: Driver, state: str) -> None:
-        driver.require_staged(submitted, Settings.from_env(), NAME, 1, OWNER, state)
+        WORK.require_staged(submitted, Settings.from_env(), state)
 
     def until_at_work(self) -> None:
         until((self.project.folder / "at-work").exists, "the transform is at work", 120)
@@ -145,16 +148,21 @@ def fired(waits: DriverTrigger) -> Any:
     return asyncio.run(first())
 
 
-def test_a_run_whose_driver_is_on_the_cluster(world: World, tmp_path: Path) -> None:
+def test_a_run_whose_drivers_are_on_the_cluster(world: World, tmp_path: Path) -> None:
+    (tmp_path / "numbers.expectations.json").write_text(json.dumps(SUITE))
+    world.project.set_gate(suites="numbers.expectations.json", in_process_rows=7)
     with Airflow(tmp_path / "airflow", "").initialised():
         os.environ["AIRFLOW_CONN_SPARK"] = world.cluster.connection()
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    assert "from here on a triggerer waits for it" in ran["log"]
+    assert ran["log"].count("from here on a triggerer waits for it") == 2
     assert "sink numbers: 8 rows" in ran["log"]
+    assert world.now.verdict is not None
+    assert world.now.verdict["sinks"]["numbers"]["path"] == "spark"
+    assert "sink 'numbers': 8 rows, examined on Spark" in ran["log"]
     assert world.project.published() == Counter(range(8))
     assert world.reports() == []
-    assert driver.submitted(submit.target("spark"), Settings.from_env(), NAME, 1, OWNER) is None
+    assert WORK.stage(submit.target("spark"), Settings.from_env()) is None
 
 
 def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: World) -> None:
@@ -247,7 +255,7 @@ def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:
     world.plan()
     nobody = replace(submit.target("spark"), rest=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(NotCommitted, match=r"does not answer at http.*\n.*\n.*rest-port"):
-        driver.submitted(nobody, Settings.from_env(), NAME, 1, OWNER)
+        WORK.stage(nobody, Settings.from_env())
     assert world.now.attempt == 0
 
 

@@ -17,6 +17,7 @@ from integration.project import Project, make_project, produce
 
 from onceonly import liveness, wiring
 from onceonly.airflow import StageOperator, submit
+from onceonly.airflow.gatesession import GateParts
 from onceonly.checkpoint import State
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
@@ -38,8 +39,10 @@ def slow(batch):
 
 
 @pytest.fixture
-def project(tmp_path: Path, broker: str, spark_server: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    project = make_project(tmp_path, broker, spark_server, "stage_ended")
+def project(
+    tmp_path: Path, broker: str, spark_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Project:
+    project = make_project(tmp_path, broker, spark_server, request.node.name.removeprefix("test_"))
     for name, value in project.env().items():
         monkeypatch.setenv(name, value)
     return project
@@ -72,6 +75,24 @@ def test_a_stage_on_spark_connect_is_interrupted(
     assert now is not None and now.state is State.PLANNED
     assert project.staged_folders() == []
     assert any("tasks done" in line for line in told), told
+
+
+def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path) -> None:
+    at_work = tmp_path / "at-work"
+    parts = GateParts(project.settings, target=submit.Target(remote=project.spark))
+    parts.end()  # nothing was asked of Spark yet
+
+    def slow(batches: Any) -> Any:
+        for rows in batches:
+            at_work.touch()
+            time.sleep(600)
+            yield rows
+
+    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", 120), parts.end()))
+    ended.start()
+    with pytest.raises(Exception, match="OPERATION_CANCELED"):
+        parts.spark().range(8).mapInPandas(slow, "id BIGINT").collect()
+    ended.join()
 
 
 def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""A stage whose driver runs on the cluster: submitted to Spark's standalone master, looked at, and killed there.
+"""A stage, or a gate's examination, whose driver runs on the cluster: submitted to Spark's standalone master, looked
+at, and killed there.
 
-Source: Spark's docs, "Spark Standalone Mode", REST API. What the driver was asked to do and whether it did is in the
-state table; what the master says is only a sign that it is time to look.
+Source: Spark's docs, "Spark Standalone Mode", REST API. What a driver was asked to do and whether it did is in the
+state table; what the master says of it is only a sign that it is time to look.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
 
 from onceonly.airflow import submit
-from onceonly.checkpoint import State
+from onceonly.checkpoint import Checkpoint, State
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
 from onceonly.ledger import get
+from onceonly.pipeline import Pipeline
 from onceonly.report import Report
 from onceonly.settings import Settings
 from onceonly.sparkconf import conf
@@ -26,6 +29,7 @@ from onceonly.state import StateTable
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
 LAST_LINES = 12  # of the job's report that go into an error
+DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,11 @@ class Driver:
         """What the master says of it; GONE: it knows no such driver.
 
         Raises:
-            NotCommitted: it does not answer, which says nothing about the driver.
+            OnceonlyError: the master does not answer, which says nothing about the driver.
         """
         said = _ask(self.master, "GET", f"status/{self.driver}")
         if said.get("action") != "SubmissionStatusResponse":
-            raise NotCommitted(f"Spark's master at {self.master} does not say how driver {self.driver} is.", f"{said}")
+            raise NotCommitted(f"Spark's master at {self.master} does not say how {self.driver} is.", f"{said}")
         return str(said.get("driverState") or "GONE")
 
     def end(self) -> None:
@@ -55,66 +59,95 @@ class Driver:
         return Report(self.report)
 
 
-def submitted(spark: submit.Target, settings: Settings, name: str, epoch: int, owner: str) -> Driver | None:
-    """Submit the stage of this checkpoint; None when there is nothing left to stage.
+@dataclass(frozen=True)
+class Work:
+    """What of one checkpoint a driver is to do, for whom."""
 
-    Raises:
-        OutcomeUnknown: whether a driver was started is not known. It may be asked for again: of two, the second to
-            begin takes nothing over.
-    """
-    checkpoint = get(StateTable(settings.state).view(name), epoch)
-    if checkpoint.state not in (State.PLANNED, State.ABORTED):
-        return None
-    report = Report.of(settings.state, f"{name}-{epoch}-{uuid.uuid4().hex[:12]}").uri
-    job = [name, str(epoch), owner, str(checkpoint.last_seq), report]
-    rest = str(spark.rest)
-    said = _ask(rest, "POST", "create", _request(spark, settings, job))
-    if not said.get("success") or "submissionId" not in said:
-        why = str(said.get("message", said))
-        raise NotCommitted(f"Spark's master at {rest} did not take the stage job.", why, "Nothing was started.")
-    return Driver(rest, said["submissionId"], report)
+    pipeline: str
+    epoch: int
+    owner: str
+
+    def __str__(self) -> str:
+        return f"{self.pipeline} epoch {self.epoch}"
+
+    def now(self, settings: Settings) -> Checkpoint:
+        return get(StateTable(settings.state).view(self.pipeline), self.epoch)
+
+    def stage(self, spark: submit.Target, settings: Settings) -> Driver | None:
+        """Submit the stage; None when there is nothing left to stage. Raises as `_submit`.
+
+        It may be asked for again: of two drivers, the second to begin takes nothing over.
+        """
+        now = self.now(settings)
+        return None if now.state in DONE else self._submit(spark, settings, "stage", str(now.last_seq))
+
+    def gate(self, spark: submit.Target, settings: Settings) -> Driver | None:
+        """Submit the examination; None where it needs no Spark, or there is nothing to examine. Raises as `_submit`.
+
+        It may be asked for again: the first verdict counts.
+        """
+        now = self.now(settings)
+        asked = Pipeline.from_json(now.definition).gate
+        if asked is None or now.verdict or now.state is not State.STAGED or not asked.large(now.handles):
+            return None
+        return self._submit(spark, settings, "gate")
+
+    def require_staged(self, driver: Driver, settings: Settings, state: str) -> None:
+        """Decide by the state table what a stage's driver that has ended has done; `state`: the master's last word.
+
+        Raises:
+            Fenced, or an error by the exit code that the job has reported: nothing is staged.
+        """
+        now = self.now(settings)
+        if now.owner != self.owner:
+            raise Fenced(f"{self} is not this run's any more.", f"'{now.owner}' has taken it over.")
+        self._require(now.state in DONE, driver, f"is {now.state.value}, not staged", state)
+
+    def require_judged(self, driver: Driver, settings: Settings, state: str) -> None:
+        """The same of an examination's driver: whether there is a verdict."""
+        now = self.now(settings)
+        self._require(bool(now.verdict), driver, f"is {now.state.value} and has no verdict", state)
+
+    def _submit(self, spark: submit.Target, settings: Settings, step: str, *more: str) -> Driver:
+        """Raises OutcomeUnknown: whether a driver was started is not known."""
+        report = Report.of(settings.state, f"{step}-{self.pipeline}-{self.epoch}-{uuid.uuid4().hex[:12]}")
+        script = settings.project / "jobs" / f"{step}.py"
+        job = [str(script), self.pipeline, str(self.epoch), self.owner, report.uri, *more]
+        said = _ask(str(spark.rest), "POST", "create", _request(spark, settings, f"onceonly {step} {self}", job))
+        if not said.get("success") or "submissionId" not in said:
+            why = str(said.get("message", said))
+            raise NotCommitted(f"Spark's master at {spark.rest} did not take {self}.", why, "Nothing was started.")
+        return Driver(str(spark.rest), said["submissionId"], report.uri)
+
+    def _require(self, done: bool, driver: Driver, now: str, state: str) -> None:
+        said = driver.heard().read()
+        driver.heard().delete()
+        if done:
+            return
+        if said.code:
+            raise submit.error(said.code, list(said.lines[-LAST_LINES:]))
+        raise NotCommitted(
+            f"the job of {self} ended without a word: {driver.driver} is {state}.",
+            f"The checkpoint {now}.",
+            "Why is in the driver's log, in the work folder of its Spark worker. The next try begins anew.",
+        )
 
 
-def require_staged(driver: Driver, settings: Settings, name: str, epoch: int, owner: str, state: str) -> None:
-    """Decide by the state table what a driver that has ended has done.
-
-    Args:
-        state: what the master last said of it, for people.
-    Raises:
-        Fenced, or an error by the exit code that the job has reported: nothing is staged.
-    """
-    checkpoint = get(StateTable(settings.state).view(name), epoch)
-    said = driver.heard().read()
-    driver.heard().delete()
-    if checkpoint.owner != owner:
-        raise Fenced(f"{name} epoch {epoch} is not this run's any more.", f"'{checkpoint.owner}' has taken it over.")
-    if checkpoint.state in (State.STAGED, State.COMMITTING, State.COMMITTED):
-        return
-    if said.code:
-        raise submit.error(said.code, list(said.lines[-LAST_LINES:]))
-    raise NotCommitted(
-        f"the stage job ended without a word: driver {driver.driver} is {state}.",
-        f"{name} epoch {epoch} is {checkpoint.state.value}, not staged. {' '.join(said.lines[-1:])}".rstrip(),
-        "Why is in the driver's log, in the work folder of its Spark worker. The next attempt removes what it left.",
-    )
-
-
-def _request(spark: submit.Target, settings: Settings, job: list[str]) -> dict[str, Any]:
+def _request(spark: submit.Target, settings: Settings, name: str, job: list[str]) -> dict[str, Any]:
     """A driver that is SparkSubmit in client mode: so Spark's own docs submit Python to a standalone master."""
     settings_ = conf(settings) | spark.conf
     pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
-    script = str(settings.project / "jobs" / "stage.py")
     placed = {key: value for key, value in settings_.items() if key.startswith("spark.driver.")}
     return {
         "action": "CreateSubmissionRequest",
-        "appArgs": ["--master", spark.master, "--name", f"onceonly {job[0]} {job[1]}", *pairs, script, *job],
+        "appArgs": ["--master", spark.master, "--name", name, *pairs, *job],
         "appResource": "",
         "clientSparkVersion": "",
         "environmentVariables": {**settings.environment(), "PYSPARK_PYTHON": sys.executable},
         "mainClass": "org.apache.spark.deploy.SparkSubmit",
         "sparkProperties": {
             **placed,
-            "spark.app.name": "onceonly",
+            "spark.app.name": name,
             "spark.driver.supervise": "false",  # a second driver of the same request would do nothing
             "spark.master": spark.master,
         },
@@ -124,8 +157,7 @@ def _request(spark: submit.Target, settings: Settings, job: list[str]) -> dict[s
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """An answer of the master, good or bad."""
     try:
-        answer = httpx.request(method, f"{rest}/v1/submissions/{path}", json=body, timeout=PATIENCE)
-        said = answer.json()
+        said = _client().request(method, f"{rest}/v1/submissions/{path}", json=body).json()
     except httpx.ConnectError as error:
         raise NotCommitted(
             f"Spark's master does not answer at {rest}.",
@@ -138,3 +170,9 @@ def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = Non
     if not isinstance(said, dict):
         raise OutcomeUnknown(f"what answers at {rest} is no master of Spark.", str(said)[:200])
     return said
+
+
+@cache
+def _client() -> httpx.Client:
+    """One for all drivers that a triggerer waits for, and a new connection for each question."""
+    return httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))

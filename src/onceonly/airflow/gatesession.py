@@ -15,6 +15,7 @@ class GateParts(LiveParts):
     """Parts whose Spark is that of an Airflow connection."""
 
     target: submit.Target = field(default_factory=submit.Target)
+    asked: bool = False
 
     def spark(self) -> Any:
         from onceonly.spark.session import session
@@ -22,7 +23,13 @@ class GateParts(LiveParts):
         if not self.target.remote:
             for name in submit.ELSEWHERE:  # what points the process to a Connect server would win over the master
                 os.environ.pop(name, None)
+        self.asked = True
         return session(self.settings, {"spark.master": self.target.master} | self.target.conf)
+
+    def end(self) -> None:
+        """What a Connect server does for this process; a session of the process's own ends with it."""
+        if self.asked and self.target.remote:
+            submit.interrupt(self)
 
 
 def parts(plain: LiveParts, conn_id: str) -> GateParts:

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from onceonly.airflow.links import CheckpointLink, DocsLink
-from onceonly.airflow.operators import CheckpointOperator, owner_of, task_outcome
+from onceonly.airflow.operators import SparkOperator, owner_of, task_outcome
 from onceonly.errors import GateFailed
 
 if TYPE_CHECKING:
-    from onceonly.wiring import LiveParts
+    from onceonly.airflow.gatesession import GateParts
 
 
-class GateOperator(CheckpointOperator):
+class GateOperator(SparkOperator):
     """Has the staged rows examined; fails when the gate does, and is then not retried: the verdict is recorded.
 
     Returns {"epoch", "outcome", "docs"}. What is held passes once a person has approved it and the task is cleared.
-
-    Args:
-        spark_conn_id: as of the stage; used for sinks with more rows than the gate takes in process.
+    Spark is that of the stage; it is asked about sinks with more rows than the gate takes in process.
     """
 
     docs = ""  # for the link
     operator_extra_links = (CheckpointLink(), DocsLink())
 
-    def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.spark_conn_id = spark_conn_id
-
-    def parts(self) -> LiveParts:
+    def parts(self) -> GateParts:
         from onceonly.airflow import gatesession
 
         return gatesession.parts(super().parts(), self.spark_conn_id)
 
     def execute(self, context: Any) -> dict[str, Any]:
+        work, started = self.work(context), time.time()
+        with task_outcome():
+            parts = self._job = self.parts()
+            driver = work.gate(parts.target, parts.settings) if parts.target.rest else None
+            if driver:
+                self.wait_for(driver, started)
+        return self._judged(context)
+
+    def ended(self, context: Any, event: Any) -> dict[str, Any]:
+        """Back from the triggerer: what follows from the verdict that a driver on the cluster has recorded."""
+        from onceonly.airflow.waiting import driver_of
+        from onceonly.settings import Settings
+
+        with task_outcome():
+            self.work(context).require_judged(driver_of(event), Settings.from_env(), event["state"])
+        return self._judged(context)
+
+    def _judged(self, context: Any) -> dict[str, Any]:
         from onceonly import gating
 
         with task_outcome():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -19,8 +19,7 @@ from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from onceonly.airflow.driver import Driver
-    from onceonly.airflow.submit import Job, Target
+    from onceonly.airflow.driver import Driver, Work
     from onceonly.coordinator import Coordinator
     from onceonly.wiring import LiveParts
 
@@ -143,10 +142,17 @@ class PlanOperator(OnceonlyOperator):
         return f"{owner}, {context['dag_run'].clear_number or 0}" if asked else None
 
 
-class StageOperator(CheckpointOperator):
-    """Runs the stage job on Spark: by spark-submit, in this process through Spark Connect, or all of it on the cluster.
+class Ends(Protocol):
+    """Something that Spark is doing."""
 
-    In the last case (deploy mode 'cluster') the task is deferred: a triggerer waits for it, and no worker.
+    def end(self) -> None:
+        """Have it stopped; returns soon."""
+
+
+class SparkOperator(CheckpointOperator):
+    """A step that Spark may do for long.
+
+    Where the connection says that drivers run on the cluster, the task is deferred: a triggerer waits, and no worker.
 
     Args:
         spark_conn_id: connection whose host is a Spark master or an `sc://` address. Its extra: `conf` adds Spark
@@ -158,49 +164,57 @@ class StageOperator(CheckpointOperator):
     def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.spark_conn_id = spark_conn_id
-        self._job: Job | Driver | None = None
+        self._job: Ends | None = None
 
-    def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow import submit
+    def work(self, context: Any) -> Work:
+        from onceonly.airflow.driver import Work
 
-        epoch, owner, started = self.find_epoch(context), owner_of(context), time.time()
-        with task_outcome():
-            spark = submit.target(self.spark_conn_id)
-            if spark.rest:
-                self._submit(spark, epoch, owner, started)
-            else:
-                self._job = submit.job(spark, self._say, self._log_transition)
-                self._job.run(self.pipeline, epoch, owner)
-        return _staged(epoch, started)
+        return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
-    def _submit(self, spark: Target, epoch: int, owner: str, started: float) -> None:
-        """Leave the rest to the cluster; returns when there is nothing left to stage."""
-        from onceonly.airflow import driver
+    def wait_for(self, driver: Driver, started: float) -> None:
+        """Defer this task until the driver has ended; `ended` goes on from there."""
         from onceonly.airflow.waiting import DriverTrigger
-        from onceonly.settings import Settings
 
-        submitted = driver.submitted(spark, Settings.from_env(), self.pipeline, epoch, owner)
-        if submitted is None:
-            return
-        self._job = submitted
-        self._say(f"submitted to {spark.master} as {submitted.driver}; from here on a triggerer waits for it")
+        self._job = driver
+        self._say(f"submitted to Spark's master as {driver.driver}; from here on a triggerer waits for it")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
-        self.defer(trigger=DriverTrigger(**vars(submitted), started=started, deadline=deadline), method_name="ended")
-
-    def ended(self, context: Any, event: Any) -> dict[str, Any]:
-        """Back from the triggerer: see in the state table whether it is staged."""
-        from onceonly.airflow.driver import Driver, require_staged
-        from onceonly.settings import Settings
-
-        epoch, ended = self.find_epoch(context), Driver(event["master"], event["driver"], event["report"])
-        with task_outcome():
-            require_staged(ended, Settings.from_env(), self.pipeline, epoch, owner_of(context), event["state"])
-        return _staged(epoch, event["started"])
+        self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
 
     def on_kill(self) -> None:
         """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
         if self._job:
             self._job.end()
+
+
+class StageOperator(SparkOperator):
+    """Runs the stage job on Spark: by spark-submit, in this process through Spark Connect, or all of it on the cluster.
+
+    Returns {"epoch", "spark_seconds"}.
+    """
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly.airflow import submit
+        from onceonly.settings import Settings
+
+        work, started = self.work(context), time.time()
+        with task_outcome():
+            spark = submit.target(self.spark_conn_id)
+            if spark.rest is None:
+                job = self._job = submit.job(spark, self._say, self._log_transition)
+                job.run(work.pipeline, work.epoch, work.owner)
+            elif driver := work.stage(spark, Settings.from_env()):
+                self.wait_for(driver, started)
+        return _staged(work.epoch, started)
+
+    def ended(self, context: Any, event: Any) -> dict[str, Any]:
+        """Back from the triggerer: see in the state table whether it is staged."""
+        from onceonly.airflow.waiting import driver_of
+        from onceonly.settings import Settings
+
+        work = self.work(context)
+        with task_outcome():
+            work.require_staged(driver_of(event), Settings.from_env(), event["state"])
+        return _staged(work.epoch, event["started"])
 
 
 class CommitOperator(CheckpointOperator):

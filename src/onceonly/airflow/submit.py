@@ -115,11 +115,18 @@ class ConnectJob:
         stage(parts, coordinator(parts, log=self.notify), name, epoch, owner, self.say)
 
     def end(self) -> None:
-        """The session is this process's own. From a thread: a signal handler may have interrupted its client."""
-        threading.Thread(target=lambda: self._parts().spark().interruptAll(), daemon=True).start()
+        interrupt(self._parts())
 
     def _parts(self) -> LiveParts:
         return LiveParts(replace(Settings.from_env(), spark_remote=self.spark.remote), from_airflow)
+
+
+def interrupt(parts: LiveParts) -> None:
+    """End what the Connect server does for this process's session, and for no other.
+
+    From a thread: a signal handler may have interrupted its client.
+    """
+    threading.Thread(target=lambda: parts.spark().interruptAll(), daemon=True).start()
 
 
 @dataclass

@@ -6,11 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from onceonly.errors import OnceonlyError
+
+if TYPE_CHECKING:
+    from onceonly.airflow.driver import Driver
 
 EVERY = 2.0  # seconds between two looks
 GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
@@ -40,31 +43,37 @@ class DriverTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         heard, trouble = 0, ""
         while True:
-            state, now_trouble = await asyncio.to_thread(self._look)
+            late = self.deadline is not None and time.time() > self.deadline
+            state, puzzled = await asyncio.to_thread(self._end if late else self._look)
             lines, over = await asyncio.to_thread(self._listen)
             for line in lines[heard:]:
                 self.log.info("%s", line)
             heard = max(heard, len(lines))
-            if now_trouble and now_trouble != trouble:
-                self.log.warning("%s\nThis says nothing about the job: asking again.", now_trouble)
-            trouble = now_trouble
+            if puzzled and puzzled != trouble:
+                self.log.warning("%s\nThis says nothing about the job: asking again.", puzzled)
+            trouble = puzzled
             if over or state:
-                yield self._event(state or "at its end")
-                return
-            if self.deadline is not None and time.time() > self.deadline:
-                await asyncio.to_thread(self._known().end)
-                yield self._event("TIMED OUT")
+                yield self._event("TIMED OUT" if late else state or "at its end")
                 return
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
         """The task was cleared or marked: nothing of it goes on on Spark, and no task will read its report."""
-        await asyncio.to_thread(self._known().end)
         for _ in range(GRACE):
-            if (await asyncio.to_thread(self._look))[0]:
-                break
+            state, puzzled = await asyncio.to_thread(self._end)
+            if state:
+                await asyncio.to_thread(self._known().heard().delete)
+                return
             await asyncio.sleep(1)
-        await asyncio.to_thread(self._known().heard().delete)
+        self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
+
+    def _end(self) -> tuple[str, str]:
+        """Have it killed, and look."""
+        try:
+            self._known().end()
+        except OnceonlyError as error:
+            return "", str(error)
+        return self._look()
 
     def _look(self) -> tuple[str, str]:
         """The state in which the driver has ended, or nothing; and why the master was not understood, or nothing."""
@@ -82,10 +91,15 @@ class DriverTrigger(BaseTrigger):
             return said.lines, said.code is not None
         return (), False
 
-    def _known(self) -> Any:
-        from onceonly.airflow.driver import Driver
-
-        return Driver(self.master, self.driver, self.report)
+    def _known(self) -> Driver:
+        return driver_of(self.serialize()[1])
 
     def _event(self, state: str) -> TriggerEvent:
         return TriggerEvent({**self.serialize()[1], "state": state})  # type: ignore[no-untyped-call]
+
+
+def driver_of(event: Any) -> Driver:
+    """The driver that an event of this trigger, or its arguments, are about."""
+    from onceonly.airflow.driver import Driver
+
+    return Driver(event["master"], event["driver"], event["report"])

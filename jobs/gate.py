@@ -1,0 +1,7 @@
+"""The entry of a gate's driver on the cluster: examine what is staged. Arguments: PIPELINE EPOCH BY REPORT."""
+
+import sys
+
+from onceonly.sparkjob import gate
+
+sys.exit(gate(sys.argv[1:]))
