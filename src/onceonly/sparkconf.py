@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from onceonly.settings import Settings
 
 # The options of a Kafka connection are part of a plan, and a plan is shown: in explain, the event log and the UI.
@@ -12,6 +14,8 @@ REDACTION = {
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\w+/=\\\s:,-]*"
     r'|[.]password"?\s*(?:value:|->|=|:)[^\n]*',
 }
+# What points a process to a Connect server, and would win over a master.
+ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 CONF = {
     **REDACTION,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -19,6 +23,12 @@ CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have tiny logs; the default is 50 tasks each
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+def stay_here() -> None:
+    """This process's Spark is that of a master, whatever its environment says."""
+    for name in ELSEWHERE:
+        os.environ.pop(name, None)
 
 
 def conf(settings: Settings) -> dict[str, str]:

@@ -12,6 +12,7 @@ from onceonly.errors import exit_code
 from onceonly.orphan import die_with_parent
 from onceonly.report import Report
 from onceonly.spark.progress import Say
+from onceonly.sparkconf import stay_here
 from onceonly.telling import MARK, lines
 from onceonly.wiring import LiveParts
 
@@ -39,6 +40,7 @@ def gate(argv: list[str]) -> int:
 
 def _run(step: Step, reports: list[str]) -> int:
     die_with_parent()  # the JVM that started this process is Spark's driver
+    stay_here()
     heard = [Report(uri) for uri in reports]
 
     def tell(line: str) -> None:

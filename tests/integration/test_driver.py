@@ -58,7 +58,8 @@ def slow(batch):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cluster]:
     known = lookup.to_environment("kafka_there", {"bootstrap.servers": broker})
-    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), known)
+    elsewhere = {"SPARK_CONNECT_MODE_ENABLED": "1"}  # as PySpark leaves it behind; the master counts
+    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), known | elsewhere)
     try:
         found.up()
         yield found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceonly.airflow import submit
+from onceonly.sparkconf import stay_here
 from onceonly.wiring import LiveParts
 
 
@@ -21,8 +21,7 @@ class GateParts(LiveParts):
         from onceonly.spark.session import session
 
         if not self.target.remote:
-            for name in submit.ELSEWHERE:  # what points the process to a Connect server would win over the master
-                os.environ.pop(name, None)
+            stay_here()
         self.asked = True
         return session(self.settings, {"spark.master": self.target.master} | self.target.conf)
 

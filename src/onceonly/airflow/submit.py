@@ -29,7 +29,7 @@ from onceonly.orphan import die_with_parent
 from onceonly.pipeline import Pipeline
 from onceonly.settings import Settings
 from onceonly.spark.progress import Say
-from onceonly.sparkconf import conf
+from onceonly.sparkconf import ELSEWHERE, conf
 from onceonly.state import StateTable
 from onceonly.telling import MARK
 from onceonly.wiring import LiveParts, coordinator, stage
@@ -37,7 +37,6 @@ from onceonly.wiring import LiveParts, coordinator, stage
 REST_PORT = 6066  # Spark's own default
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
 TAIL = 12  # lines of the job's output that go into an error
-ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 
 
 @dataclass(frozen=True)
