@@ -16,12 +16,12 @@ import pytest
 from integration.project import Project, make_project, produce
 
 from onceonly import liveness, wiring
-from onceonly.airflow import StageOperator, submit
+from onceonly.airflow import GateOperator, StageOperator, submit
 from onceonly.airflow.gatesession import GateParts
 from onceonly.checkpoint import State
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
-from onceonly.spark import progress
+from onceonly.spark import progress, session
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -139,3 +139,24 @@ def _gone(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # not every container has someone to reap it
     return True
+
+
+def test_on_kill_of_the_gate_interrupts_the_session_that_it_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted: list[Any] = []
+    asked: list[Any] = []
+    operator = GateOperator(task_id="gate", pipeline="numbers", epoch=1)
+
+    def judge(parts: Any) -> Any:
+        parts.spark()
+        asked.append(parts)
+        operator.on_kill()
+        return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None)
+
+    monkeypatch.setattr(submit, "target", lambda _: submit.Target(remote="sc://somewhere"))
+    monkeypatch.setattr(submit, "interrupt", interrupted.append)
+    monkeypatch.setattr(session, "session", lambda *_: "a session")
+    monkeypatch.setattr(wiring, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
+    operator.on_kill()  # before it has begun there is nothing to interrupt
+    operator.execute({"ti": SimpleNamespace(dag_id="numbers"), "run_id": "a run"})
+    assert interrupted == asked
+    assert len(asked) == 1

@@ -29,12 +29,13 @@ class GateOperator(SparkOperator):
     def parts(self) -> GateParts:
         from onceonly.airflow import gatesession
 
-        return gatesession.parts(super().parts(), self.spark_conn_id)
+        made = self._job = gatesession.parts(super().parts(), self.spark_conn_id)  # on_kill ends what it asks of Spark
+        return made
 
     def execute(self, context: Any) -> dict[str, Any]:
         work, started = self.work(context), time.time()
         with task_outcome():
-            parts = self._job = self.parts()
+            parts = self.parts()
             driver = work.gate(parts.target, parts.settings) if parts.target.rest else None
             if driver:
                 self.wait_for(driver, started)
