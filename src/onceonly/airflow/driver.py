@@ -23,12 +23,10 @@ from onceonly.ledger import get
 from onceonly.pipeline import Pipeline
 from onceonly.report import Report
 from onceonly.settings import Settings
-from onceonly.sparkconf import conf
 from onceonly.state import StateTable
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
-LAST_LINES = 12  # of the job's report that go into an error
 DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 
@@ -111,9 +109,10 @@ class Work:
     def _submit(self, spark: submit.Target, settings: Settings, step: str, *more: str) -> Driver:
         """Raises OutcomeUnknown: whether a driver was started is not known."""
         report = Report.of(settings.state, f"{step}-{self.pipeline}-{self.epoch}-{uuid.uuid4().hex[:12]}")
-        script = settings.project / "jobs" / f"{step}.py"
-        job = [str(script), self.pipeline, str(self.epoch), self.owner, report.uri, *more]
-        said = _ask(str(spark.rest), "POST", "create", _request(spark, settings, f"onceonly {step} {self}", job))
+        job = [self.pipeline, str(self.epoch), self.owner, report.uri, *more]
+        arguments = submit.submission(spark, settings, step, job)
+        request = _request(spark, settings, f"onceonly {step} {self}", arguments)
+        said = _ask(str(spark.rest), "POST", "create", request)
         if not said.get("success") or "submissionId" not in said:
             why = str(said.get("message", said))
             raise NotCommitted(f"Spark's master at {spark.rest} did not take {self}.", why, "Nothing was started.")
@@ -125,7 +124,7 @@ class Work:
         if done:
             return
         if said.code:
-            raise submit.error(said.code, list(said.lines[-LAST_LINES:]))
+            raise submit.error(said.code, list(said.lines[-submit.TAIL :]))
         raise NotCommitted(
             f"the job of {self} ended without a word: {driver.driver} is {state}.",
             f"The checkpoint {now}.",
@@ -133,14 +132,12 @@ class Work:
         )
 
 
-def _request(spark: submit.Target, settings: Settings, name: str, job: list[str]) -> dict[str, Any]:
+def _request(spark: submit.Target, settings: Settings, name: str, arguments: list[str]) -> dict[str, Any]:
     """A driver that is SparkSubmit in client mode: so Spark's own docs submit Python to a standalone master."""
-    settings_ = conf(settings) | spark.conf
-    pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
-    placed = {key: value for key, value in settings_.items() if key.startswith("spark.driver.")}
+    placed = {key: value for key, value in spark.conf.items() if key.startswith("spark.driver.")}
     return {
         "action": "CreateSubmissionRequest",
-        "appArgs": ["--master", spark.master, "--name", name, *pairs, *job],
+        "appArgs": ["--name", name, *arguments],
         "appResource": "",
         "clientSparkVersion": "",
         "environmentVariables": {**settings.environment(), "PYSPARK_PYTHON": sys.executable},

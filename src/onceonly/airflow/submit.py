@@ -206,9 +206,14 @@ def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[st
     if package is None or not package.submodule_search_locations:
         raise InvalidPipeline("pyspark is not installed here.", todo="pip install 'onceonly[spark]'")
     submit = Path(package.submodule_search_locations[0]) / "bin" / "spark-submit"
+    return [str(submit), *submission(spark, settings, "stage", arguments)]
+
+
+def submission(spark: Target, settings: Settings, step: str, arguments: list[str]) -> list[str]:
+    """The arguments of spark-submit that run jobs/<step>.py on that master."""
     settings_ = conf(settings) | spark.conf
     pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
-    return [str(submit), "--master", spark.master, *pairs, str(settings.project / "jobs" / "stage.py"), *arguments]
+    return ["--master", spark.master, *pairs, str(settings.project / "jobs" / f"{step}.py"), *arguments]
 
 
 def error(code: int, tail: list[str]) -> Exception:
