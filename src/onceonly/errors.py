@@ -10,7 +10,8 @@ OnceonlyError
 ├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
 └── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
     └── CannotPublish    decided, and this sink refuses: a person must act
-        └── InDoubt      even the evidence is gone: a person must say what happened
+        ├── InDoubt      even the evidence is gone: a person must say what happened
+        └── StateBehind  the target shows decisions that the state table does not know: it was restored
 
 Every message has three lines: what, why, what to do.
 """
@@ -75,6 +76,10 @@ class CannotPublish(OutcomeUnknown):
 
 class InDoubt(CannotPublish):
     """Whether it was published cannot be found out any more; only a person can say."""
+
+
+class StateBehind(CannotPublish):
+    """The target shows a later decision, or another transaction at this one: the state table went back."""
 
 
 def exit_code(error: BaseException) -> int:

@@ -21,7 +21,7 @@ from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction, taken_
 from onceonly.errors import CannotPublish, InDoubt, OutcomeUnknown
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
-from onceonly.protocols import Examined, Found, Inspector, Receipts, Sink
+from onceonly.protocols import Examined, Found, Inspector, Receipts, Sink, Trace
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
@@ -98,6 +98,9 @@ class FakeSource:
             reported = topic.setdefault("reported", {}).setdefault(pipeline, {})
             for range_ in ranges:
                 reported.update({str(p): max(end, reported.get(str(p), 0)) for p, end in range_.ends.items()})
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return []
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         return error

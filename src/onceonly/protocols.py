@@ -35,6 +35,20 @@ class Pooled:
     producer: tuple[int, int]  # producer id and epoch
 
 
+@dataclass(frozen=True)
+class Trace:
+    """The last decision of a pipeline that a target, or a consumer group, shows.
+
+    Args:
+        state_id: of the state table that took it.
+        where: for people, such as "table /lake/flights".
+    """
+
+    state_id: str
+    decision: int
+    where: str
+
+
 class Sink(Protocol):
     """Two-phase output. `stage` runs in the Spark job, everything else anywhere."""
 
@@ -47,7 +61,11 @@ class Sink(Protocol):
         """Write `rows` (a DataFrame) durably and invisibly; the handle lets any process finish."""
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown, never guesses."""
+        """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown, never guesses.
+
+        Published already is what the target shows under the name of this very transaction. Another name at this
+        decision, or a later decision, is StateBehind.
+        """
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Discard everything that carries `txn`'s name, idempotently; a handle may be lost. Published rows stay."""
@@ -62,6 +80,22 @@ class Sink(Protocol):
     def renounce(self, txn: Transaction) -> None:
         """See to it that no process can publish it any more, as far as the sink knows a way; rows are kept."""
         return
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """See to it that no process can publish `handle` any more, and only then look whether it was published.
+
+        Idempotent; rows are kept.
+
+        Returns:
+            Its outcome where it was published after all; None: it never will be.
+        Raises:
+            OutcomeUnknown: the target does not answer, so a process may still publish it.
+        """
+        raise NotImplementedError
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        """What the target shows of this pipeline and sink, one entry for each state table that has written to it."""
+        return []
 
     def check_replace(self, old: Handle) -> None:
         """Refuse, unless a handle with `old` under "replaces" can be published in its place."""
@@ -149,6 +183,9 @@ class Source(Protocol):
 
     def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
         """These ranges are committed: show it where people look for a consumer's lag. Nothing is decided by it."""
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        """What the pipeline's consumer group shows of its last committed checkpoint, where it shows one."""
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """The error of a failed read in the user's terms (a BadRecord with partition and offset); else `error`."""

@@ -14,7 +14,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
 from onceonly.offsets import TopicLog, TopicRange, check_held
 from onceonly.pipeline import KafkaSource
-from onceonly.protocols import Found
+from onceonly.protocols import Found, Trace
 from onceonly.sources import kafkagroup
 
 
@@ -88,6 +88,9 @@ class KafkaReader:
             kafkagroup.report(
                 self._topic.client_config(), kafkagroup.name_of(pipeline), range_.topic, range_.ends, PATIENCE
             )
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return []
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """The committed records of `ranges`, their values decoded, as a lazy DataFrame (columns: see `spark.read`)."""
