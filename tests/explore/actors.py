@@ -1,0 +1,200 @@
+"""What people, tasks and the world do; each call is a process of its own, which knows nothing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from explore.scheduler import Act
+from explore.world import NAME, World, before
+
+from onceonly import gating
+from onceonly.checkpoint import Checkpoint
+from onceonly.errors import Fenced, OnceonlyError
+from onceonly.offsets import Interval
+
+Alive = Callable[[Checkpoint], bool]
+
+
+def nobody(checkpoint: Checkpoint) -> bool:
+    """Everyone is taken for dead: the worst that can be thought of others."""
+    return False
+
+
+def everybody(checkpoint: Checkpoint) -> bool:
+    return True
+
+
+# ---- tasks
+
+
+def plan(
+    owner: str, interval: Interval | None = None, now: str = "now", alive: Alive = nobody, again: str | None = None
+) -> Act:
+    def act(world: World) -> None:
+        _plan(world, owner, interval, now, alive, again)
+
+    return act
+
+
+def _plan(
+    world: World, owner: str, interval: Interval | None, now: str, alive: Alive, again: str | None
+) -> Checkpoint | None:
+    return world.coordinator.plan(world.pipelines[now], owner, alive, interval, again).checkpoint
+
+
+def stage(epoch: int = 1, owner: str | None = None) -> Act:
+    def act(world: World) -> None:
+        held = before(world, epoch)
+        world.coordinator.stage(NAME, epoch, partial(world.parts.produce, before=held), owner)
+
+    return act
+
+
+def gate(epoch: int = 1, by: str = "task") -> Act:
+    def act(world: World) -> None:
+        gating.require(world.coordinator.gate(NAME, epoch, by))
+
+    return act
+
+
+def commit(epoch: int = 1) -> Act:
+    return lambda world: _drop(world.coordinator.commit(NAME, epoch))
+
+
+def abort(epoch: int = 1, owner: str | None = None, who: str | None = None) -> Act:
+    return lambda world: _drop(world.coordinator.abort(NAME, epoch, "told to", owner, who))
+
+
+def run(
+    owner: str,
+    interval: Interval | None = None,
+    now: str = "now",
+    alive: Alive = nobody,
+    again: str | None = None,
+) -> Act:
+    """plan, stage, gate, commit; and abort where stage or gate failed, as the DAG does."""
+
+    def act(world: World) -> None:
+        checkpoint = _plan(world, owner, interval, now, alive, again)
+        if checkpoint is None:
+            return
+        try:
+            stage(checkpoint.epoch, owner)(world)
+            gate(checkpoint.epoch, owner)(world)
+        except (OnceonlyError, ConnectionError):
+            _unless_fenced(abort(checkpoint.epoch, owner), world)
+            raise
+        commit(checkpoint.epoch)(world)
+
+    return act
+
+
+def recover(alive: Alive = nobody) -> Act:
+    return lambda world: _drop(world.coordinator.recover(NAME, alive))
+
+
+def sweep(world: World) -> None:
+    world.coordinator.sweep(NAME)
+
+
+# ---- a person's word
+
+
+def approve(epoch: int = 1) -> Act:
+    def act(world: World) -> None:
+        world.coordinator.approve(NAME, epoch, "me", "looked")
+        world.coordinator.commit(NAME, epoch)
+
+    return act
+
+
+def give_up(sink: str, epoch: int = 1, by_hand: bool = False) -> Act:
+    return lambda world: _drop(world.coordinator.give_up(NAME, epoch, sink, "me", "gone"))
+
+
+def judge(sink: str, epoch: int = 1) -> Act:
+    """Says what is true of a transaction whose marker is gone."""
+
+    def act(world: World) -> None:
+        tx = world.checkpoints[epoch].handles[sink]["tx"]
+        world.coordinator.judge(NAME, epoch, sink, tx in world.targets[sink].committed, "me", "looked")
+
+    return act
+
+
+def rewind(epoch: int) -> Act:
+    return lambda world: _drop(world.coordinator.rewind(NAME, epoch, "me", "bad"))
+
+
+# ---- the world
+
+
+def breaks(sink: str, how: str | None) -> Act:
+    """From now on it 'refuses' to be published to, is 'down' or 'fenced'; None: it works again."""
+
+    def act(world: World) -> None:
+        def effect() -> None:
+            world.targets[sink].broken = how
+
+        world.steps.take(f"{sink} is {how or 'well again'}", effect)
+
+    return act
+
+
+def times_out(sink: str) -> Act:
+    """The broker ends what is open."""
+
+    def act(world: World) -> None:
+        target = world.targets[sink]
+        world.steps.take(f"{sink}: what is open times out", lambda: [target.end(id, "aborted") for id in target.txs])
+
+    return act
+
+
+def forgets(sink: str) -> Act:
+    """The log that shows what became of transactions is cut."""
+
+    def act(world: World) -> None:
+        def effect() -> None:
+            world.targets[sink].forgotten = True
+
+        world.steps.take(f"{sink}: the log is cut", effect)
+
+    return act
+
+
+def arrives(*minutes: int) -> Act:
+    def act(world: World) -> None:
+        def effect() -> None:
+            world.records += minutes
+
+        world.steps.take(f"records of minute {minutes} arrive", effect)
+
+    return act
+
+
+def one_after_the_other(*acts: Act) -> Act:
+    """The same process does each; what one of them raises does not keep it from the next."""
+
+    def act(world: World) -> None:
+        for each in acts:
+            try:
+                each(world)
+            except (OnceonlyError, ConnectionError):
+                continue
+
+    return act
+
+
+def _unless_fenced(act: Act, world: World) -> None:
+    try:
+        act(world)
+    except Fenced:
+        return
+
+
+def _drop(result: object) -> None:
+    return
+
+

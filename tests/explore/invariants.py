@@ -1,0 +1,130 @@
+"""What must never happen at any step (docs/design.md, "Invariants"); worked out anew, without the code that is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onceonly.checkpoint import Checkpoint, Event, Row, State, Transaction
+
+Checkpoints = Mapping[int, Checkpoint]
+
+
+def of_row(
+    targets: Mapping[str, Any], known: Checkpoints, row: Row, before: Checkpoint | None, after: Checkpoint
+) -> Iterator[str]:
+    """What a row that is about to be written breaks."""
+    if before and (before.ranges, before.interval) != (after.ranges, after.interval):
+        yield f"7: what epoch {row.epoch} pinned was moved"
+    match row.event:
+        case Event.PLANNED | Event.EMPTY if before is None:
+            yield from _overlapping(known, after)
+        case Event.STAGED:
+            yield from _staged(after)
+        case Event.VERDICT:
+            yield from _verdict(row, after)
+        case Event.COMMITTING | Event.REWOUND:
+            yield from _decided(known, after)
+        case Event.REPLACED:
+            yield from _replaced(targets[row.sink or ""], row, before)
+        case Event.PUBLISHED:
+            yield from _recorded(targets[row.sink or ""], row, after)
+
+
+def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
+    if new.replaces is not None or new.interval is None:
+        return
+    mine = new.ranges[0].partitions[0]
+    for other in known.values():
+        theirs = other.ranges[0].partitions[0]
+        if other.replaces is None and max(mine[0], theirs[0]) < min(mine[1], theirs[1]):
+            yield f"7: epochs {other.epoch} and {new.epoch} share offsets"
+
+
+def _staged(after: Checkpoint) -> Iterator[str]:
+    if set(after.handles) != set(after.sinks):
+        yield f"epoch {after.epoch} is staged for {sorted(after.handles)} and its sinks are {sorted(after.sinks)}"
+    for sink, handle in after.handles.items():
+        if handle["txn"] != after.transaction(sink).name:
+            yield f"epoch {after.epoch}: the handle of {sink} is not of the current attempt"
+
+
+def _verdict(row: Row, after: Checkpoint) -> Iterator[str]:
+    for sink, seen in row.body["sinks"].items():
+        if after.handles[sink]["txn"] not in seen["checks"][0]["observed"]:
+            yield f"9: the verdict on epoch {row.epoch} is about other rows"
+
+
+def _decided(known: Checkpoints, after: Checkpoint) -> Iterator[str]:
+    if any(other.decision == after.decision for other in known.values()):
+        yield f"decision {after.decision} was taken twice"
+    passed = after.verdict is not None and after.verdict["outcome"] != "failed"
+    if after.gate is not None and not passed and after.approved is None and after.rewinds_to is None:
+        yield f"9: epoch {after.epoch} was decided without a verdict that lets it through"
+
+
+def _replaced(target: Any, row: Row, before: Checkpoint | None) -> Iterator[str]:
+    old = before.handles[row.sink or ""] if before else {}
+    tx = target.txs.get(old.get("tx")) if hasattr(target, "txs") else None
+    if tx is not None and tx.stands != "aborted" and "word" not in row.body["handle"] and "word" not in old:
+        yield f"6: a handle was replaced whose transaction is {tx.stands}"
+
+
+def _recorded(target: Any, row: Row, after: Checkpoint) -> Iterator[str]:
+    name = after.handles[row.sink or ""]["txn"]
+    word = after.handles[row.sink or ""].get("word")
+    if name is not None and not word and name not in target.published and name not in getattr(target, "done", ()):
+        yield f"'published' was recorded of {row.sink} and it was not"
+
+
+def of_effect(
+    known: Checkpoints, target: Any, what: str, sink: str, name: str, decision: int | None, tx: str | None
+) -> Iterator[str]:
+    """What is wrong with an effect on a target that is about to happen."""
+    txn = Transaction.parse(name)
+    checkpoint = known.get(txn.epoch) if txn else None
+    if txn is None or checkpoint is None:
+        yield f"{what} of {name}, which no checkpoint knows"
+    elif what == "stage":
+        if name in target.staged:
+            yield f"4: two processes stage as {name}"
+    elif what == "publish":
+        yield from _published(known, target, checkpoint, sink, name, decision, tx)
+    elif _is_owed(checkpoint, sink, name) and not (what == "fence" and checkpoint.handles[sink].get("tx") != tx):
+        yield from _discarded(target, checkpoint, what, sink, name)
+
+
+def _published(
+    known: Checkpoints, target: Any, checkpoint: Checkpoint, sink: str, name: str, decision: int | None, tx: str | None
+) -> Iterator[str]:
+    of = f"epoch {checkpoint.epoch} in {sink}"
+    handle = checkpoint.handles.get(sink, {})
+    if checkpoint.decision is None or checkpoint.decision != decision:
+        yield f"2: {of} is published without a decision"
+    if checkpoint.state in (State.ABORTING, State.ABORTED):
+        yield f"1: {of} is published and was aborted"
+    if handle.get("txn") != name or (tx is not None and handle.get("tx") != tx):
+        yield f"5: {of} is published by a handle that the state table does not hold"
+    if sink in checkpoint.given_up:
+        yield f"{of} is published although it was given up"
+    waiting = [cp for cp in known.values() if cp.decision and cp.decision < (decision or 0) and sink in cp.waiting]
+    if waiting and checkpoint.state is not State.COMMITTED:
+        yield from _early(target, waiting, of, sink)
+
+
+def _early(target: Any, waiting: list[Checkpoint], of: str, sink: str) -> Iterator[str]:
+    shown = target.published | set(getattr(target, "moved", ())) | set(getattr(target, "done", ()))
+    for earlier in waiting:
+        if earlier.handles[sink]["txn"] not in shown and earlier.handles[sink]["txn"] is not None:
+            yield f"3: {of} is published before decision {earlier.decision}"
+
+
+def _is_owed(checkpoint: Checkpoint, sink: str, name: str) -> bool:
+    """Whether it is decided, and this very transaction is what this sink still has to get."""
+    decided = checkpoint.state is State.COMMITTING and sink in checkpoint.waiting
+    return decided and checkpoint.handles[sink].get("txn") == name
+
+
+def _discarded(target: Any, checkpoint: Checkpoint, what: str, sink: str, name: str) -> Iterator[str]:
+    if name not in target.published and what == "discard":
+        yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"

@@ -1,0 +1,197 @@
+"""What is looked at when all has ended: recovery is run as long as it helps, a person does what they are told to do, and
+a last run reads what is left; then every sink has to show every record once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from explore import actors, targets
+from explore.scenario import Scenario
+from explore.scheduler import EXPECTED, MOST
+from explore.steps import Endless, Point
+from explore.world import NAME, World
+
+from onceonly.checkpoint import Checkpoint, State
+
+ROUNDS = 12  # of recovery; each of them settles something
+COMMANDS = re.compile(r"--(give-up|committed) (\w+)|onceonly (approve|abort) ")
+
+
+def judge(scenario: Scenario, world: World) -> list[str]:
+    """What is wrong in the end; empty: nothing."""
+    world.steps.actor, world.steps.pace = "end", _patience()
+    with world.deterministic():
+        try:
+            scenario.mend(world)
+            wrong = list(_settle(scenario, world)) or list(_left(world)) or list(_go_on(scenario, world))
+        except Endless as error:
+            wrong = [str(error)]
+    return [*world.broken, *wrong]
+
+
+def _patience() -> Any:
+    numbers = count()
+
+    def pace(point: Point) -> str:
+        if next(numbers) > 4 * MOST:
+            raise Endless(f"the end never comes; the last step: {point.what}")
+        return "done"
+
+    return pace
+
+
+def _settle(scenario: Scenario, world: World) -> Iterator[str]:
+    """Recovery, and what its errors tell a person to do, until all is settled or nothing helps."""
+    for _ in range(ROUNDS):
+        was, error = world.key(), _recover(world)
+        if error is not None and not isinstance(error, EXPECTED):
+            yield f"recovery ends with {error!r}"
+            return
+        waiting = [cp for cp in world.checkpoints.values() if not cp.state.settled]
+        if not waiting and error is None:
+            return
+        if world.key() != was:
+            continue
+        failed = _follow(scenario, world, waiting, error)
+        if failed:
+            yield failed
+            return
+    yield f"not settled after {ROUNDS} rounds: {[(cp.epoch, cp.state.value) for cp in waiting]}, {error}"
+
+
+def _recover(world: World) -> Exception | None:
+    try:
+        actors.recover()(world)
+    except Exception as error:
+        return error
+    return None
+
+
+def _follow(
+    scenario: Scenario, world: World, waiting: list[Checkpoint], error: Exception | None
+) -> str | None:
+    """Do what a person is told to do; what is wrong with it, else None."""
+    held = next((cp for cp in waiting if cp.held), None)
+    command = COMMANDS.search(str(error)) if error else None
+    told = f"approve {held.epoch}" if held else command.group(0) if command else None
+    if told is None:
+        states = [f"epoch {cp.epoch} is {cp.state.value}" for cp in waiting]
+        return f"{', '.join(states)}, recovery says {error!r}, and that names no other command"
+    if command and command.group(1) == "give-up" and command.group(2) not in scenario.may_lose:
+        return f"a person is told to give up {command.group(2)}, in which nothing was broken: {error}"
+    try:
+        _do(world, waiting, held, command)
+    except EXPECTED as refused:
+        return f"'{told}' was to be done, and is refused: {refused}"
+    return None
+
+
+def _do(world: World, waiting: list[Checkpoint], held: Checkpoint | None, command: re.Match[str] | None) -> None:
+    if held:
+        return actors.approve(held.epoch)(world)
+    assert command
+    sink = command.group(2)
+    epoch = next(cp.epoch for cp in waiting if sink in cp.waiting)
+    word = actors.judge if command.group(1) == "committed" else actors.give_up
+    return word(sink, epoch)(world)
+
+
+def _left(world: World) -> Iterator[str]:
+    """What is staged although all is settled, and nobody keeps it for anything."""
+    keeping = {name for cp in world.checkpoints.values() for name in _kept(cp)}
+    for sink, target in world.targets.items():
+        for name in sorted(target.left() - keeping):
+            yield f"{name} is left in {sink}"
+
+
+def _kept(checkpoint: Checkpoint) -> Iterator[str]:
+    for sink in checkpoint.sinks:
+        for attempt in checkpoint.claims:
+            name = checkpoint.transaction(sink, attempt).name
+            given_up = sink in checkpoint.given_up and attempt == checkpoint.attempt
+            if given_up or checkpoint.keeps(attempt):
+                yield name
+    yield from (h["txn"] for sink, h in checkpoint.handles.items() if sink in checkpoint.given_up)
+
+
+# ---- rows
+
+
+def _go_on(scenario: Scenario, world: World) -> Iterator[str]:
+    """A next run works, and with it everything that was written to the source has arrived once."""
+    for number, interval in enumerate(scenario.intervals or [None, None, None]):
+        try:
+            actors.run(f"last{number}", interval)(world)
+        except Exception as error:
+            yield f"the next run ends with {type(error).__name__}: {error}"
+            return
+    yield from _settle(scenario, world)
+    yield from _left(world)
+    yield from _chain(scenario, world)
+    for sink in world.targets:
+        yield from _rows(world, sink)
+
+
+def _decided(world: World) -> list[Checkpoint]:
+    done = (cp for cp in world.checkpoints.values() if cp.state is State.COMMITTED and cp.decision)
+    return sorted(done, key=lambda cp: cp.decision or 0)
+
+
+def _chain(scenario: Scenario, world: World) -> Iterator[str]:
+    """Every record is in one checkpoint that is in force."""
+    read = [row for cp in _in_force(_decided(world)) for row in _range(cp)]
+    wanted = [row for row, minute in enumerate(world.records) if scenario.covers(minute)]
+    if sorted(read) != wanted:
+        yield f"the checkpoints in force read {sorted(read)} of {wanted}"
+
+
+def _in_force(decided: list[Checkpoint]) -> list[Checkpoint]:
+    found: list[Checkpoint] = []
+    for cp in decided:
+        if cp.rewinds_to is not None:
+            found = [each for each in found if each.epoch <= cp.rewinds_to]
+        else:
+            found = [*(each for each in found if each.epoch != cp.replaces), cp]
+    return found
+
+
+def _range(cp: Checkpoint) -> range:
+    return range(*cp.ranges[0].partitions[0])
+
+
+def _rows(world: World, sink: str) -> Iterator[str]:
+    target, decided = world.targets[sink], _decided(world)
+    shown = _state(target, decided, sink) if isinstance(target, targets.Runs) else target.visible()
+    wanted = _wanted(decided, sink)
+    if not isinstance(target, targets.Lake | targets.Topic):
+        shown, wanted = sorted(shown), sorted(wanted)
+    if shown != wanted:
+        yield f"{sink} shows {shown} and was to show {wanted}"
+    if twice := sorted({row for row in shown if shown.count(row) > 1}):
+        yield f"{sink} shows {twice} more than once"
+    order = [entry.decision for entry in target.log]
+    if isinstance(target, targets.Lake) and order != sorted(set(order)):
+        yield f"3: {sink} shows the decisions in the order {order}"
+
+
+def _wanted(decided: list[Checkpoint], sink: str) -> list[int]:
+    """Rows of the decisions that reached this sink, in their order."""
+    found: list[tuple[int, range]] = []
+    for cp in decided:
+        if cp.rewinds_to is not None:
+            found = [each for each in found if each[0] <= cp.rewinds_to]
+        elif sink in cp.published:
+            old = cp.replaces if cp.replaces is not None else -1
+            found = [*(each for each in found if each[0] != old), (cp.epoch, _range(cp))]
+    return [row for _, rows in found for row in rows]
+
+
+def _state(target: Any, decided: list[Checkpoint], sink: str) -> list[int]:
+    """Rows of the runs that the last handle lists; a run that is gone shows as -1."""
+    handles = [cp.handles[sink] for cp in decided if sink in cp.handles and sink not in cp.given_up]
+    runs = handles[-1]["runs"] if handles else []
+    return [row for run in runs for row in target.staged.get(run, (-1,))]

@@ -1,0 +1,53 @@
+"""What a scenario is: a beginning, a few actors, and how far schedules may deviate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from explore.scheduler import Act, Cost
+from explore.world import NAME, NOON, World
+
+from onceonly.offsets import Interval
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+
+
+def pipeline(*sinks, **changes) -> Pipeline:
+    given = {"source": KafkaSource("t"), "transform": "a.b:c", "sinks": sinks or [DeltaSink("a", "a")], **changes}
+    return Pipeline(name=NAME, **given)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Two or three actors in a world.
+
+    Args:
+        pipelines: the definition as actors name it; "now" is the one that counts in the end.
+        before: what has happened already, in order.
+        mend: done when all actors have ended, before anybody judges: what was broken works again.
+    """
+
+    name: str
+    actors: Mapping[str, Act]
+    bound: Cost
+    pipelines: Mapping[str, Pipeline] = field(default_factory=lambda: {"now": pipeline()})
+    records: Sequence[int] = (0, 1)
+    verdicts: Sequence[str] = ("passed",)
+    before: Sequence[Act] = ()
+    mend: Callable[[World], None] = lambda world: None
+    may_lose: Sequence[str] = ()  # sinks that a person gives up, or may have to
+    intervals: Sequence[Interval] = ()  # that are run in the end, where the pipeline runs by intervals
+    quick: bool = False  # small enough for every test run
+
+    def covers(self, minute: int) -> bool:
+        """Whether a record of that minute belongs to what is run in the end."""
+        at = NOON + timedelta(minutes=minute)
+        return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
+
+    def begin(self) -> World:
+        world = World(self.pipelines, tuple(self.records), tuple(self.verdicts))
+        with world.deterministic():
+            for act in self.before:
+                act(world)
+        return world

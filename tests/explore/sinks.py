@@ -1,0 +1,423 @@
+"""Sinks in memory that keep the real contracts: each look at a target, and each change of it, is a step of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from explore import targets
+from explore.steps import BEFORE, EITHER, NEVER, Steps
+from explore.targets import Entry
+
+from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
+from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown, StateBehind
+from onceonly.protocols import Pooled, Receipts, Sink, Trace
+
+TRIES = 5
+Watch = Callable[..., None]  # is told what is about to happen to a target: (what, sink, transaction's name, …)
+
+
+class MemorySink(Sink):
+    """What all of them share: the parts of the protocol that do not depend on how a target publishes."""
+
+    def __init__(self, name: str, target: Any, steps: Steps, watch: Watch) -> None:
+        self.name, self.target, self._steps, self._watch = name, target, steps, watch
+
+    def check(self) -> list[str]:
+        return []
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        self.step("stages", lambda: self._put(txn, tuple(rows)), EITHER)
+        return {"txn": txn.name, "app_id": txn.app_id, "rows": len(rows)}
+
+    def _put(self, txn: Transaction, rows: tuple[int, ...]) -> None:
+        self._watch("stage", self.name, txn.name)
+        self.target.staged[txn.name] = rows
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        if self.step(f"looks for {_short(txn.name)}", lambda: self._discardable(txn.name), (BEFORE,)):
+            self.step(f"deletes {_short(txn.name)}", lambda: self._delete(txn.name), EITHER)
+
+    def _discardable(self, name: str) -> bool:
+        return name in self.target.staged and name not in self.target.published
+
+    def _delete(self, name: str) -> None:
+        self._watch("discard", self.name, name)
+        self.target.staged.pop(name, None)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        found = self.step("lists what is left", lambda: sorted(self._left()))
+        return [txn for name in found if name.startswith(f"{prefix}-{self.name}-") and (txn := Transaction.parse(name))]
+
+    def _left(self) -> set[str]:
+        return self.target.left()
+
+    def check_replace(self, old: Handle) -> None:
+        return
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        retracts = [{"txn": old["txn"]} for old in olds]
+        return {"txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracts}
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return []
+
+    def look(self, name: str) -> tuple[int, ...] | None:
+        """What is staged under that name, for a gate."""
+        return self.step(f"shows {_short(name)}", lambda: self.target.staged.get(name), (BEFORE,))
+
+    def step(self, what: str, effect: Callable[[], Any], faults: tuple[str, ...] = NEVER) -> Any:
+        return self._steps.take(f"{self.name}: {what}", lambda: self._unless_broken(what, effect), faults)
+
+    def _unless_broken(self, what: str, effect: Callable[[], Any]) -> Any:
+        if self.target.broken == "down":
+            raise ConnectionError(f"{self.name} does not answer: {what}")
+        return effect()
+
+    def _unless_refusing(self) -> None:
+        if self.target.broken == "refuses":
+            raise self.refusal("The target was altered.")
+        if self.target.broken == "fenced":
+            raise Fenced(f"sink '{self.name}': others have it.", "It was fenced.", self.exit)
+
+    @property
+    def exit(self) -> str:
+        return f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
+
+    def refusal(self, why: str) -> CannotPublish:
+        return CannotPublish(f"sink '{self.name}' refuses.", why, self.exit)
+
+    def _not_ours(self, decision: int, last: tuple[int, str]) -> Exception:
+        if last[0] == decision and not last[1]:
+            return Fenced(f"sink '{self.name}': decision {decision} was given up.", "It was fenced.", self.exit)
+        return StateBehind(f"sink '{self.name}': {last} and not {decision}.", "The state table went back.", self.exit)
+
+
+def _short(name: str) -> str:
+    """Epoch, attempt and nonce of a transaction's name."""
+    return "-".join(name.split("-")[-3:])
+
+
+def _instead(handle: Handle) -> tuple[str, ...]:
+    return tuple(old["txn"] for old in taken_out(handle))
+
+
+class LakeSink(MemorySink):
+    """As the Delta sink: evidence is decision and name of the application's last entry, in the snapshot published from."""
+
+    target: targets.Lake
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        for _ in range(TRIES):
+            last = self.step("looks who was last", lambda: self._snapshot(handle))
+            if last == (decision, handle["txn"]):
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            if last and last[0] >= decision:
+                raise self._not_ours(decision, last)
+            entry = Entry(handle["txn"], decision, _instead(handle))
+            self.step("looks whether all is there", lambda: self._check_there(handle))
+            if self.step(f"publishes decision {decision}", lambda: self._publish(handle, last, entry), EITHER):
+                return Outcome(detail={"rows": handle["rows"]})
+        raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
+
+    def _snapshot(self, handle: Handle) -> tuple[int, str] | None:
+        return self.target.last.get(handle["app_id"])
+
+    def _check_there(self, handle: Handle) -> None:
+        self._unless_refusing()
+        if handle["rows"] and handle["txn"] not in self.target.staged:
+            raise self.refusal(f"The staged rows of {_short(handle['txn'])} are gone.")
+        if missing := set(_instead(handle)) - {entry.name for entry in self.target.shown}:
+            raise self.refusal(f"{sorted(missing)} are not there to be taken out.")
+
+    def _publish(self, handle: Handle, last: tuple[int, str] | None, entry: Entry) -> bool:
+        if self.target.last.get(handle["app_id"]) == last:
+            self._watch("publish", self.name, entry.name, entry.decision)
+        return self.target.publish(handle["app_id"], last, entry, entry.decision)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        while True:
+            last = self.step("looks who was last", lambda: self._snapshot(handle))
+            if last == (decision, handle["txn"]):
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            if last and last[0] >= decision:
+                return None
+            if self.step(f"fences decision {decision}", lambda: self._fence(handle, last, decision), EITHER):
+                return None
+
+    def _fence(self, handle: Handle, last: tuple[int, str] | None, decision: int) -> bool:
+        return self.target.publish(handle["app_id"], last, None, decision)
+
+
+class FolderSink(MemorySink):
+    """As the file sink: files get their final names first, then the manifest is put there, never over another."""
+
+    target: targets.Folder
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        return {**super().stage(txn, rows), "manifest": f"m{txn.epoch}"}
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}"}
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        detail = {"rows": handle["rows"]}
+        if self._is_published(handle):
+            self.step("removes what is replaced", lambda: self._remove_replaced(handle))
+            return Outcome(already=True, detail=detail)
+        try:
+            if handle["rows"]:
+                self.step("moves the files", lambda: self._move(handle, decision), EITHER)
+            made = self.step("puts the manifest", lambda: self._put_manifest(handle, decision), EITHER)
+        except (CannotPublish, ConnectionError):
+            if self._is_published(handle):
+                return Outcome(already=True, detail=detail)
+            raise
+        self.step("removes what is replaced", lambda: self._remove_replaced(handle))
+        return Outcome(already=not made, detail=detail)
+
+    def _is_published(self, handle: Handle) -> bool:
+        found = self.step("looks for the manifest", lambda: self.target.manifests.get(handle["manifest"]))
+        if found == "":
+            raise Fenced(f"sink '{self.name}': given up.", "Its manifest says so.", self.exit)
+        return bool(found == handle["txn"])
+
+    def _move(self, handle: Handle, decision: int) -> None:
+        self._unless_refusing()
+        name = handle["txn"]
+        if name in self.target.moved:
+            return
+        if name not in self.target.staged:
+            raise self.refusal(f"A staged file of {_short(name)} is gone.")
+        self._watch("publish", self.name, name, decision)
+        self.target.moved[name] = self.target.staged[name]
+
+    def _put_manifest(self, handle: Handle, decision: int) -> bool:
+        there = self.target.manifests.setdefault(handle["manifest"], handle["txn"])
+        if there != handle["txn"]:
+            raise self.refusal(f"Another manifest has the name {handle['manifest']}.")
+        made = handle["txn"] not in self.target.published
+        self.target.log += (Entry(handle["txn"], decision, _instead(handle)),) if made else ()
+        return made
+
+    def _remove_replaced(self, handle: Handle) -> None:
+        for name in _instead(handle):
+            self.target.moved.pop(name, None)
+
+    def release(self, txn: Transaction) -> None:
+        self.step(f"clears away {_short(txn.name)}", lambda: self.target.staged.pop(txn.name, None), EITHER)
+
+    def _discardable(self, name: str) -> bool:
+        return name in self.target.staged
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        name = handle["txn"]
+        self.step("takes the staged files away", lambda: self._take_away(name), EITHER)
+        there = self.step("claims the manifest", lambda: self._claim(handle), EITHER)
+        if there == name:
+            return Outcome(already=True, detail={"rows": handle["rows"]})
+        self.step("removes what was moved", lambda: self.target.moved.pop(name, None), EITHER)
+        return None
+
+    def _take_away(self, name: str) -> None:
+        if name in self.target.staged and name not in self.target.published:
+            self.target.kept[name] = self.target.staged.pop(name)
+
+    def _claim(self, handle: Handle) -> str:
+        return self.target.manifests.setdefault(handle["manifest"], "")
+
+
+class StateSinkInMemory(MemorySink):
+    """As the keyed sink: the handle that the state table holds is the publication; it lists the runs that count."""
+
+    target: targets.Runs
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        changes, before = rows
+        handle = super().stage(txn, changes)
+        return {**handle, "runs": [*(before["runs"] if before else []), txn.name]}
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        forget = [old["txn"] for old in olds if old["txn"]]
+        return {"txn": None, "runs": list(held["runs"]) if held else [], "forget": forget, "rows": 0}
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        name = handle["txn"]
+        if name is None:
+            for old in handle["forget"]:
+                self.step(f"forgets {_short(old)}", lambda old=old: self.target.staged.pop(old, None))
+            return Outcome(detail={"rows": 0})
+        self.step("looks for the run", lambda: self._check_there(name))
+        self.step("marks the run", lambda: self._mark(name, decision), EITHER)
+        return Outcome(detail={"rows": handle["rows"]})
+
+    def _check_there(self, name: str) -> None:
+        self._unless_refusing()
+        if name in self.target.fenced:
+            raise Fenced(f"sink '{self.name}': given up.", "It was fenced.", self.exit)
+        if name not in self.target.staged:
+            raise self.refusal("The state that was staged is gone.")
+
+    def _mark(self, name: str, decision: int) -> None:
+        self._watch("publish", self.name, name, decision)
+        self.target.done[name] = decision
+
+    def _discardable(self, name: str) -> bool:
+        return name in self.target.staged and name not in self.target.done
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        if handle["txn"] is None:
+            return None
+        self.step("fences the run", lambda: self.target.fenced.setdefault(handle["txn"], decision), EITHER)
+        done = self.step("looks for the mark", lambda: handle["txn"] in self.target.done)
+        return Outcome(already=True, detail={"rows": handle["rows"]}) if done else None
+
+
+class TopicSink(MemorySink):
+    """As the Kafka sink: rows are spooled; a transaction that was lost is written again, and recorded before it ends."""
+
+    target: targets.Topic
+
+    def __init__(self, name: str, target: Any, steps: Steps, watch: Watch, late: bool, pool: bool) -> None:
+        super().__init__(name, target, steps, watch)
+        self._late, self._pool = late, pool
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        handle = super().stage(txn, rows)
+        tx = None if self._late else self._open(txn.name, tuple(rows), txn.slot if self._pool else None)
+        return {**handle, "tx": tx}
+
+    def _open(self, name: str, rows: tuple[int, ...], slot: int | None = None) -> str:
+        made = f"{name}#{self._steps.fresh()}"
+        pooled = f"pool-{slot}" if slot is not None else None
+        what = f"writes into an open transaction{f' of slot {slot}' if pooled else ''}"
+        self.step(what, lambda: self.target.open(made, name, rows, pooled), EITHER)
+        return made
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        for _ in range(TRIES):
+            fate = self._settle(handle, decision)
+            if fate == "committed":
+                return Outcome(detail={"rows": handle["rows"]})
+            if fate == "doubt":
+                raise InDoubt(f"sink '{self.name}' is in doubt.", "No marker is left.", self.doubt)
+            handle = self._write_again(handle, receipts)
+        raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
+
+    @property
+    def doubt(self) -> str:
+        return f"onceonly resolve PIPELINE EPOCH --committed {self.name} --reason … (or --aborted)"
+
+    def _settle(self, handle: Handle, decision: int) -> str:
+        if handle["tx"] is None:
+            return "lost"
+        if "word" in handle:
+            return "committed" if handle["word"] else "lost"
+        fate = self._fate(handle["tx"])
+        if fate != "open":
+            return fate
+        ended = self.step("ends the transaction", lambda: self._end(handle, decision), EITHER)
+        return "committed" if ended else self._fate(handle["tx"])
+
+    def _fate(self, id: str) -> str:
+        return self.step("looks for the marker", lambda: self._shown(id))
+
+    def _shown(self, id: str) -> str:
+        stands = self.target.txs[id].stands if id in self.target.txs else "aborted"
+        if stands != "open" and self.target.forgotten:
+            return "doubt"
+        return {"aborted": "lost"}.get(stands, stands)
+
+    def _end(self, handle: Handle, decision: int) -> bool:
+        self._unless_refusing()
+        if self.target.txs[handle["tx"]].stands != "open":
+            return False
+        self._watch("publish", self.name, handle["txn"], decision, handle["tx"])
+        self.target.end(handle["tx"], "committed")
+        self.target.log += (Entry(handle["txn"], decision),)
+        return True
+
+    def _write_again(self, handle: Handle, receipts: Receipts) -> Handle:
+        rows = self.step("reads the spool", lambda: self._spooled(handle["txn"]))
+        tx = self._open(handle["txn"], rows)
+        new = {name: value for name, value in handle.items() if name != "word"} | {"tx": tx}
+        try:
+            recorded = receipts.replace(handle, new)
+        except BaseException:
+            self._fence([tx])
+            raise
+        if dict(recorded) != new:
+            self._fence([tx])
+        return recorded
+
+    def _spooled(self, name: str) -> tuple[int, ...]:
+        self._unless_refusing()
+        if name not in self.target.staged:
+            raise self.refusal("Spooled rows are gone.")
+        return self.target.staged[name]
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        return {**handle, "word": committed}
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        raise self.cannot_take_back()
+
+    def check_replace(self, old: Handle) -> None:
+        raise self.cannot_take_back()
+
+    # ---- what is open
+
+    def _left(self) -> set[str]:
+        """What is open in a pool does not say whose it is."""
+        txs = self.target.txs
+        return set(self.target.staged) | {tx.name for id, tx in txs.items() if id in self.target.of(tx.name)}
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        self.renounce(txn)
+        self.step(f"deletes the spool of {_short(txn.name)}", lambda: self._delete(txn.name), EITHER)
+
+    def release(self, txn: Transaction) -> None:
+        self.renounce(txn)
+        self.step(f"clears away {_short(txn.name)}", lambda: self.target.staged.pop(txn.name, None), EITHER)
+
+    def renounce(self, txn: Transaction) -> None:
+        open_ = self.step(f"lists what is open of {_short(txn.name)}", lambda: self.target.of(txn.name), (BEFORE,))
+        self._fence(open_)
+
+    def _fence(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            self.step("fences a transaction", lambda id=id: self._abort(id), EITHER)
+
+    def _abort(self, id: str) -> None:
+        if id in self.target.txs:
+            self._watch("fence", self.name, self.target.txs[id].name, None, id)
+        self.target.end(id, "aborted")
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        if handle["tx"] is None:
+            return None
+        self._fence([handle["tx"]])
+        fate = self._fate(handle["tx"])
+        return Outcome(already=True, detail={"rows": handle["rows"]}) if fate == "committed" else None
+
+    # ---- the pool
+
+    def pooled(self, prefix: str) -> list[Pooled]:
+        if not self._pool:
+            return []
+        found = self.step("lists what is open in the pool", lambda: self._open_in_pool())
+        _, pipeline, sink = prefix.split("-")
+        return [Pooled(pipeline, sink, slot, id, (0, 0)) for slot, id in found]
+
+    def _open_in_pool(self) -> list[tuple[int, str]]:
+        txs = self.target.txs
+        return [(int(slot[5:]), id) for slot, id in sorted(self.target.slots.items()) if txs[id].stands == "open"]
+
+    def needs(self, handle: Handle, txn: Pooled) -> bool:
+        return handle["tx"] is None or handle["tx"] == txn.id
+
+    def end(self, txns: Sequence[Pooled]) -> None:
+        self._fence([txn.id for txn in txns])
+
+    def cannot_take_back(self) -> InvalidPipeline:
+        return InvalidPipeline(f"sink '{self.name}' cannot take back.", "Readers have seen it.", "A new name.")

@@ -1,0 +1,144 @@
+"""The state table in memory: the same contract as the real one (tests/unit/test_state_contract.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from explore.steps import EITHER, Steps
+
+from onceonly.checkpoint import Checkpoint, Event, Row, canonical, first
+from onceonly.errors import OutcomeUnknown
+from onceonly.offsets import Boundary, Interval, range_of
+from onceonly.state import Lost, View
+from onceonly.staterow import Head
+
+PINS = (Event.PLANNED, Event.EMPTY)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The rows of one pipeline up to one of them; each is made once, whichever schedule leads to it."""
+
+    number: int = 0
+    rows: tuple[Row, ...] = ()
+    head: Head = Head()
+    checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
+
+    def then(self, row: Row) -> Chain:
+        known = self.checkpoints.get(row.epoch)
+        checkpoint = known.apply(row) if known else first(row)
+        head = self.head.after(row, checkpoint)
+        rows = (*self.rows, replace(row, head=head.to_json()))
+        return Chain(len(_CHAINS) + 1, rows, head, {**self.checkpoints, row.epoch: checkpoint})
+
+
+_CHAINS: dict[tuple[int, str], Chain] = {}
+EMPTY = Chain()
+
+
+def _next(chain: Chain, row: Row) -> Chain:
+    at = (chain.number, _content(row))
+    if at not in _CHAINS:
+        _CHAINS[at] = chain.then(row)
+    return _CHAINS[at]
+
+
+def _content(row: Row) -> str:
+    """Everything that another process may decide by."""
+    columns = (row.seq, row.epoch, row.event.value, row.attempt, row.owner, row.sink, row.decision, str(row.interval))
+    return f"{row.pipeline}{columns}{canonical(row.body)}"
+
+
+class MemoryView(View):
+    """A pipeline as one look at the table shows it; `table` is the chain of its rows."""
+
+    @classmethod
+    def of(cls, pipeline: str, chain: Any) -> MemoryView:
+        return cls(pipeline, chain, chain.head, dict(chain.checkpoints))
+
+    def checkpoint(self, epoch: int) -> Checkpoint | None:
+        return self.checkpoints.get(epoch)
+
+    def planned_by(self, owner: str) -> list[Checkpoint]:
+        return self._pinning(lambda row: row.owner == owner)
+
+    def planned_for(self, interval: Interval) -> list[Checkpoint]:
+        return self._pinning(
+            lambda row: row.interval and row.interval.start < interval.end and row.interval.end > interval.start
+        )
+
+    def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
+        pinned = [
+            Boundary(at, range_.topic_id, offsets)
+            for checkpoint in self.checkpoints.values()
+            if checkpoint.interval and (range_ := range_of(checkpoint.ranges, topic))
+            for at, offsets in ((checkpoint.interval.start, range_.starts), (checkpoint.interval.end, range_.ends))
+        ]
+        before = max((each for each in pinned if each.time <= time), key=lambda each: each.time, default=None)
+        after = min((each for each in pinned if each.time >= time), key=lambda each: each.time, default=None)
+        return before, after
+
+    def _pinning(self, wanted: Callable[[Row], Any]) -> list[Checkpoint]:
+        chain: Any = self.table
+        epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}
+        return [self.checkpoints[epoch] for epoch in sorted(epochs)]
+
+
+class MemoryTable:
+    """Takes the place of `StateTable`.
+
+    Args:
+        watch: is shown each row before it is written, with the checkpoint as it was and as it will be.
+    """
+
+    id = "s0"
+
+    def __init__(self, steps: Steps, watch: Callable[[Row, Checkpoint | None, Checkpoint], None] | None = None) -> None:
+        self.chains: dict[str, Chain] = {}
+        self._steps, self._watch = steps, watch
+
+    def chain(self, pipeline: str) -> Chain:
+        return self.chains.get(pipeline, EMPTY)
+
+    def view(self, pipeline: str) -> MemoryView:
+        look = self._steps.take(
+            "reads the state table", lambda: self.chain(pipeline), seen=lambda chain: chain.number
+        )
+        return MemoryView.of(pipeline, look)
+
+    def append(self, view: View, row: Row) -> MemoryView:
+        chain: Any = view.table
+        known = view.checkpoint(row.epoch)
+        _ = known.apply(row) if known else first(row)  # an illegal transition is refused before it is written
+        sink = f" {row.sink}" if row.sink else ""
+        what = f"records '{row.event.value}'{sink} of epoch {row.epoch} attempt {row.attempt}"
+        after = self._steps.take(
+            what, lambda: self._write(chain, row), EITHER, _unknown, seen=lambda chain: chain.number
+        )
+        return MemoryView.of(row.pipeline, after)
+
+    def _write(self, chain: Chain, row: Row) -> Chain:
+        if self.chain(row.pipeline) is not chain or row.seq != chain.head.seq + 1:
+            raise Lost
+        after = _next(chain, row)
+        if self._watch:
+            self._watch(row, chain.checkpoints.get(row.epoch), after.checkpoints[row.epoch])
+        self.chains[row.pipeline] = after
+        return after
+
+    def tidy(self, view: View) -> View:
+        return view
+
+    def pipelines(self) -> list[str]:
+        return self._steps.take("lists the pipelines", lambda: sorted(self.chains))
+
+    def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
+        rows = self.chain(pipeline).rows
+        return [row for row in rows if since_epoch <= row.epoch and (until_epoch is None or row.epoch <= until_epoch)]
+
+
+def _unknown(what: str) -> OutcomeUnknown:
+    return OutcomeUnknown("whether the row was recorded is not known.", what, "onceonly recover")

@@ -1,0 +1,213 @@
+"""Everything that processes share: the state table, the source, the targets, and what a gate finds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+from unittest import mock
+
+from explore import invariants, sinks, targets
+from explore.steps import BEFORE, Made, Steps
+from explore.table import MemoryTable
+
+from onceonly import offsets, serial
+from onceonly.checkpoint import Checkpoint, Row
+from onceonly.coordinator import Coordinator
+from onceonly.errors import InvalidPipeline
+from onceonly.offsets import Interval, TopicLog, TopicRange
+from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, Pipeline, StateSink
+from onceonly.protocols import Examined, Found, Inspector
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+NAME, TOPIC = "p", "t"
+KINDS: Mapping[type, Any] = {
+    DeltaSink: targets.Lake,
+    FileSink: targets.Folder,
+    KafkaSink: targets.Topic,
+    StateSink: targets.Runs,
+}
+
+
+def minutes(start: int, end: int) -> Interval:
+    return Interval(NOON + timedelta(minutes=start), NOON + timedelta(minutes=end))
+
+
+@dataclass
+class World:
+    """One world, in which one schedule happens.
+
+    Args:
+        pipelines: its definition, by the name under which actors ask for it.
+        records: minute of each record, in order of the log; a record's row is its offset.
+        verdicts: what the gate finds, one after the other; the last one stays.
+    """
+
+    pipelines: Mapping[str, Pipeline]
+    records: tuple[int, ...]
+    verdicts: tuple[str, ...] = ("passed",)
+    topic_id: str = "topic-1"
+    targets: dict[str, Any] = field(default_factory=dict)
+    looks: int = 0  # of the gate
+    removed: frozenset[tuple[str, int]] = frozenset()  # (sink, row) that a person has taken out by hand
+    broken: list[str] = field(default_factory=list)  # invariants
+
+    def __post_init__(self) -> None:
+        self.steps = Steps()
+        self.table = MemoryTable(self.steps, self._watch_row)
+        self.parts = MemoryParts(self)
+        for pipeline in self.pipelines.values():
+            for sink in pipeline.sinks:
+                self.targets.setdefault(sink.name, KINDS[type(sink)]())
+
+    def copy(self) -> World:
+        """As it is between two steps; nobody is at work in it."""
+        copied = {name: target.copy() for name, target in self.targets.items()}
+        shared = (self.pipelines, self.records, self.verdicts, self.topic_id)
+        world = World(*shared, copied, self.looks, self.removed, list(self.broken))
+        world.table.chains = dict(self.table.chains)
+        return world
+
+    def key(self) -> Hashable:
+        chain = self.table.chain(NAME).number
+        shown = tuple(target.key() for target in self.targets.values())
+        return (chain, shown, self.records, self.looks, self.topic_id, self.removed)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """A new process's: it remembers nothing of the one before."""
+        return Coordinator(self.table, self.parts)  # type: ignore[arg-type]
+
+    @property
+    def checkpoints(self) -> Mapping[int, Checkpoint]:
+        return self.table.chain(NAME).checkpoints
+
+    def _watch_row(self, row: Row, before: Checkpoint | None, after: Checkpoint) -> None:
+        self.broken += invariants.of_row(self.targets, self.checkpoints, row, before, after)
+
+    def watch(self, what: str, sink: str, name: str, decision: int | None = None, tx: str | None = None) -> None:
+        self.broken += invariants.of_effect(self.checkpoints, self.targets[sink], what, sink, name, decision, tx)
+
+    @contextmanager
+    def deterministic(self) -> Iterator[None]:
+        """Names are made by whoever is at work, in the order of their own steps."""
+        with mock.patch.object(uuid, "uuid4", lambda: Made(self.steps.fresh())):
+            yield
+
+
+class MemoryParts:
+    """The live parts of a pipeline in a world."""
+
+    live: ClassVar[Mapping[type, Any]] = {
+        DeltaSink: sinks.LakeSink,
+        FileSink: sinks.FolderSink,
+        StateSink: sinks.StateSinkInMemory,
+    }
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def sink(self, pipeline: Pipeline, name: str) -> sinks.MemorySink:
+        config, world = pipeline.sink(name), self._world
+        given = (name, world.targets[name], world.steps, world.watch)
+        if isinstance(config, KafkaSink):
+            return sinks.TopicSink(*given, late=pipeline.is_late(config), pool=config.ids == "pool")
+        return self.live[type(config)](*given)
+
+    def sources(self, pipeline: Pipeline) -> Mapping[str, Any]:
+        return {source.topic: MemorySource(self._world, source.topic) for source in pipeline.sources}
+
+    def inspector(self, pipeline: Pipeline) -> MemoryInspector:
+        return MemoryInspector(self._world, pipeline)
+
+    def produce(self, claimed: Checkpoint, before: Any = None) -> dict[str, Any]:
+        """Every record of the ranges to every sink; to the state, beside the handle of what it was."""
+        pipeline = Pipeline.from_json(claimed.definition)
+        rows = [row for range_ in claimed.ranges for span in range_.partitions.values() for row in range(*span)]
+        return {sink.name: (rows, before) if isinstance(sink, StateSink) else rows for sink in pipeline.sinks}
+
+
+def before(world: World, epoch: int) -> Any:
+    """The handle of the state that a checkpoint goes on from, as wiring.stage looks it up."""
+    view = world.table.view(NAME)
+    checkpoint = view.checkpoint(epoch)
+    if checkpoint is None:
+        raise InvalidPipeline(f"{NAME} has no epoch {epoch}.", todo="See what there is: onceonly status")
+    return serial.held_before(view, checkpoint)
+
+
+class MemorySource:
+    """A topic of one partition, in which records only ever come to the end."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        self._world, self._topic = world, topic
+
+    def check(self) -> list[str]:
+        return []
+
+    def log(self) -> TopicLog:
+        return self._step("shows its ends", self._log)
+
+    def _log(self) -> TopicLog:
+        return TopicLog(self._topic, self._world.topic_id, {0: (0, len(self._world.records))})
+
+    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+        return self._step("looks for a time", lambda: {0: self._first(time)})
+
+    def _first(self, time: datetime) -> Found:
+        times = [NOON + timedelta(minutes=minute) for minute in self._world.records]
+        found = (Found(offset, at) for offset, at in enumerate(times) if at >= time)
+        return next(found, Found(len(times), None))
+
+    def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        self._step("verifies what is read", lambda: [offsets.check_held(range_, self._log()) for range_ in ranges])
+
+    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
+        return
+
+    def traces(self, pipeline: str) -> list[Any]:
+        return []
+
+    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
+        return error
+
+    def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        raise NotImplementedError
+
+    def _step(self, what: str, effect: Any) -> Any:
+        return self._world.steps.take(f"the topic {what}", effect, (BEFORE,))
+
+
+class MemoryInspector(Inspector):
+    """Looks at what is staged, and finds what the world says that it finds next."""
+
+    def __init__(self, world: World, pipeline: Pipeline) -> None:
+        self._world, self._pipeline = world, pipeline
+
+    def check(self) -> list[str]:
+        return []
+
+    def examine(self, checkpoint: Checkpoint) -> Examined:
+        seen = {sink.name: self._look(checkpoint, sink.name) for sink in self._pipeline.sinks}
+        outcome = self._world.steps.take("the gate finds", self._find)
+        check = {"what": "a check", "ok": outcome == "passed", "severity": "critical", "observed": str(seen)}
+        return Examined({name: {"rows": 0, "path": "in process", "checks": [check]} for name in seen})
+
+    def _look(self, checkpoint: Checkpoint, name: str) -> str:
+        handle = checkpoint.handles[name]
+        rows = self._world.parts.sink(self._pipeline, name).look(handle["txn"])
+        if rows is None:
+            raise FileNotFoundError(handle["txn"])
+        return str(handle["txn"])
+
+    def _find(self) -> str:
+        world = self._world
+        outcome = world.verdicts[min(world.looks, len(world.verdicts) - 1)]
+        world.looks = min(world.looks + 1, len(world.verdicts) - 1)
+        return outcome
+
+    def forget(self, examined: Examined) -> None:
+        return
