@@ -38,6 +38,7 @@ class Scenario:
     mend: Callable[[World], None] = lambda world: None
     may_lose: Sequence[str] = ()  # sinks that a person gives up, or may have to
     intervals: Sequence[Interval] = ()  # that are run in the end, where the pipeline runs by intervals
+    moving: bool = False  # something happens to the topic
     quick: bool = False  # small enough for every test run
 
     def covers(self, minute: int) -> bool:
@@ -46,7 +47,7 @@ class Scenario:
         return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
 
     def begin(self) -> World:
-        world = World(self.pipelines, tuple(self.records), tuple(self.verdicts))
+        world = World(self.pipelines, tuple(self.records), tuple(self.verdicts), still=not self.moving)
         with world.deterministic():
             for act in self.before:
                 act(world)

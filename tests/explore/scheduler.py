@@ -157,10 +157,12 @@ class Schedule:
         self.log.append(f"{actor.name} ends{f' with {type(actor.error).__name__}: ' if actor.error else ''}{''.join(said)}")
 
     def _decide(self) -> None:
-        number, options = len(self.decisions), tuple(self._options())
-        if number > self._last and self.known(self._key(), self._left):
+        number = len(self.decisions)
+        new = number > self._last
+        if new and self.known(self._key(), self._left):
             self.pruned = True
             return
+        options = tuple(self._options()) if new or number in self.deviations else ()
         self.decisions.append(Decision(options, self._left))
         chosen = self.deviations.get(number, GOES_ON)
         if chosen == GOES_ON:
