@@ -45,6 +45,8 @@ class Asked:
             self.row = self._replace(view, known)
         else:
             self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
+            if self.row:
+                self.cut.check_lineage(known)
         return self.row
 
     def _has_replaced(self, known: Checkpoint) -> bool:

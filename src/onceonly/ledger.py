@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,16 @@ class Ledger:
             except Lost:
                 view = None
                 continue
-            self._notify(get(view, row.epoch), row)
+            self._tell(get(view, row.epoch), row)
             return view
+
+    def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Nothing depends on who listens: a listener that fails is shown, and stops nobody."""
+        try:
+            self._notify(checkpoint, row)
+        except Exception as error:
+            what = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: '{row.event.value}' is recorded"
+            warnings.warn(f"{what}, but the notify function failed: {error!r}", RuntimeWarning, stacklevel=3)
 
 
 def next_row(view: View, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
