@@ -20,7 +20,7 @@ from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gating import Gatekeeper
-from onceonly.ledger import Ledger, Notify, fenced, get, next_row
+from onceonly.ledger import Ledger, Notify, fenced, get, in_force, next_row
 from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -149,9 +149,9 @@ class Coordinator:
         """By sink: the handle whose rows this checkpoint's take the place of."""
         if checkpoint.replaces is None:
             return {}
-        old = get(self.state.view(checkpoint.pipeline), checkpoint.replaces)
-        without = {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in old.handles.items()}
-        return {name: handle for name, handle in without.items() if name in old.published}
+        view = self.state.view(checkpoint.pipeline)
+        shown = in_force(view, get(view, checkpoint.replaces))
+        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
 
     def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly.checkpoint import Checkpoint, Event, Handle, Row
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.state import Lost, StateTable, View
 
@@ -57,6 +57,14 @@ def get(view: View, epoch: int) -> Checkpoint:
             "See what there is: onceonly status",
         )
     return checkpoint
+
+
+def in_force(view: View, checkpoint: Checkpoint) -> dict[str, Handle]:
+    """By sink: the handle whose rows it shows. Where it was given up, those that were to be replaced are still there."""
+    own = {name: handle for name, handle in checkpoint.handles.items() if name in checkpoint.published}
+    if checkpoint.replaces is None or not checkpoint.given_up:
+        return own
+    return {**in_force(view, get(view, checkpoint.replaces)), **own}
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
