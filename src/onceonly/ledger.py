@@ -60,7 +60,7 @@ def get(view: View, epoch: int) -> Checkpoint:
 
 
 def in_force(view: View, checkpoint: Checkpoint) -> dict[str, Handle]:
-    """By sink: the handle whose rows it shows. Where it was given up, those that were to be replaced are still there."""
+    """By sink: the handle whose rows it shows; where it was given up, those that were to be replaced."""
     own = {name: handle for name, handle in checkpoint.handles.items() if name in checkpoint.published}
     if checkpoint.replaces is None or not checkpoint.given_up:
         return own
