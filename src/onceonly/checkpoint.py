@@ -44,6 +44,7 @@ class Event(Enum):
     REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
     EMPTY = "empty"  # an interval without records: its boundaries are pinned and it is settled, in one step
     CLAIMED = "claimed"  # a stage process took the next attempt
+    RENEWED = "renewed"  # the stage process is still at work, although nothing else has happened
     STAGED = "staged"
     VERDICT = "verdict"  # the gate's, on what is staged: one per attempt, the first wins
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
@@ -63,6 +64,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.REWOUND: (frozenset({None}), State.COMMITTING),
     Event.EMPTY: (frozenset({None}), State.COMMITTED),
     Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.RENEWED: (frozenset({State.PLANNED}), State.PLANNED),
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
     Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
     Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),

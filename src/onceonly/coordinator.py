@@ -130,6 +130,16 @@ class Coordinator:
 
         return get(self._ledger.change(name, decide), epoch)
 
+    def renew(self, mine: Checkpoint) -> bool:
+        """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
+
+        def decide(view: View) -> Row | None:
+            now = get(view, mine.epoch)
+            current = now.staging is not None and now.staging == mine.staging
+            return next_row(view, mine.epoch, Event.RENEWED, mine.attempt) if current else None
+
+        return get(self._ledger.change(mine.pipeline, decide), mine.epoch).staging == mine.staging
+
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self.parts.sources(pipeline)
         _verify(sources, checkpoint)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from onceonly.checkpoint import Checkpoint
+from onceonly.errors import OnceonlyError
 
 LEASE = timedelta(hours=1)  # how long an owner that cannot be asked counts as alive after its last transition
 UNKNOWN = "unknown"  # where processes cannot be told apart: another system than Linux
@@ -44,6 +48,26 @@ def alive(checkpoint: Checkpoint) -> bool:
         if place == _here() and place != UNKNOWN:
             return _started(int(pid)) == started
     return datetime.now(UTC) - checkpoint.updated_at < LEASE
+
+
+@contextmanager
+def renewing(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterator[None]:
+    """Renew a lease now and then while work goes on, until `renew` says that there is none any more."""
+    done = threading.Event()
+
+    def go_on() -> None:
+        while not done.wait(every.total_seconds()):
+            with suppress(OnceonlyError):  # a lease that ends costs work, not rows; the next time may do
+                if not renew():
+                    return
+
+    thread = threading.Thread(target=go_on, name="onceonly-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def nobody(checkpoint: Checkpoint) -> bool:

@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from unit.world import World
 
 from onceonly import liveness, wording
+from onceonly.checkpoint import State
+from onceonly.errors import OutcomeUnknown
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
 OWNER = "from onceonly import liveness; print(liveness.this_process(), flush=True); import time; time.sleep(300)"
@@ -66,6 +70,34 @@ def test_a_process_elsewhere_has_a_lease_whatever_its_host_is_called(part):
     owner = f"{kind}:{host}:{other}:{pid}:1"
     assert liveness.alive(Owned(owner, datetime.now(UTC)))
     assert not liveness.alive(Owned(owner))
+
+
+def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
+    left = ["once", "an error", "again"]
+    ended = threading.Event()
+
+    def renew() -> bool:
+        if not left:
+            ended.set()
+            return False
+        if left.pop(0) == "an error":
+            raise OutcomeUnknown("the storage does not answer")
+        return True
+
+    with liveness.renewing(renew, timedelta(milliseconds=1)):
+        assert ended.wait(60)
+    assert not [thread for thread in threading.enumerate() if thread.name == "onceonly-lease"]
+
+
+def test_a_process_shows_that_it_is_at_work_only_while_its_claim_holds(tmp_path):
+    world = World(tmp_path)
+    world.plan("run-1")
+    mine = world.coordinator._claim("flights", 1, None)
+    assert world.coordinator.renew(mine)
+    assert world.now().updated_at > mine.updated_at
+    assert world.stage().state is State.STAGED
+    assert not world.coordinator.renew(mine)
+    assert world.events() == ["planned", "claimed", "renewed", "claimed", "staged"]
 
 
 def test_people_are_shown_host_and_process_alone():
