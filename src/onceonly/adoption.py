@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onceonly.checkpoint import Checkpoint, Event, Row, State
+from onceonly.checkpoint import Checkpoint, Event, Handle, Row, State
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.ledger import how_to_settle, next_row
+from onceonly.ledger import how_to_settle, in_force, next_row
 from onceonly.offsets import Interval, has_data
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -45,6 +46,8 @@ class Asked:
             self.row = self._replace(view, known)
         else:
             self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
+            if self.row:
+                self.cut.check_lineage(known)
         return self.row
 
     def _has_replaced(self, known: Checkpoint) -> bool:
@@ -52,7 +55,7 @@ class Asked:
         return known.replaces is not None and known.request == self.again
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
-        _check_replaceable(self.pipeline, old, self.parts)
+        _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
         body = {
             "definition": self.pipeline.to_json(),
             "ranges": [range_.to_json() for range_ in old.ranges],
@@ -73,17 +76,17 @@ def _check_kind(pipeline: Pipeline) -> None:
         )
 
 
-def _check_replaceable(pipeline: Pipeline, old: Checkpoint, parts: Parts) -> None:
+def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, Handle], parts: Parts) -> None:
     """Refuse where a sink cannot take back what it has published."""
     names = {sink.name for sink in pipeline.sinks}
-    if gone := sorted(set(old.published) - names):
+    if gone := sorted(set(shown) - names):
         raise InvalidPipeline(
             f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which the pipeline does not name any more.",
             "Its rows there would stay beside those of the new one.",
             "Keep the sink until the interval is processed again. Nothing was written.",
         )
-    for name in old.published:
-        parts.sink(pipeline, name).check_replace(old.handles[name])
+    for name, handle in shown.items():
+        parts.sink(pipeline, name).check_replace(handle)
 
 
 def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:

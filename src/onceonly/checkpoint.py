@@ -44,6 +44,7 @@ class Event(Enum):
     REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
     EMPTY = "empty"  # an interval without records: its boundaries are pinned and it is settled, in one step
     CLAIMED = "claimed"  # a stage process took the next attempt
+    RENEWED = "renewed"  # the stage process is still at work, although nothing else has happened
     STAGED = "staged"
     VERDICT = "verdict"  # the gate's, on what is staged: one per attempt, the first wins
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
@@ -63,6 +64,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.REWOUND: (frozenset({None}), State.COMMITTING),
     Event.EMPTY: (frozenset({None}), State.COMMITTED),
     Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.RENEWED: (frozenset({State.PLANNED}), State.PLANNED),
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
     Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
     Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),
@@ -169,6 +171,8 @@ class Checkpoint:
     updated_at: datetime
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
+    claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: the definition then
+    staging: str | None = None  # the nonce that may record STAGED: of a claim that nothing has ended since
     handles: Mapping[str, Handle] = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the current attempt, by a person
@@ -193,7 +197,7 @@ class Checkpoint:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        return tuple(sink["name"] for sink in self.definition["sinks"])
+        return _names(self.definition)
 
     @property
     def rows(self) -> int | None:
@@ -222,6 +226,10 @@ class Checkpoint:
             return False
         latest = attempt == self.attempt and self.state in (State.ABORTING, State.ABORTED)
         return latest or bool(self.gate["keep_failed"])
+
+    def sinks_of(self, attempt: int) -> tuple[str, ...]:
+        """Those that the attempt was claimed for: planned again, a checkpoint may have others."""
+        return _names(self.claimed_under[attempt])
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
@@ -294,7 +302,11 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
-NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved": None}
+NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved": None, "staging": None}
+
+
+def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(sink["name"] for sink in definition["sinks"])
 
 
 def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
@@ -303,10 +315,9 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}
             return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED}
         case Event.CLAIMED:
-            claims = {**known.claims, row.attempt: Claim(**row.body)}
-            return {"attempt": row.attempt, "claims": claims, **NOTHING_STAGED}
+            return _claimed(known, row)
         case Event.STAGED:
-            return {"handles": row.body["handles"]}
+            return {"handles": row.body["handles"], "staging": None}
         case Event.VERDICT | Event.APPROVED:
             return _judged(known, row)
         case Event.COMMITTING:
@@ -314,11 +325,18 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
         case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP:
             return _of_a_sink(known, row)
         case Event.ABORTING:
-            return {"reason": row.body.get("reason")}
+            return {"reason": row.body.get("reason"), "staging": None}
         case Event.ABORTED:
             return {"claims": {number: replace(claim, slot=None) for number, claim in known.claims.items()}}
         case _:
             return {}
+
+
+def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:
+    claim = Claim(**row.body)
+    claims = {**known.claims, row.attempt: claim}
+    under = {**known.claimed_under, row.attempt: known.definition}
+    return {**NOTHING_STAGED, "attempt": row.attempt, "claims": claims, "claimed_under": under, "staging": claim.nonce}
 
 
 def _judged(known: Checkpoint, row: Row) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gating import Gatekeeper
-from onceonly.ledger import Ledger, Notify, fenced, get, next_row
+from onceonly.ledger import Ledger, Notify, fenced, get, in_force, next_row
 from onceonly.offsets import Interval
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -130,6 +130,16 @@ class Coordinator:
 
         return get(self._ledger.change(name, decide), epoch)
 
+    def renew(self, mine: Checkpoint) -> bool:
+        """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
+
+        def decide(view: View) -> Row | None:
+            now = get(view, mine.epoch)
+            current = now.staging is not None and now.staging == mine.staging
+            return next_row(view, mine.epoch, Event.RENEWED, mine.attempt) if current else None
+
+        return get(self._ledger.change(mine.pipeline, decide), mine.epoch).staging == mine.staging
+
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self.parts.sources(pipeline)
         _verify(sources, checkpoint)
@@ -149,15 +159,16 @@ class Coordinator:
         """By sink: the handle whose rows this checkpoint's take the place of."""
         if checkpoint.replaces is None:
             return {}
-        old = get(self.state.view(checkpoint.pipeline), checkpoint.replaces)
-        without = {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in old.handles.items()}
-        return {name: handle for name, handle in without.items() if name in old.published}
+        view = self.state.view(checkpoint.pipeline)
+        shown = in_force(view, get(view, checkpoint.replaces))
+        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
 
     def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
             now = get(view, mine.epoch)
-            if now.state is not State.PLANNED or now.attempt != mine.attempt:
-                raise fenced(now, f"attempt {now.attempt} is current and this was attempt {mine.attempt}")
+            if now.staging is None or now.staging != mine.staging:
+                was = f"this was attempt {mine.attempt}, which has been ended"
+                raise fenced(now, f"attempt {now.attempt} is current and {was}")
             return next_row(view, mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
 
         try:
@@ -265,7 +276,7 @@ class Coordinator:
     def _record_aborted(self, mine: Checkpoint) -> Checkpoint:
         def decide(view: View) -> Row | None:
             now = get(view, mine.epoch)
-            current = now.state is State.ABORTING and now.attempt == mine.attempt
+            current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
             return next_row(view, mine.epoch, Event.ABORTED, now.attempt) if current else None
 
         return get(self._ledger.change(mine.pipeline, decide), mine.epoch)
@@ -350,9 +361,19 @@ class Coordinator:
         """What the sink shows of this checkpoint now, for a person who has to decide."""
         return self._publisher.evidence(name, epoch, sink)
 
-    def give_up(self, name: str, epoch: int, sink: str, who: str, reason: str) -> Checkpoint:
-        """Record that this sink will never get this checkpoint, unless it shows that it has it."""
-        return self._publisher.give_up(name, epoch, sink, who, reason)
+    def give_up(
+        self, name: str, epoch: int, sink: str, who: str, reason: str, gone: bool = False, removed: bool = False
+    ) -> Checkpoint:
+        """Record that this sink will never get this checkpoint, unless it shows that it has it.
+
+        Args:
+            gone: the target does not answer and never will again, so nobody can publish to it.
+            removed: of a rewind: what it should have taken out of the sink was removed by hand.
+        Raises:
+            InvalidPipeline: it does not wait for that sink; or a rewind's rows are still there.
+            OutcomeUnknown: the target does not answer, so a process may still publish to it.
+        """
+        return self._publisher.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
 
     def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record a person's word on what is in doubt in this sink, and go on from it."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from onceonly import offsets
 from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction, taken_out
-from onceonly.errors import CannotPublish, InDoubt, OutcomeUnknown
+from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 from onceonly.offsets import TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
 from onceonly.protocols import Examined, Found, Inspector, Receipts, Sink, Trace
@@ -131,13 +131,20 @@ class FakeSink(Sink):
             planned = _read(self._failures, {})
             _write(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
 
+    def remove(self, *txns: str) -> None:
+        """By hand: what these transactions have published."""
+        with _lock(self.folder):
+            shown = self._shown()
+            kept = [entry for entry in shown["entries"] if entry["txn"] not in txns]
+            _write(self._published, {**shown, "entries": kept})
+
     def rows(self) -> list[Any]:
         """What a reader of the output sees, in the order in which it was published."""
         return [row for entry in self.entries() for row in entry["rows"]]
 
     def entries(self) -> list[dict[str, Any]]:
         """Publications in order: app_id, decision, txn (its name) and rows."""
-        entries: list[dict[str, Any]] = _read(self._published, [])
+        entries: list[dict[str, Any]] = self._shown()["entries"]
         return entries
 
     # ---- the Sink protocol
@@ -159,6 +166,23 @@ class FakeSink(Sink):
                 raise InDoubt(f"sink '{self.name}' is in doubt.", "The evidence is gone.", "onceonly resolve …")
             with _lock(self.folder):
                 return self._publish(handle, decision)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        with _lock(self.folder):
+            at, name = self._last(handle)
+            if (at, name) == (decision, handle["txn"]):
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            if at < decision:
+                self._write_last(handle, decision, None, self.entries())
+        return None
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        found = ((app_id.split("/"), at) for app_id, (at, _) in self._shown()["last"].items())
+        return [
+            Trace(state_id, at, f"fake {self.folder}")
+            for (_, state_id, of, sink), at in found
+            if (of, sink) == (pipeline, self.name)
+        ]
 
     def staged(self, handle: Handle) -> Any:
         import pyarrow as pa
@@ -187,18 +211,39 @@ class FakeSink(Sink):
         return [txn for txn in found if txn]
 
     def _publish(self, handle: Handle, decision: int) -> Outcome:
-        entries = self.entries()
-        shown = any(e["app_id"] == handle["app_id"] and e["decision"] >= decision for e in entries)
-        if shown or handle.get("judged"):
+        at, name = self._last(handle)
+        if (at, name) == (decision, handle["txn"]) or handle.get("judged"):
             return Outcome(already=True, detail={"rows": handle["rows"]})
+        if at >= decision:
+            raise self._overtaken(handle, decision, at, name)
         rows = _read(self._staged(handle["txn"]), None)
         if rows is None:
             raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
         olds = taken_out(handle)
-        entries = [entry for entry in entries if entry["txn"] not in {old["txn"] for old in olds}]
+        entries = [entry for entry in self.entries() if entry["txn"] not in {old["txn"] for old in olds}]
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
-        _write(self._published, [*entries, entry])
+        self._write_last(handle, decision, handle["txn"], [*entries, entry])
         return Outcome(detail={"rows": handle["rows"]})
+
+    def _overtaken(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
+        what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
+        if at == decision and name is None:
+            return Fenced(what, "It was given up.")
+        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}.", "Is the state table restored?")
+
+    def _shown(self) -> dict[str, Any]:
+        """Entries, and under "last" by app id what stays when entries go: the last decision and its transaction."""
+        shown: dict[str, Any] = _read(self._published, {"entries": [], "last": {}})
+        return shown
+
+    def _last(self, handle: Handle) -> tuple[int, str | None]:
+        """The last decision of this pipeline here, and whose it was; None: nobody's, it was given up."""
+        at, name = self._shown()["last"].get(handle["app_id"], (0, None))
+        return at, name
+
+    def _write_last(self, handle: Handle, decision: int, txn: str | None, entries: list[dict[str, Any]]) -> None:
+        last = {**self._shown()["last"], handle["app_id"]: [decision, txn]}
+        _write(self._published, {"entries": entries, "last": last})
 
     def _staged(self, name: str) -> Path:
         return self.folder / f"{name}.staged.json"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly.checkpoint import Checkpoint, Event, Handle, Row
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.state import Lost, StateTable, View
 
@@ -31,8 +32,16 @@ class Ledger:
             except Lost:
                 view = None
                 continue
-            self._notify(get(view, row.epoch), row)
+            self._tell(get(view, row.epoch), row)
             return view
+
+    def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
+        """Nothing depends on who listens: a listener that fails is shown, and stops nobody."""
+        try:
+            self._notify(checkpoint, row)
+        except Exception as error:
+            what = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: '{row.event.value}' is recorded"
+            warnings.warn(f"{what}, but the notify function failed: {error!r}", RuntimeWarning, stacklevel=3)
 
 
 def next_row(view: View, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
@@ -48,6 +57,14 @@ def get(view: View, epoch: int) -> Checkpoint:
             "See what there is: onceonly status",
         )
     return checkpoint
+
+
+def in_force(view: View, checkpoint: Checkpoint) -> dict[str, Handle]:
+    """By sink: the handle whose rows it shows; where it was given up, those that were to be replaced."""
+    own = {name: handle for name, handle in checkpoint.handles.items() if name in checkpoint.published}
+    if checkpoint.replaces is None or not checkpoint.given_up:
+        return own
+    return {**in_force(view, get(view, checkpoint.replaces)), **own}
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:

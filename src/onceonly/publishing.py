@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Handle, Outcome, Row, State
-from onceonly.errors import InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import Fenced, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.ledger import Ledger, fenced, get, next_row
 from onceonly.pipeline import Pipeline
 from onceonly.pooling import end_idle
@@ -60,16 +61,20 @@ class Publisher:
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int]) -> None:
         """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable."""
-        for sink in checkpoint.sinks if attempts else ():
-            live = self._sink(checkpoint, sink)
-            for attempt in attempts:
-                txn = checkpoint.transaction(sink, attempt)
-                if checkpoint.keeps(attempt):
-                    live.renounce(txn)
-                else:
-                    live.abort(txn, checkpoint.handles.get(sink) if attempt == checkpoint.attempt else None)
-            over = {(checkpoint.epoch, attempt) for attempt in attempts}
-            end_idle(self._ledger.state, live, checkpoint.pipeline, over)
+        over = {(checkpoint.epoch, attempt) for attempt in attempts}
+        for attempt in attempts:
+            pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])
+            for sink in checkpoint.sinks_of(attempt):
+                live = self._parts.sink(pipeline, sink)
+                self._discard(live, checkpoint, attempt)
+                end_idle(self._ledger.state, live, checkpoint.pipeline, over)
+
+    def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
+        txn = checkpoint.transaction(live.name, attempt)
+        if checkpoint.keeps(attempt):
+            live.renounce(txn)
+        else:
+            live.abort(txn, checkpoint.handles.get(live.name) if attempt == checkpoint.attempt else None)
 
     # ---- a person's word
 
@@ -87,25 +92,32 @@ class Publisher:
         except Exception as error:  # it does not answer: that is what there is to see
             return [f"{type(error).__name__}: {error}"]
 
-    def give_up(self, name: str, epoch: int, sink: str, who: str, reason: str) -> Checkpoint:
-        """Record that this sink will never get this checkpoint, unless it shows that it has it."""
+    def give_up(
+        self, name: str, epoch: int, sink: str, said: Mapping[str, str], gone: bool, removed: bool
+    ) -> Checkpoint:
+        """See `Coordinator.give_up`; `said` is who, and why."""
         view = self._ledger.state.view(name)
-        _waiting(get(view, epoch), sink)
-        self.publish(view)  # a last try: what failed may have landed, and then it is published, not given up
+        waiting = _waiting(get(view, epoch), sink)
+        if waiting.rewinds_to is not None and not removed:
+            raise _not_taken_out(waiting, sink)
+        self.publish(view)  # a last try, which is also what it takes for other sinks
         view = self._ledger.state.view(name)
         while sink in get(view, epoch).waiting:
-            view = self._give_up(get(view, epoch), sink, {"who": who, "reason": reason})
+            view = self._give_up(view, epoch, sink, said, gone)
         return get(self.finish(view, epoch), epoch)
 
-    def _give_up(self, seen: Checkpoint, sink: str, said: dict[str, str]) -> View:
-        """Only what was renounced is given up: a handle that another process records meanwhile could be published."""
-        renounced = self._renounce(seen, sink)
+    def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
+        """Only what was fenced is given up: a handle that another process records meanwhile could be published."""
+        waiting = get(seen, epoch)
+        outcome, not_fenced = self._fence(waiting, sink, gone)
+        if outcome:
+            return self._record_published(seen, epoch, sink, outcome)
 
         def decide(view: View) -> Row | None:
-            now = get(view, seen.epoch)
-            if sink not in now.waiting or now.handles[sink] != seen.handles[sink]:
+            now = get(view, epoch)
+            if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
                 return None
-            return _of_sink(view, now, sink, Event.GIVEN_UP, said | renounced)
+            return _of_sink(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced})
 
         return self._ledger.change(seen.pipeline, decide)
 
@@ -136,15 +148,21 @@ class Publisher:
             raise errors[0]
         return get(self._ledger.state.view(name), epoch)
 
-    def _renounce(self, checkpoint: Checkpoint, sink: str) -> dict[str, str]:
-        """A sink that is gone for good must not keep a person from ending the checkpoint; that is recorded."""
+    def _fence(self, checkpoint: Checkpoint, sink: str, gone: bool) -> tuple[Outcome | None, dict[str, str]]:
+        """What the sink shows once nobody can publish to it any more; where a person says it is gone, why it could not.
+
+        Raises:
+            OutcomeUnknown: it does not answer, and nobody says that it never will.
+        """
         live = self._sink(checkpoint, sink)
         try:
-            live.renounce(checkpoint.transaction(sink))
+            outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
             end_idle(self._ledger.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
         except Exception as error:
-            return {"not_fenced": f"{type(error).__name__}: {error}"[:500]}
-        return {}
+            if not gone:
+                raise _not_fenced(checkpoint, sink, error) from error
+            return None, {"not_fenced": f"{type(error).__name__}: {error}"[:500]}
+        return outcome, {}
 
     # ---- one sink
 
@@ -158,6 +176,8 @@ class Publisher:
                 return now  # by another process meanwhile, which may be what we tripped over
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
+            if isinstance(error, Fenced) and sink in get(now, checkpoint.epoch).waiting:
+                raise _unknown(error, checkpoint, sink) from error  # at the target; nobody has recorded an end
             raise
         return self._record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
@@ -222,10 +242,37 @@ def _classified(error: Exception, checkpoint: Checkpoint, sink: str) -> Exceptio
     """An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone."""
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
         return error
-    unknown = OutcomeUnknown(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
-        f"{error.what} {error.why}" if isinstance(error, OnceonlyError) else f"{type(error).__name__}: {error}",
-        f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
-    )
+    unknown = _unknown(error, checkpoint, sink)
     unknown.__cause__ = error
     return unknown
+
+
+def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
+        _said(error),
+        f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
+    )
+
+
+def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
+        f"A process may still publish to it, and it does not answer: {_said(error)}",
+        "Retry when it answers. If it is gone for good: "
+        f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
+    )
+
+
+def _not_taken_out(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up as it is.",
+        f"This checkpoint takes rows out of it, which are read again after epoch {checkpoint.rewinds_to}: given up, "
+        "they would be there twice.",
+        "Remove the rows of the later epochs from the sink by hand, then: onceonly resolve "
+        f"{checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --removed --reason …. Nothing was changed.",
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{error.what} {error.why}" if isinstance(error, OnceonlyError) else f"{type(error).__name__}: {error}"

@@ -52,11 +52,12 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
 
 
 def _sinks(view: View, parts: Parts) -> Iterator[Sink]:
-    """Those of the latest definition, and those of older ones that still have something open; each once."""
+    """Those of the latest definition, and of those under which anything that is open was claimed; each once."""
     seen: set[str] = set()
     for checkpoint in ([view.latest] if view.latest else []) + view.open:
-        pipeline = Pipeline.from_json(checkpoint.definition)
-        for sink, data in zip(pipeline.sinks, checkpoint.definition["sinks"], strict=True):
-            if canonical(data) not in seen:
-                seen.add(canonical(data))
-                yield parts.sink(pipeline, sink.name)
+        for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
+            pipeline = Pipeline.from_json(definition)
+            for sink, data in zip(pipeline.sinks, definition["sinks"], strict=True):
+                if canonical(data) not in seen:
+                    seen.add(canonical(data))
+                    yield parts.sink(pipeline, sink.name)

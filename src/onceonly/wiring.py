@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly import serial, transforms
+from onceonly import liveness, serial, transforms
 from onceonly.checkpoint import Checkpoint, Handle, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
@@ -130,7 +130,7 @@ def stage(
     if checkpoint is None:
         raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
     pipeline = Pipeline.from_json(checkpoint.definition)
-    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint), say)
+    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:
@@ -144,8 +144,15 @@ def stage(
 class _Producing:
     """From pinned ranges to a DataFrame per sink."""
 
-    def __init__(self, parts: LiveParts, pipeline: Pipeline, before: Handle | None, say: Say | None) -> None:
-        self._say, self._told = say, ExitStack()
+    def __init__(
+        self,
+        parts: LiveParts,
+        pipeline: Pipeline,
+        before: Handle | None,
+        renew: Callable[[Checkpoint], bool],
+        say: Say | None,
+    ) -> None:
+        self._say, self._renew, self._until_end = say, renew, ExitStack()
         self._parts, self._pipeline, self._before = parts, pipeline, before
         self._transform = transforms.load(pipeline.transform, parts.settings.project)
         self._sources = parts.sources(pipeline)
@@ -153,9 +160,10 @@ class _Producing:
         self._held: list[Any] = []
 
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+        self._until_end.enter_context(liveness.renewing(lambda: self._renew(claimed)))
         self._spark = self._parts.spark()
         if self._say:
-            self._told.enter_context(progress(self._spark, self._say))
+            self._until_end.enter_context(progress(self._spark, self._say))
         batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
@@ -188,7 +196,7 @@ class _Producing:
         return error
 
     def end(self) -> None:
-        self._told.close()
+        self._until_end.close()
         for batch in self._held:
             batch.unpersist()
 

@@ -42,8 +42,8 @@ def place(uri: str) -> str:
 
 def owner(key: str) -> str:
     """An owner key without what only the machine needs."""
-    kind, _, rest = key.partition(":")
-    return f"cli {rest.rpartition(':')[0]}" if kind == "cli" else key.replace(":", " ", 1)
+    kind, *process = key.split(":")
+    return f"cli {process[0]}:{process[-2]}" if kind == "cli" and len(process) > 2 else key.replace(":", " ", 1)
 
 
 def range_text(range_: TopicRange) -> str:

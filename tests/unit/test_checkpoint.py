@@ -41,6 +41,7 @@ LEGAL = {
     (None, Event.REWOUND): State.COMMITTING,
     (State.PLANNED, Event.PLANNED): State.PLANNED,
     (State.PLANNED, Event.CLAIMED): State.PLANNED,
+    (State.PLANNED, Event.RENEWED): State.PLANNED,
     (State.PLANNED, Event.STAGED): State.STAGED,
     (State.PLANNED, Event.ABORTING): State.ABORTING,
     (State.STAGED, Event.VERDICT): State.STAGED,

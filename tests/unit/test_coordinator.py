@@ -694,23 +694,23 @@ def test_a_handle_cannot_be_replaced_once_its_sink_is_given_up(world, monkeypatc
     assert values(world.lake) == []
 
 
-def test_a_handle_that_is_recorded_while_its_sink_is_given_up_is_renounced_too(world, monkeypatch):
+def test_a_handle_that_is_recorded_while_its_sink_is_given_up_is_fenced_too(world, monkeypatch):
     staged_and_decided(world, "refused", "refused", "lost")
     with pytest.raises(CannotPublish):
         world.commit()
-    renounced = []
+    fenced = []
 
-    def renounce(self, txn):
-        renounced.append(world.now().handles["lake"].get("made"))
-        if len(renounced) == 1:  # another process writes again what was lost, and dies before it is published
+    def fence(self, handle, decision):
+        fenced.append(handle.get("made"))
+        if len(fenced) == 1:  # another process writes again what was lost, and dies before it is published
             monkeypatch.setattr(FakeSink, "_publish", lambda *_: (_ for _ in ()).throw(OSError("broken off")))
             with pytest.raises(OutcomeUnknown):
                 world.commit()
 
-    monkeypatch.setattr(FakeSink, "renounce", renounce)
+    monkeypatch.setattr(FakeSink, "fence", fence)
     done = world.coordinator.give_up("flights", 1, "lake", "ann", "the topic was dropped")
     assert list(done.given_up) == ["lake"]
-    assert renounced == [None, done.handles["lake"]["made"]]
+    assert fenced == [None, done.handles["lake"]["made"]]
 
 
 def test_doubt_is_recorded_once_and_holds_up_its_own_sink_only(world):

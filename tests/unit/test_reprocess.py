@@ -4,7 +4,7 @@ import pytest
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint import Checkpoint, State
-from onceonly.errors import Busy, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import DeltaSink, KafkaSink, Pipeline, StateSink
 
 TEN = minutes(0, 10)
@@ -64,6 +64,23 @@ def test_the_last_one_is_what_the_next_one_replaces(world):
         world.commit(number)
     assert sorted(values(world.lake)) == list(range(100, 110))
     assert "replaces" not in world.now(3).handles["lake"]["replaces"]
+
+
+def test_what_a_sink_shows_goes_although_it_was_given_up_in_between(tmp_path):
+    world = World(tmp_path, mode="interval")
+    world.put(*range(5, 20))
+    world.run("run-1", TEN)
+    again(world, "run-2")
+    corrected(world, 2)
+    world.files.fail("commit", "refused", "refused")
+    with pytest.raises(CannotPublish):
+        world.commit(2)
+    world.coordinator.give_up("flights", 2, "files", "ann", "it refuses")
+    assert sorted(values(world.files)) == list(range(10)), "those of the first run"
+    again(world, "run-3")
+    corrected(world, 3)
+    world.commit(3)
+    assert sorted(values(world.files)) == sorted(values(world.lake)) == list(range(100, 110))
 
 
 def test_a_task_that_asks_twice_replaces_once(world):

@@ -57,7 +57,12 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
 
 def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.plan(FLIGHTS, "run-4", nobody, Interval(NOON + 2 * HOUR, NOON + 3 * HOUR))
-    coordinator.stage("flights", 2, parts.produce)
+
+    def produce(claimed):
+        assert coordinator.renew(claimed)
+        return parts.produce(claimed)
+
+    coordinator.stage("flights", 2, produce)
     parts.sink(FLIGHTS, "lake").fail("commit", "doubt")
     parts.sink(FLIGHTS, "files").fail("commit", "lost")
     with pytest.raises(InDoubt):

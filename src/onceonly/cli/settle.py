@@ -102,6 +102,8 @@ def _told(was: State, now: Checkpoint, as_json: bool) -> None:
 @click.option("--committed", metavar="SINK", help="In doubt, and you know that the rows are there.")
 @click.option("--aborted", metavar="SINK", help="In doubt, and you know that they are not: they are published again.")
 @click.option("--give-up", metavar="SINK", help="The sink that shall never get these rows.")
+@click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
+@click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
 @json_option
 def resolve(
@@ -110,6 +112,8 @@ def resolve(
     committed: str | None,
     aborted: str | None,
     give_up: str | None,
+    gone: bool,
+    removed: bool,
     reason: str,
     as_json: bool,
 ) -> None:
@@ -117,8 +121,8 @@ def resolve(
 
     The evidence is shown first. A sink is in doubt when what would show the outcome is gone (its log was cut, its
     topic made anew): --committed and --aborted say what you found out. A target that was dropped or altered for good
-    is given up: its rows of this checkpoint are then missing there. --json prints the checkpoint as
-    `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
+    is given up: its rows of this checkpoint are then missing there, and no process can publish them any more.
+    --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
@@ -130,11 +134,12 @@ def resolve(
         print_checkpoint(out, found)
         _print_evidence(sink, evidence)
     if word == "given up":
-        now = through.give_up(pipeline, epoch, sink, who, reason)
+        now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed)
     else:
         now = through.judge(pipeline, epoch, sink, word == "committed", who, reason)
     if as_json:
         return print_json({**reading.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
+    word = "published after all" if word == "given up" and sink not in now.given_up else word
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {word}, as {who} says: {reason}"))
     out.print(_change(reading.to_json(now) | {"was": found.state.value}))
 

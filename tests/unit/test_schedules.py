@@ -1,0 +1,279 @@
+"""Schedules that lost or doubled rows, or went unnoticed, each with its steps in the order in which it happened."""
+
+from dataclasses import replace
+
+import pytest
+from unit.world import World
+
+from onceonly.checkpoint import Event, State
+from onceonly.coordinator import Coordinator
+from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
+from onceonly.fakes import FakeSink, FakeSource
+from onceonly.pipeline import DeltaSink, KafkaSource
+
+
+def values(sink: FakeSink) -> list[int]:
+    return sorted(row["value"] for row in sink.rows())
+
+
+def before_staging(world: World, sink: str, step) -> None:
+    """The next stage process is slow: `step` happens before it writes to `sink`."""
+    make, done = world.parts.sink, []
+
+    def slow(pipeline, name):
+        live = make(pipeline, name)
+        write = live.stage
+
+        def stage(txn, rows):
+            if name == sink and not done:
+                done.append(txn)
+                step()
+            return write(txn, rows)
+
+        live.stage = stage
+        return live
+
+    world.parts.sink = slow
+
+
+def staged(world: World) -> list[str]:
+    """Names of what is still staged, for whichever sink."""
+    return [path.name for path in world.parts.folder.glob("*/*.staged.json")]
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+# ---- a stage process that everyone took for dead
+
+
+def test_what_was_claimed_before_an_abort_is_not_recorded_after_the_next_plan(world):
+    world.plan("run-1")
+    world.ended.add("run-1")
+    before_staging(world, "files", lambda: world.plan("run-2"))
+    with pytest.raises(Fenced, match="attempt 1 is current and this was attempt 1, which has been ended"):
+        world.stage(owner=None)
+    assert world.events() == ["planned", "claimed", "aborting", "aborted", "planned"]
+    world.stage(owner="run-2")
+    world.commit()
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
+    assert [name for name in staged(world) if "-1-1-" in name] == []
+
+
+def test_what_was_claimed_under_another_definition_is_not_recorded(world):
+    world.plan("run-1")
+    lake = world.pipeline.sinks[0]
+    changed = replace(world.pipeline, sinks=[lake, DeltaSink("copy", "copy")])
+
+    def plan_again() -> None:
+        world.coordinator.plan(changed, "run-1", world.alive)
+
+    before_staging(world, "files", plan_again)
+    with pytest.raises(Fenced):
+        world.stage(owner="run-1")
+    world.stage(owner="run-1")
+    world.commit()
+    assert values(world.parts.sink(changed, "copy")) == values(world.lake) == [0, 1, 2, 3, 4]
+    assert values(world.files) == []
+
+
+def without_files(world: World) -> None:
+    world.pipeline = replace(world.pipeline, sinks=[world.pipeline.sinks[0]])
+
+
+def test_what_a_killed_process_staged_for_a_sink_is_removed_although_the_next_plan_has_it_no_more(world):
+    world.plan("run-1")
+    claimed = world.coordinator._claim("flights", 1, None)
+    world.files.stage(claimed.transaction("files"), [])  # and here it is killed
+    without_files(world)
+    world.plan("run-1")
+    world.stage()
+    world.commit()
+    assert [name for name in staged(world) if "-1-1-" in name] == []
+
+
+def test_so_it_is_when_it_was_aborted_in_between_and_the_abort_was_killed(world):
+    world.plan("run-1")
+    world.stage()
+    world.files.fail("abort", "before")
+    with pytest.raises(ConnectionError):
+        world.abort()
+    without_files(world)
+    world.recover()
+    assert (world.now().state, staged(world)) == (State.ABORTED, [])
+
+
+def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under(world):
+    world.plan("run-1")
+    claimed = world.coordinator._claim("flights", 1, None)
+    files = world.files
+    without_files(world)
+    world.plan("run-1")
+    world.stage()
+    files.stage(claimed.transaction("files"), [])  # a zombie, which is killed before it learns that it was fenced
+    assert [txn.sink for txn in world.coordinator.sweep("flights")] == ["files"]
+
+
+def test_a_checkpoint_is_not_taken_over_by_a_pipeline_that_reads_another_topic(world):
+    world.plan("run-1")
+    world.abort()
+    FakeSource("trains", world.parts.folder).append(0, None)
+    world.pipeline = replace(world.pipeline, source=KafkaSource("trains"))
+    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far and now names 'trains'"):
+        world.plan("run-2")
+    assert world.now().state is State.ABORTED
+
+
+def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
+    """Two processes abort one checkpoint; it is planned and aborted again before the slower one is done."""
+    world.plan("run-1")
+    world.stage()
+    discard, slow = world.coordinator._publisher.__class__.discard, []
+
+    def discarding(self, checkpoint, attempts):
+        discard(self, checkpoint, attempts)
+        if not slow:
+            slow.append(True)
+            Coordinator(world.state, world.parts).abort("flights", 1, "by another")
+            world.plan("run-2")
+            monkeypatch.setattr(type(self), "discard", lambda *_: (_ for _ in ()).throw(ConnectionError("killed")))
+            with pytest.raises(ConnectionError):
+                world.abort()
+            monkeypatch.setattr(type(self), "discard", discard)
+
+    monkeypatch.setattr(world.coordinator._publisher.__class__, "discard", discarding)
+    assert world.abort().state is State.ABORTING
+    assert world.events()[-2:] == ["planned", "aborting"]
+
+
+# ---- a person gives up
+
+
+def rewound(world: World) -> None:
+    """Three checkpoints, and a rewind to the first whose sink `files` refuses."""
+    world.run("run-1")
+    for number in (2, 3):
+        world.put(10 * number)
+        run_epoch(world, number)
+    world.files.fail("commit", "refused", "refused")
+    with pytest.raises(Exception, match="refuses"):
+        world.coordinator.rewind("flights", 1, "ann", "bad rows")
+
+
+def run_epoch(world: World, number: int) -> None:
+    world.plan(f"run-{number}")
+    world.stage(number)
+    world.commit(number)
+
+
+def test_a_sink_whose_rows_a_rewind_has_not_taken_out_is_not_given_up(world):
+    rewound(world)
+    with pytest.raises(InvalidPipeline, match="they would be there twice") as refused:
+        world.coordinator.give_up("flights", 4, "files", "ann", "it refuses")
+    assert "--give-up files --removed" in refused.value.todo
+    assert world.now(4).state is State.COMMITTING
+
+
+def test_it_is_given_up_once_the_rows_were_removed_by_hand(world):
+    rewound(world)
+    later = [entry["txn"] for entry in world.files.entries()[1:]]
+    world.files.remove(*later)
+    done = world.coordinator.give_up("flights", 4, "files", "ann", "removed", removed=True)
+    assert done.state is State.COMMITTED
+    run_epoch(world, 5)
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4, 20, 30]
+
+
+def decided(world: World, *failures: str) -> None:
+    world.plan()
+    world.stage()
+    world.lake.fail("commit", *failures)
+
+
+def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(world, monkeypatch):
+    decided(world)
+    publish, hung = FakeSink._publish, []
+
+    def hang(self, handle, decision):
+        if not hung:
+            hung.append(True)
+            monkeypatch.setattr(FakeSink, "_publish", lambda *_: (_ for _ in ()).throw(OSError("no answer")))
+            world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+            monkeypatch.setattr(FakeSink, "_publish", publish)
+        return publish(self, handle, decision)
+
+    monkeypatch.setattr(FakeSink, "_publish", hang)
+    monkeypatch.setattr("onceonly.fakes._lock", unlocked)
+    with pytest.raises(Fenced):
+        world.commit()
+    assert (values(world.lake), list(world.now().given_up)) == ([], ["lake"])
+
+
+def unlocked(folder):
+    """The hung committer has read what is published and holds no lock."""
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_nothing_is_given_up_that_cannot_be_fenced_unless_a_person_says_that_it_is_gone(world, monkeypatch):
+    decided(world, "refused", "refused", "refused")
+    with pytest.raises(Exception, match="refuses"):
+        world.commit()
+    monkeypatch.setattr(FakeSink, "fence", lambda *_: (_ for _ in ()).throw(OSError("no answer")))
+    with pytest.raises(OutcomeUnknown, match="A process may still publish to it") as unknown:
+        world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+    assert "--give-up lake --gone" in unknown.value.todo
+    assert world.now().waiting == ("lake",)
+    done = world.coordinator.give_up("flights", 1, "lake", "ann", "it burned down", gone=True)
+    assert "no answer" in done.given_up["lake"]["not_fenced"]
+
+
+def test_what_the_fence_finds_published_is_not_given_up(world, monkeypatch):
+    decided(world)
+    monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
+    with pytest.raises(OutcomeUnknown):
+        world.commit()
+    done = world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+    assert (done.state, dict(done.given_up), done.published["lake"]["already"]) == (State.COMMITTED, {}, True)
+    assert values(world.lake) == [0, 1, 2, 3, 4]
+
+
+def broken_after_the_first(world: World):
+    """The lake publishes, and says nothing any more."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def failing(self, step):
+        yield None
+        if step == "commit" and self.name == "lake":
+            raise ConnectionError("the answer is lost")
+
+    return failing
+
+
+# ---- what is told, and what is swallowed
+
+
+def test_a_notify_function_that_fails_is_shown_and_stops_nobody(world):
+    def down(checkpoint, row) -> None:
+        raise ConnectionError("the chat is down")
+
+    with pytest.warns(RuntimeWarning, match="'planned' is recorded, but the notify function failed"):
+        Coordinator(world.state, world.parts, down).plan(world.pipeline, "run-1", world.alive)
+    with pytest.warns(RuntimeWarning, match="the chat is down"):
+        Coordinator(world.state, world.parts, down).stage("flights", 1, world.parts.produce)
+    assert world.events() == ["planned", "claimed", "staged"]
+
+
+def test_recovery_does_not_pass_over_a_sink_that_was_fenced_at_its_target(world, monkeypatch):
+    world.plan()
+    world.stage()
+    monkeypatch.setattr(FakeSink, "commit", lambda *_: (_ for _ in ()).throw(Fenced("another process has ended it")))
+    with pytest.raises(OutcomeUnknown, match="whether sink 'files' was published is not known"):
+        world.commit()
+    with pytest.raises(OutcomeUnknown, match="another process has ended it"):
+        world.recover()
+    assert world.events().count(Event.PUBLISHED.value) == 0
