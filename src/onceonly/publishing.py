@@ -177,7 +177,7 @@ class Publisher:
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
             if isinstance(error, Fenced) and sink in get(now, checkpoint.epoch).waiting:
-                raise _unknown(error, checkpoint, sink) from error  # at the target; nobody has recorded an end
+                raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end
             raise
         return self._record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
@@ -252,6 +252,17 @@ def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnkn
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
         _said(error),
         f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
+    )
+
+
+def _fenced_off(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
+    """A person may have died between fencing the sink and recording that it is given up: only a person ends that."""
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    return OutcomeUnknown(
+        f"{name} epoch {epoch}: sink '{sink}' lets nobody publish, and nobody has recorded why.",
+        _said(error),
+        f"Retry: onceonly recover {name}. If it stays so, its giving up was interrupted, which this completes: "
+        f"onceonly resolve {name} {epoch} --give-up {sink} --reason …",
     )
 
 
