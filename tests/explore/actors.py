@@ -10,7 +10,7 @@ from explore.world import NAME, World, before
 
 from onceonly import gating
 from onceonly.checkpoint import Checkpoint
-from onceonly.errors import Fenced, OnceonlyError
+from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 from onceonly.offsets import Interval
 
 Alive = Callable[[Checkpoint], bool]
@@ -109,8 +109,25 @@ def approve(epoch: int = 1) -> Act:
     return act
 
 
-def give_up(sink: str, epoch: int = 1, by_hand: bool = False) -> Act:
-    return lambda world: _drop(world.coordinator.give_up(NAME, epoch, sink, "me", "gone"))
+def give_up(sink: str, epoch: int = 1) -> Act:
+    """As the refusal says, where there is one: rows that a rewind should take out are removed by hand first."""
+
+    def act(world: World) -> None:
+        give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone")
+        try:
+            give()
+        except InvalidPipeline as refused:
+            if "--removed" not in str(refused):
+                raise
+            _remove_by_hand(world, epoch, sink)
+            give(removed=True)
+
+    return act
+
+
+def _remove_by_hand(world: World, epoch: int, sink: str) -> None:
+    out = {old["txn"] for old in world.checkpoints[epoch].handles[sink]["retracts"]}
+    world.steps.take(f"rows are removed from {sink} by hand", lambda: world.targets[sink].remove(out))
 
 
 def judge(sink: str, epoch: int = 1) -> Act:

@@ -50,6 +50,11 @@ class Target:
     def published(self) -> set[str]:
         return {entry.name for entry in self.log}
 
+    def remove(self, names: set[str]) -> None:
+        """A person deletes the rows of these publications."""
+        self.log = tuple(entry for entry in self.log if entry.name not in names)
+        self.staged = {name: rows for name, rows in self.staged.items() if name not in names}
+
     def left(self) -> set[str]:
         """Names of what is staged and not published."""
         return set(self.staged) - self.published

@@ -64,7 +64,6 @@ class World:
     still: bool = True  # nothing happens to the topic: looks at it are no steps
     targets: dict[str, Any] = field(default_factory=dict)
     looks: int = 0  # of the gate
-    removed: frozenset[tuple[str, int]] = frozenset()  # (sink, row) that a person has taken out by hand
     broken: list[str] = field(default_factory=list)  # invariants
 
     def __post_init__(self) -> None:
@@ -79,14 +78,14 @@ class World:
         """As it is between two steps; nobody is at work in it."""
         copied = {name: target.copy() for name, target in self.targets.items()}
         shared = (self.pipelines, self.records, self.verdicts, self.topic_id, self.still)
-        world = World(*shared, copied, self.looks, self.removed, list(self.broken))
+        world = World(*shared, copied, self.looks, list(self.broken))
         world.table.chains = dict(self.table.chains)
         return world
 
     def key(self) -> Hashable:
         chain = self.table.chain(NAME).number
         shown = tuple(target.key() for target in self.targets.values())
-        return (chain, shown, self.records, self.looks, self.topic_id, self.removed)
+        return (chain, shown, self.records, self.looks, self.topic_id)
 
     @property
     def coordinator(self) -> Coordinator:
