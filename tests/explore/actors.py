@@ -9,7 +9,7 @@ from explore.scheduler import Act
 from explore.world import NAME, World, before
 
 from onceonly import gating
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint import Checkpoint, State
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 from onceonly.offsets import Interval
 
@@ -77,7 +77,7 @@ def run(
 
     def act(world: World) -> None:
         checkpoint = _plan(world, owner, interval, now, alive, again)
-        if checkpoint is None:
+        if checkpoint is None or checkpoint.state is State.COMMITTED:
             return
         try:
             stage(checkpoint.epoch, owner)(world)
@@ -92,6 +92,20 @@ def run(
 
 def recover(alive: Alive = nobody) -> Act:
     return lambda world: _drop(world.coordinator.recover(NAME, alive))
+
+
+def settle(epoch: int = 1) -> Act:
+    """gate and commit, and abort where the gate failed it."""
+
+    def act(world: World) -> None:
+        try:
+            gate(epoch)(world)
+        except OnceonlyError:
+            _unless_fenced(abort(epoch, "run1"), world)
+            raise
+        commit(epoch)(world)
+
+    return act
 
 
 def sweep(world: World) -> None:
@@ -189,6 +203,10 @@ def arrives(*minutes: int) -> Act:
         world.steps.take(f"records of minute {minutes} arrive", effect)
 
     return act
+
+
+def try_(act: Act) -> Act:
+    return one_after_the_other(act)
 
 
 def one_after_the_other(*acts: Act) -> Act:

@@ -11,7 +11,7 @@ from typing import Any
 
 from explore import actors, targets
 from explore.scenario import Scenario
-from explore.scheduler import EXPECTED, MOST
+from explore.scheduler import EXPECTED, MOST, Act
 from explore.steps import Endless, Point
 from explore.world import NAME, World
 
@@ -27,6 +27,8 @@ def judge(scenario: Scenario, world: World) -> list[str]:
     with world.deterministic():
         try:
             scenario.mend(world)
+            world.verdicts = (*world.verdicts[world.looks :][:1], "passed")
+            world.looks = 0
             wrong = list(_settle(scenario, world)) or list(_left(world)) or list(_go_on(scenario, world))
         except Endless as error:
             wrong = [str(error)]
@@ -77,27 +79,30 @@ def _follow(
     """Do what a person is told to do; what is wrong with it, else None."""
     held = next((cp for cp in waiting if cp.held), None)
     command = COMMANDS.search(str(error)) if error else None
-    told = f"approve {held.epoch}" if held else command.group(0) if command else None
-    if told is None:
+    if held is None and command is None:
         states = [f"epoch {cp.epoch} is {cp.state.value}" for cp in waiting]
         return f"{', '.join(states)}, recovery says {error!r}, and that names no other command"
-    if command and command.group(1) == "give-up" and command.group(2) not in scenario.may_lose:
-        return f"a person is told to give up {command.group(2)}, in which nothing was broken: {error}"
+    told, act = _approval(held) if held else _word(command, waiting)
+    if act is None or (told[0] == "give-up" and told[1:] not in scenario.may_lose):
+        return f"{told} is asked of a person, and nothing was broken: {error}"
     try:
-        _do(world, waiting, held, command)
+        act(world)
     except EXPECTED as refused:
-        return f"'{told}' was to be done, and is refused: {refused}"
+        return f"{told} was to be done, and is refused: {refused}"
     return None
 
 
-def _do(world: World, waiting: list[Checkpoint], held: Checkpoint | None, command: re.Match[str] | None) -> None:
-    if held:
-        return actors.approve(held.epoch)(world)
-    assert command
-    sink = command.group(2)
-    epoch = next(cp.epoch for cp in waiting if sink in cp.waiting)
-    word = actors.judge if command.group(1) == "committed" else actors.give_up
-    return word(sink, epoch)(world)
+def _approval(held: Checkpoint) -> tuple[Any, Act]:
+    return ("approve", "", held.epoch), actors.approve(held.epoch)
+
+
+def _word(command: Any, waiting: list[Checkpoint]) -> tuple[Any, Act | None]:
+    """What is to be said of the oldest checkpoint that waits for the sink."""
+    word, sink = command.group(1), command.group(2)
+    epoch = next((cp.epoch for cp in waiting if sink and sink in cp.waiting), 0)
+    if not epoch:
+        return (command.group(0), sink, epoch), None
+    return (word, sink, epoch), (actors.judge if word == "committed" else actors.give_up)(sink, epoch)
 
 
 def _left(world: World) -> Iterator[str]:
@@ -109,13 +114,11 @@ def _left(world: World) -> Iterator[str]:
 
 
 def _kept(checkpoint: Checkpoint) -> Iterator[str]:
-    for sink in checkpoint.sinks:
-        for attempt in checkpoint.claims:
-            name = checkpoint.transaction(sink, attempt).name
-            given_up = sink in checkpoint.given_up and attempt == checkpoint.attempt
-            if given_up or checkpoint.keeps(attempt):
-                yield name
-    yield from (h["txn"] for sink, h in checkpoint.handles.items() if sink in checkpoint.given_up)
+    """Names of what a gate failed, and of what was given up: people may look at it."""
+    for attempt in checkpoint.claims:
+        if checkpoint.keeps(attempt):
+            yield from (checkpoint.transaction(sink, attempt).name for sink in checkpoint.sinks)
+    yield from (checkpoint.handles[sink]["txn"] for sink in checkpoint.given_up)
 
 
 # ---- rows
@@ -123,6 +126,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _go_on(scenario: Scenario, world: World) -> Iterator[str]:
     """A next run works, and with it everything that was written to the source has arrived once."""
+    world.looks = len(world.verdicts) - 1
     for number, interval in enumerate(scenario.intervals or [None, None, None]):
         try:
             actors.run(f"last{number}", interval)(world)
@@ -180,14 +184,13 @@ def _rows(world: World, sink: str) -> Iterator[str]:
 
 def _wanted(decided: list[Checkpoint], sink: str) -> list[int]:
     """Rows of the decisions that reached this sink, in their order."""
-    found: list[tuple[int, range]] = []
+    found: list[Checkpoint] = []
     for cp in decided:
         if cp.rewinds_to is not None:
-            found = [each for each in found if each[0] <= cp.rewinds_to]
+            found = [each for each in found if each.epoch <= cp.rewinds_to]
         elif sink in cp.published:
-            old = cp.replaces if cp.replaces is not None else -1
-            found = [*(each for each in found if each[0] != old), (cp.epoch, _range(cp))]
-    return [row for _, rows in found for row in rows]
+            found = [*(each for each in found if cp.replaces is None or each.interval != cp.interval), cp]
+    return [row for cp in found for row in _range(cp)]
 
 
 def _state(target: Any, decided: list[Checkpoint], sink: str) -> list[int]:

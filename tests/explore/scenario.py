@@ -36,7 +36,7 @@ class Scenario:
     verdicts: Sequence[str] = ("passed",)
     before: Sequence[Act] = ()
     mend: Callable[[World], None] = lambda world: None
-    may_lose: Sequence[str] = ()  # sinks that a person gives up, or may have to
+    may_lose: Sequence[tuple[str, int]] = ()  # sink and epoch that a person gives up, or may have to
     intervals: Sequence[Interval] = ()  # that are run in the end, where the pipeline runs by intervals
     moving: bool = False  # something happens to the topic
     quick: bool = False  # small enough for every test run

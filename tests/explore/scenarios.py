@@ -4,57 +4,321 @@ from __future__ import annotations
 
 from explore import actors as a
 from explore.scenario import Scenario, pipeline
-from explore.scheduler import Cost
+from explore.scheduler import Act, Cost
+from explore.world import minutes
 
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline import DeltaSink, FileSink, Gate, KafkaSink, StateSink
 
 LAKE, OTHER, FILES = DeltaSink("a", "a"), DeltaSink("b", "b"), FileSink("f", "f")
-TOPIC = KafkaSink(name="k", topic="k")
+TOPIC, LATE = KafkaSink(name="k", topic="k"), KafkaSink(name="k", topic="k", mode="late")
+POOL = KafkaSink(name="k", topic="k", ids="pool", pool_size=2)
 STATE = StateSink("s", "k INT", ["k"])
+ASKED, HELD = Gate(min_rows={"a": 1}), Gate(min_rows={"a": 1}, on_fail="hold")
+FIRST, SECOND = minutes(0, 10), minutes(10, 20)
 
 ONE, TWO = {"now": pipeline(LAKE)}, {"now": pipeline(LAKE, OTHER)}
+THREE = {"now": pipeline(LAKE, FILES, TOPIC)}
 ADDED = {"now": pipeline(LAKE, OTHER), "old": pipeline(LAKE)}
 GONE = {"now": pipeline(LAKE), "old": pipeline(LAKE, OTHER)}
+BY_INTERVAL = {"now": pipeline(LAKE, FILES, mode="interval")}
+
+
+def committed(*owners: str) -> list[Act]:
+    """One checkpoint after the other, each of which has a record; then another record."""
+    return [act for owner in owners for act in (a.run(owner), a.arrives(0))]
+
+
+def staged(*intervals) -> list[Act]:
+    """Several checkpoints of a pipeline by intervals, each staged and not decided."""
+    steps = [(a.plan(f"run{n}", each, alive=a.everybody), a.stage(n)) for n, each in enumerate(intervals, 1)]
+    return [act for pair in steps for act in pair]
+
+
+PLANNED = [a.plan("run1")]
+STAGED = [a.plan("run1"), a.stage()]
+DECIDED = [*STAGED, a.breaks("a", "down"), a.try_(a.commit()), a.breaks("a", None)]
 
 TASKS = [
     Scenario("run-recover", {"run1": a.run("run1"), "recov": a.recover()}, Cost(2, 1, 0), TWO),
-    Scenario("two-runs", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(2, 0, 0), TWO),
-    Scenario("sink-added", {"stage": a.stage(), "run1": a.run("run1")}, Cost(2, 0, 0), ADDED, before=[a.plan("run1", now="old")]),
-    Scenario("sink-gone", {"stage": a.stage(), "run1": a.run("run1")}, Cost(1, 1, 0), GONE, before=[a.plan("run1", now="old")]),
+    Scenario("run-fails", {"run1": a.run("run1"), "recov": a.recover()}, Cost(1, 0, 2), TWO),
+    Scenario("two-runs", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(2, 1, 0), TWO),
+    Scenario("same-run-twice", {"try1": a.run("run1"), "try2": a.run("run1")}, Cost(2, 1, 0), ONE),
+    Scenario(
+        "stage-twice",
+        {"try1": a.stage(owner="run1"), "try2": a.stage(owner="run1"), "recov": a.recover()},
+        Cost(2, 0, 0),
+        TWO,
+        before=PLANNED,
+    ),
+    Scenario("three-sinks", {"run1": a.run("run1"), "recov": a.recover()}, Cost(1, 1, 0), THREE),
+    Scenario("commit-twice", {"one": a.commit(), "two": a.commit()}, Cost(2, 1, 0), THREE, before=STAGED),
+    Scenario("commit-fails", {"one": a.commit(), "two": a.commit()}, Cost(1, 0, 1), THREE, before=STAGED),
+    Scenario(
+        "abort-commit", {"commit": a.commit(), "abort": a.abort(), "recov": a.recover()}, Cost(2, 1, 0), TWO, before=STAGED
+    ),
+    Scenario(
+        "abort-stage", {"stage": a.stage(), "abort": a.abort(), "run2": a.run("run2")}, Cost(2, 0, 0), ONE, before=PLANNED
+    ),
+    Scenario("abort-abort", {"one": a.abort(), "two": a.abort(), "run2": a.run("run2")}, Cost(2, 1, 0), ONE, before=STAGED),
+    Scenario("sweep-stage", {"stage": a.stage(), "sweep": a.sweep, "run2": a.run("run2")}, Cost(2, 0, 0), ONE, before=PLANNED),
+    Scenario("sweep-commit", {"sweep": a.sweep, "run1": a.run("run1")}, Cost(2, 1, 0), THREE),
+    Scenario(
+        "sink-added", {"stage": a.stage(), "run1": a.run("run1")}, Cost(2, 1, 0), ADDED, before=[a.plan("run1", now="old")]
+    ),
+    Scenario(
+        "sink-gone", {"stage": a.stage(), "run1": a.run("run1")}, Cost(2, 1, 0), GONE, before=[a.plan("run1", now="old")]
+    ),
+    Scenario(
+        "records-arrive",
+        {"run1": a.run("run1"), "run2": a.run("run2"), "world": a.arrives(5)},
+        Cost(2, 0, 0),
+        ONE,
+        moving=True,
+    ),
 ]
 
-def published(*owners):
-    return [act for owner in owners for act in (a.run(owner), a.arrives(0))]
+ORDER = [
+    Scenario(
+        "two-decisions",
+        {"one": a.commit(1), "two": a.commit(2)},
+        Cost(2, 1, 0),
+        BY_INTERVAL,
+        records=(1, 11),
+        before=staged(FIRST, SECOND),
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "two-decisions-fail",
+        {"one": a.commit(1), "two": a.commit(2)},
+        Cost(1, 0, 1),
+        BY_INTERVAL,
+        records=(1, 11),
+        before=staged(FIRST, SECOND),
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "intervals",
+        {"run1": a.run("run1", FIRST), "run2": a.run("run2", SECOND)},
+        Cost(2, 0, 0),
+        BY_INTERVAL,
+        records=(1, 11, 2, 12),
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "same-interval",
+        {"run1": a.run("run1", FIRST), "run2": a.run("run2", FIRST)},
+        Cost(2, 0, 0),
+        BY_INTERVAL,
+        records=(1, 2),
+        intervals=(FIRST,),
+    ),
+    Scenario(
+        "reprocess-twice",
+        {"try1": a.run("run2", FIRST, again="r"), "try2": a.run("run2", FIRST, again="r")},
+        Cost(2, 0, 0),
+        BY_INTERVAL,
+        before=[a.run("run1", FIRST)],
+        intervals=(FIRST,),
+    ),
+    Scenario(
+        "reprocess",
+        {"run2": a.run("run2", FIRST, again="r"), "recov": a.recover()},
+        Cost(1, 1, 0),
+        BY_INTERVAL,
+        before=[a.run("run1", FIRST)],
+        intervals=(FIRST,),
+    ),
+    Scenario(
+        "state",
+        {"run1": a.run("run1"), "run2": a.run("run2")},
+        Cost(2, 0, 0),
+        {"now": pipeline(LAKE, STATE)},
+        before=committed("run0"),
+    ),
+    Scenario(
+        "state-recover",
+        {"run1": a.run("run1"), "recov": a.recover()},
+        Cost(1, 1, 0),
+        {"now": pipeline(LAKE, STATE)},
+        before=committed("run0"),
+    ),
+    Scenario("rewind-run", {"rewind": a.rewind(1), "run": a.run("run3")}, Cost(2, 0, 0), TWO, before=committed("x", "y")),
+    Scenario(
+        "rewind-recover",
+        {"rewind": a.rewind(1), "recov": a.recover()},
+        Cost(1, 1, 0),
+        {"now": pipeline(LAKE, FILES, STATE)},
+        before=committed("x", "y"),
+    ),
+]
+
+KAFKA = [
+    Scenario(
+        "time-out",
+        {"run1": a.run("run1"), "world": a.times_out("k"), "recov": a.recover()},
+        Cost(2, 0, 0),
+        {"now": pipeline(TOPIC)},
+    ),
+    Scenario(
+        "two-write-again",
+        {"one": a.commit(), "two": a.commit()},
+        Cost(2, 1, 0),
+        {"now": pipeline(TOPIC)},
+        before=[*STAGED, a.times_out("k")],
+    ),
+    Scenario(
+        "late", {"one": a.commit(), "two": a.commit(), "recov": a.recover()}, Cost(2, 0, 0), {"now": pipeline(LATE)}, before=STAGED
+    ),
+    Scenario(
+        "late-dies", {"one": a.commit(), "recov": a.recover()}, Cost(1, 1, 1), {"now": pipeline(LATE)}, before=STAGED
+    ),
+    Scenario(
+        "doubt",
+        {"commit": a.commit(), "world": a.forgets("k"), "person": a.judge("k")},
+        Cost(2, 1, 0),
+        {"now": pipeline(TOPIC)},
+        before=STAGED,
+    ),
+    Scenario(
+        "pool", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(2, 1, 0), {"now": pipeline(POOL)}
+    ),
+    Scenario(
+        "pool-sweep",
+        {"stage": a.stage(), "sweep": a.sweep, "run2": a.run("run2")},
+        Cost(2, 0, 0),
+        {"now": pipeline(POOL)},
+        before=PLANNED,
+    ),
+    Scenario(
+        "pool-time-out",
+        {"commit": a.commit(), "recov": a.recover(), "world": a.times_out("k")},
+        Cost(2, 0, 0),
+        {"now": pipeline(POOL)},
+        before=STAGED,
+    ),
+]
+
+GATE = [
+    Scenario(
+        "gate-passes",
+        {"run1": a.run("run1"), "recov": a.recover()},
+        Cost(1, 1, 0),
+        {"now": pipeline(LAKE, gate=ASKED)},
+    ),
+    Scenario(
+        "gate-fails",
+        {"run1": a.run("run1"), "recov": a.recover(), "run2": a.run("run2")},
+        Cost(1, 0, 0),
+        {"now": pipeline(LAKE, gate=ASKED)},
+        verdicts=("failed", "passed"),
+    ),
+    Scenario(
+        "two-verdicts",
+        {"one": a.settle(), "two": a.settle()},
+        Cost(2, 0, 0),
+        {"now": pipeline(LAKE, gate=ASKED)},
+        verdicts=("failed", "passed"),
+        before=STAGED,
+    ),
+    Scenario(
+        "held",
+        {"run1": a.run("run1"), "approve": a.approve(), "abort": a.abort(who="me")},
+        Cost(2, 0, 0),
+        {"now": pipeline(LAKE, gate=HELD)},
+        verdicts=("failed", "passed"),
+    ),
+    Scenario(
+        "staged-again",
+        {"gate": a.settle(), "abort": a.abort(), "run2": a.run("run2")},
+        Cost(2, 0, 0),
+        {"now": pipeline(LAKE, gate=ASKED)},
+        verdicts=("passed", "failed", "passed"),
+        before=STAGED,
+    ),
+]
 
 PEOPLE = [
     Scenario(
         "rewind-give-up",
         {"rewind": a.rewind(1), "person": a.give_up("b", 4)},
-        Cost(1, 0, 0),
+        Cost(1, 1, 0),
         TWO,
-        before=[*published("x", "y", "z"), a.breaks("b", "refuses")],
+        before=[*committed("x", "y", "z"), a.breaks("b", "refuses")],
         mend=a.breaks("b", None),
-        may_lose=["b"],
+        may_lose=[("b", 4)],
     ),
     Scenario(
         "give-up-in-flight",
-        {"commit": a.commit(), "person": a.one_after_the_other(a.breaks("a", "down"), a.give_up("a"), a.breaks("a", None))},
+        {
+            "commit": a.commit(),
+            "person": a.one_after_the_other(a.breaks("a", "down"), a.give_up("a"), a.breaks("a", None), a.give_up("a")),
+        },
+        Cost(2, 1, 0),
+        TWO,
+        before=STAGED,
+        mend=a.breaks("a", None),
+        may_lose=[("a", 1)],
+    ),
+    Scenario(
+        "give-up-files",
+        {
+            "commit": a.commit(),
+            "person": a.one_after_the_other(a.breaks("f", "down"), a.give_up("f"), a.breaks("f", None), a.give_up("f")),
+        },
         Cost(2, 0, 0),
-        ONE,
-        before=[a.plan("run1"), a.stage()],
-        may_lose=["a"],
+        {"now": pipeline(FILES)},
+        before=STAGED,
+        mend=a.breaks("f", None),
+        may_lose=[("f", 1)],
+    ),
+    Scenario(
+        "give-up-late",
+        {"commit": a.commit(), "person": a.one_after_the_other(a.breaks("k", "refuses"), a.give_up("k"), a.breaks("k", None))},
+        Cost(2, 1, 0),
+        {"now": pipeline(LATE)},
+        before=STAGED,
+        may_lose=[("k", 1)],
+    ),
+    Scenario(
+        "give-up-topic",
+        {"commit": a.commit(), "person": a.one_after_the_other(a.breaks("k", "refuses"), a.give_up("k"), a.breaks("k", None))},
+        Cost(2, 1, 0),
+        {"now": pipeline(TOPIC)},
+        before=STAGED,
+        may_lose=[("k", 1)],
+    ),
+    Scenario(
+        "give-up-second",
+        {"person": a.give_up("a", 2), "commit": a.one_after_the_other(a.breaks("a", None), a.commit(2))},
+        Cost(2, 0, 0),
+        BY_INTERVAL,
+        records=(1, 11),
+        before=[*staged(FIRST, SECOND), a.breaks("a", "refuses"), a.try_(a.commit(1)), a.try_(a.commit(2))],
+        mend=a.breaks("a", None),
+        intervals=(FIRST, SECOND),
+        may_lose=[("a", 2)],
+    ),
+    Scenario(
+        "give-up-reprocessed",
+        {"run2": a.run("run2", FIRST, again="r"), "person": a.give_up("a", 2), "run3": a.run("run3", FIRST, again="s")},
+        Cost(1, 0, 0),
+        BY_INTERVAL,
+        before=[a.run("run1", FIRST), a.breaks("a", "refuses")],
+        intervals=(FIRST,),
+        mend=a.breaks("a", None),
+        may_lose=[("a", 2)],
     ),
     Scenario(
         "fenced-by-others",
         {"commit": a.commit(), "world": a.breaks("a", "fenced"), "recov": a.recover()},
         Cost(1, 0, 0),
         TWO,
-        before=[a.plan("run1"), a.stage()],
-        may_lose=["a"],
+        before=STAGED,
+        may_lose=[("a", 1)],
     ),
 ]
 
-SCENARIOS = [*TASKS, *PEOPLE]
+SCENARIOS = [*TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE]
 
 
 def by_name(name: str) -> Scenario:
