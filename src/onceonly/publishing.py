@@ -103,6 +103,7 @@ class Publisher:
         self.publish(view)  # a last try, which is also what it takes for other sinks
         view = self._ledger.state.view(name)
         while sink in get(view, epoch).waiting:
+            _refuse_out_of_order(view, get(view, epoch), sink)
             view = self._give_up(view, epoch, sink, said, gone)
         return get(self.finish(view, epoch), epoch)
 
@@ -238,6 +239,19 @@ def _waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:
     )
 
 
+def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
+    """Fenced at a decision, a sink may take no earlier one either: evidence goes by order."""
+    decided = (cp for cp in view.open if cp.decision is not None and sink in cp.waiting)
+    first = min(decided, key=lambda cp: cp.decision or 0)
+    if first.epoch != checkpoint.epoch:
+        raise InvalidPipeline(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
+            f"Epoch {first.epoch}, which was decided before it, still waits for that sink.",
+            f"Settle that first: onceonly recover {checkpoint.pipeline}, or: onceonly resolve {checkpoint.pipeline} "
+            f"{first.epoch} --give-up {sink} --reason …. Nothing was changed.",
+        )
+
+
 def _classified(error: Exception, checkpoint: Checkpoint, sink: str) -> Exception:
     """An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone."""
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
@@ -259,8 +273,8 @@ def _fenced_off(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnkn
     """A person may have died between fencing the sink and recording that it is given up: only a person ends that."""
     name, epoch = checkpoint.pipeline, checkpoint.epoch
     return OutcomeUnknown(
-        f"{name} epoch {epoch}: sink '{sink}' lets nobody publish, and nobody has recorded why.",
-        _said(error),
+        f"{name} epoch {epoch}: whether sink '{sink}' was published is not known.",
+        f"{_said(error)} Nobody has recorded an end of it.",
         f"Retry: onceonly recover {name}. If it stays so, its giving up was interrupted, which this completes: "
         f"onceonly resolve {name} {epoch} --give-up {sink} --reason …",
     )

@@ -241,6 +241,23 @@ def test_what_the_fence_finds_published_is_not_given_up(world, monkeypatch):
     assert values(world.lake) == [0, 1, 2, 3, 4]
 
 
+def test_a_later_decision_is_not_given_up_before_an_earlier_one(tmp_path):
+    """Fenced at the later one, a table would take the earlier one for something that it has missed."""
+    world = World(tmp_path, mode="interval")
+    world.put(11)
+    world.staged(2)
+    world.lake.fail("commit", *["refused"] * 99)
+    for epoch in (1, 2):
+        with pytest.raises(OutcomeUnknown):
+            world.commit(epoch)
+    with pytest.raises(InvalidPipeline, match="Epoch 1, which was decided before it, still waits") as refused:
+        world.coordinator.give_up("flights", 2, "lake", "ann", "it was altered")
+    assert "onceonly resolve flights 1 --give-up lake" in refused.value.todo
+    for epoch in (1, 2):
+        world.coordinator.give_up("flights", epoch, "lake", "ann", "it was altered")
+    assert [world.now(epoch).state for epoch in (1, 2)] == [State.COMMITTED] * 2
+
+
 def broken_after_the_first(world: World):
     """The lake publishes, and says nothing any more."""
     from contextlib import contextmanager
@@ -274,6 +291,7 @@ def test_recovery_does_not_pass_over_a_sink_that_was_fenced_at_its_target(world,
     monkeypatch.setattr(FakeSink, "commit", lambda *_: (_ for _ in ()).throw(Fenced("another process has ended it")))
     with pytest.raises(OutcomeUnknown, match="whether sink 'files' was published is not known"):
         world.commit()
-    with pytest.raises(OutcomeUnknown, match="another process has ended it"):
+    with pytest.raises(OutcomeUnknown, match="another process has ended it") as unknown:
         world.recover()
+    assert "onceonly resolve flights 1 --give-up files" in unknown.value.todo  # a person may have died giving it up
     assert world.events().count(Event.PUBLISHED.value) == 0
