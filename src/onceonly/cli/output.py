@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -31,7 +32,9 @@ class _Pipe(io.RawIOBase):
         wanted = bytes(data)  # type: ignore[call-overload]
         try:
             return os.write(self._descriptor, wanted)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # a pipe, or a terminal, that nobody looks at any more
+                raise
             drop(self._descriptor)
             return len(wanted)
 
