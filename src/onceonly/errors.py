@@ -7,6 +7,7 @@ OnceonlyError
 │   ├── BadRecord        a record that cannot be decoded
 │   ├── Busy             another checkpoint is in flight: retry later
 │   └── GateFailed       the gate failed the staged rows
+│       └── GateHeld     and leaves what follows to a person
 ├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
 └── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
     └── CannotPublish    decided, and this sink refuses: a person must act
@@ -60,6 +61,12 @@ class GateFailed(NotCommitted):
     """The gate failed what is staged; only other rows, or a person, can change that."""
 
 
+class GateHeld(GateFailed):
+    """The gate failed what is staged, and a person has to approve or abort it."""
+
+    exit_code = 4
+
+
 class Fenced(OnceonlyError):
     """A newer attempt, an abort or another owner has taken this over."""
 
@@ -83,5 +90,5 @@ class StateBehind(CannotPublish):
 
 
 def exit_code(error: BaseException) -> int:
-    """1 nothing published, 2 invalid input, 3 outcome unknown; an error that nobody classified is unknown too."""
+    """By outcome (docs: `onceonly --help`); an error that nobody classified leaves the outcome unknown."""
     return error.exit_code if isinstance(error, OnceonlyError) else OutcomeUnknown.exit_code

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Row, State
-from onceonly.errors import GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.ledger import Ledger, fenced, get, how_to_settle, next_row
 from onceonly.pipeline import Pipeline
 from onceonly.protocols import Examined, Parts
@@ -95,7 +95,8 @@ def require(checkpoint: Checkpoint) -> None:
             f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
         )
     if checkpoint.verdict["outcome"] == "failed":
-        raise GateFailed(
+        failed = GateHeld if checkpoint.held else GateFailed
+        raise failed(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
             said(checkpoint.verdict),
             _what_to_do(checkpoint),

@@ -247,7 +247,7 @@ def test_check_writes_nothing(onceonly: Invoke, home: Path, broker: str) -> None
     assert all(line.startswith("✓ ") for line in result.stdout.splitlines())
     assert "will be created by the first run" in result.stdout and broker in result.stdout
     assert not home.exists()
-    assert onceonly("check", "pipelines.py:no_topic").exit_code == 2
+    assert onceonly("check", "pipelines.py:no_topic").exit_code == 5
     assert not home.exists()
 
 

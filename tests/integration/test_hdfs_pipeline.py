@@ -115,5 +115,5 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
     (hours.project.folder / "hours.py").write_text(f"from onceonly.pipeline import *\nhours = {hours.pipeline()!r}\n")
     monkeypatch.setenv("ONCEONLY_WEBHDFS", "http://127.0.0.1:9")
     told = CliRunner().invoke(main, ["check", f"{hours.project.folder}/hours.py:hours"])
-    assert told.exit_code == 1
+    assert told.exit_code == 5
     assert "http://127.0.0.1:9 does not answer" in " ".join(told.output.split())

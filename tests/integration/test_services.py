@@ -139,11 +139,12 @@ def test_children_of_a_killed_leader_are_found(home: Path) -> None:
     orphan.wait()
 
 
-def test_a_taken_port_is_said_before_anything_starts(home: Path) -> None:
+@pytest.mark.parametrize("spark", [False, True])
+def test_a_taken_port_is_said_and_nothing_stays(home: Path, spark: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ServiceFailed, match=rf"port {port}.*\n.*else listens.*\n.*ONCEONLY_KAFKA_PORT"):
-            Services(home, port=port).up()
+            Services(home, port=port, spark_port=0).up(spark)
 
     assert processes_of(home) == []
 

@@ -111,6 +111,39 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", 30)
 
 
+def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
+    """Run a shell script in the place of spark-submit."""
+    monkeypatch.setattr(submit, "_command", lambda *_: ["/bin/bash", "-c", script])
+    monkeypatch.setattr(submit, "_connections", lambda *_: set())
+    job: Any = submit.job(submit.Target(), say, lambda checkpoint, row: None)
+    job.run("numbers", 1, "run-1")
+    return job
+
+
+def test_output_that_is_not_utf_8_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    job = output(monkeypatch, r"printf 'caf\xe9 from a library\n'", told.append)
+    assert (job.process.returncode, told) == (0, ["caf\ufffd from a library"])
+
+
+def test_a_job_whose_task_runs_out_of_time_can_take_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    script = f"trap 'touch {left}; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+
+    def out_of_time(line: str) -> None:
+        raise TimeoutError("execution_timeout")
+
+    with pytest.raises(TimeoutError):
+        output(monkeypatch, script, out_of_time)
+    assert left.exists()
+
+
+def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
+    job = "import onceonly.orphan as o; o.die_with_parent(parent=1 << 22); print('at work')"
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-9, "")
+
+
 def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
     job = "import time, onceonly.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
     start = f"import subprocess as s, sys; p = s.Popen([sys.executable, '-c', {job!r}]); print(p.pid, flush=True)"

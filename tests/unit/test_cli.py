@@ -109,6 +109,7 @@ def failing(error: BaseException) -> click.Group:
         (errors.Fenced("what", "why", "todo"), 1),
         (errors.InvalidPipeline("what", "why", "todo"), 2),
         (errors.CannotPublish("what", "why", "todo"), 3),
+        (errors.GateHeld("what", "why", "todo"), 4),
     ],
 )
 def test_an_error_is_three_lines_and_its_own_exit_code(error: errors.OnceonlyError, code: int) -> None:

@@ -74,6 +74,20 @@ def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatc
     silence.set()
 
 
+def test_an_error_is_not_told_again_once_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import patience
+
+    def down() -> int:
+        raise ConnectionError("the broker is down")
+
+    asked: patience.Patience[str, int] = patience.Patience()
+    monkeypatch.setattr(patience, "FRESH", -1.0)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            asked.ask({"lag": down}, 60)
+    assert asked.ask({"lag": lambda: 1}, 60) == {"lag": 1}
+
+
 # ---- charts
 
 

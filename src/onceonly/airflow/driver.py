@@ -47,6 +47,8 @@ class Driver:
         said = _ask(self.master, "GET", f"status/{self.driver}")
         if said.get("action") != "SubmissionStatusResponse":
             raise NotCommitted(f"Spark's master at {self.master} does not say how {self.driver} is.", f"{said}")
+        if not said.get("success") and said.get("message"):  # it speaks of itself: it is recovering, or on standby
+            raise NotCommitted(f"Spark's master at {self.master} cannot say how {self.driver} is.", said["message"])
         return str(said.get("driverState") or "GONE")
 
     def end(self) -> None:

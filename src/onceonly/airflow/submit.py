@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,17 +178,28 @@ def _process(command: list[str], settings: Settings, secrets: Mapping[str, str])
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        encoding="utf-8",
+        errors="replace",  # a library of the transform may write what it likes
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
     try:
         yield job
     finally:
-        if job.poll() is None:
-            _signal(job, signal.SIGKILL)
-            job.wait()
+        _end(job)
         if job.stdout:
             job.stdout.close()
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """SIGTERM first, so that Spark can take leave of its cluster; then SIGKILL to whoever of the group is left."""
+    if job.poll() is None:
+        _signal(job, signal.SIGTERM)
+        last = time.monotonic() + GRACE
+        while time.monotonic() < last and not os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.05)
+        _signal(job, signal.SIGKILL)
+        job.wait()
 
 
 def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:

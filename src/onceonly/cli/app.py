@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import errno
+import getpass
 import json
+import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
+from onceonly.cli import output
 from onceonly.cli.console import error_console, lines_of
 from onceonly.errors import OnceonlyError, exit_code
 
@@ -25,6 +27,20 @@ class Cli(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # as they were added: the everyday ones first
 
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        given = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in given
+        with output.careful(as_json):
+            try:
+                code = super().main(given, prog_name, **{**extra, "standalone_mode": False})
+            except click.ClickException as error:
+                _show_usage(error, as_json)
+                code = error.exit_code
+            except click.Abort:  # a question that was answered with no
+                click.echo("Aborted.", err=True)
+                code = 1
+            sys.exit(code if isinstance(code, int) else 0)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
@@ -37,12 +53,26 @@ class Cli(click.Group):
             show(ctx, {"error": "KeyboardInterrupt", "what": "interrupted.", "why": "", "todo": hint()})
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # the reader of our output has gone; click ends quietly
             show(ctx, explain(error))
             if ctx.meta.get(TRACEBACK):
                 traceback.print_exc()
             ctx.exit(exit_code(error))
+
+
+def _show_usage(error: click.ClickException, as_json: bool) -> None:
+    if as_json:
+        how = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+        print_json({"error": type(error).__name__, "what": error.format_message(), "why": "", "todo": how})
+    else:
+        error.show()
+
+
+def person() -> str:
+    """Who is at the keyboard; a user id that has no name is a name as well."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -89,4 +119,4 @@ def show(ctx: click.Context, error: dict[str, str]) -> None:
 
 
 def print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str), file=output.answers())

@@ -9,8 +9,11 @@ from onceonly import reading
 from onceonly.cli import console as show
 from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
-from onceonly.pipeline import KafkaSource
+from onceonly.errors import OnceonlyError
+from onceonly.pipeline import KafkaSource, Pipeline
 from onceonly.settings import Settings
+
+NOT_SOUND = 5  # its exit code
 
 
 @click.command(short_help="Check a pipeline; writes nothing.")
@@ -19,12 +22,25 @@ from onceonly.settings import Settings
 def check(file: str, as_json: bool) -> None:
     """Check the pipeline NAME in FILE.py: transform, topic, schema, sinks and state table. Writes nothing.
 
-    --json prints {"pipeline", "notes": […]}.
+    It ends with 5 where one of them cannot be used. --json prints {"pipeline", "notes": […]}.
     """
-    from onceonly import wiring
-
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
+    try:
+        notes = _notes(pipeline, settings)
+    except OnceonlyError as error:
+        error.exit_code = NOT_SOUND
+        raise
+    if as_json:
+        return print_json({"pipeline": pipeline.name, "notes": notes})
+    for note in notes:
+        show.console().print(Text.assemble(("✓ ", "green"), note))
+
+
+def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """What was found, line by line; raises what is wrong."""
+    from onceonly import wiring
+
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = wiring.LiveParts(settings)
     found = wiring.check(pipeline, parts)
@@ -33,11 +49,7 @@ def check(file: str, as_json: bool) -> None:
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
         notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
-    notes += [*found, _state(settings)]
-    if as_json:
-        return print_json({"pipeline": pipeline.name, "notes": notes})
-    for note in notes:
-        show.console().print(Text.assemble(("✓ ", "green"), note))
+    return [*notes, *found, _state(settings)]
 
 
 def _passed(source: KafkaSource, brokers: str) -> str:

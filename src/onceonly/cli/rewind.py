@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 from rich.text import Text
 
 from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint
 from onceonly.cli import console as show
-from onceonly.cli.app import json_option, print_json
+from onceonly.cli.app import json_option, person, print_json
 from onceonly.settings import Settings
 
 
@@ -41,7 +39,7 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
         _print(later)
         if not yes:
             click.confirm("Take all of this back, and read its records again?", abort=True)
-    done = through.rewind(pipeline, epoch, getpass.getuser(), reason)
+    done = through.rewind(pipeline, epoch, person(), reason)
     if as_json:
         return print_json({**reading.to_json(done), "undone": [cp.epoch for cp in later]})
     words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run goes on from there"

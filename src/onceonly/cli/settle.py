@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ from rich.text import Text
 from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
-from onceonly.cli.app import explain, json_option, print_json, tell
+from onceonly.cli.app import explain, json_option, person, print_json, tell
 from onceonly.cli.describe import print_checkpoint
 from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
@@ -69,7 +68,7 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=getpass.getuser()), as_json)
+    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=person()), as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
@@ -86,7 +85,7 @@ def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
     through = _coordinator(settings)
-    through.approve(pipeline, epoch, getpass.getuser(), reason)
+    through.approve(pipeline, epoch, person(), reason)
     _told(was, through.commit(pipeline, epoch), as_json)
 
 
@@ -127,7 +126,7 @@ def resolve(
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
     found = reading.checkpoint(reading.required(settings), pipeline, epoch)
-    through, who = _coordinator(settings), getpass.getuser()
+    through, who = _coordinator(settings), person()
     evidence = through.evidence(pipeline, epoch, sink)
     out = show.console()
     if not as_json:

@@ -6,6 +6,7 @@ the recovery DAG publishes. Kills are SIGKILL to the process group.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from onceonly.demo.standalone import USER, Standalone, free_port
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
 from onceonly.services import Services
+from onceonly.services.daemon import Daemon
 from onceonly.settings import Settings
 from onceonly.sinks.deltalog import STAGED
 from onceonly.state import StateTable
@@ -39,15 +41,15 @@ RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
 
 
 def run(exit_: bool) -> None:
-    """The whole demo; Ctrl-C at any time leaves no process."""
+    """The whole demo; Ctrl-C, or the end of its terminal, leaves no process at any time."""
     console = Console()
     home = Settings.from_env().home / "demo"
-    shutil.rmtree(home, ignore_errors=True)
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
     airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
     demo = Demo(settings, airflow, console)
     proven: bool | None = None
-    with _everything_ended(settings, airflow, console):
+    with alone(home), _everything_ended(settings, airflow, console):
+        clear(home)
         demo.start()
         demo.pipeline()
         proven = demo.show()
@@ -61,18 +63,43 @@ def run(exit_: bool) -> None:
 
 
 @contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Refuse a second demo in the same place: it would delete what the first one needs to end."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name("demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NotCommitted(
+                f"a demo is at work in {home}.",
+                "It would lose its broker and its Airflow to this one.",
+                "End it with Ctrl-C, or give this one another place: ONCEONLY_HOME=…. Nothing was started.",
+            ) from None
+        yield
+
+
+def clear(home: Path) -> None:
+    """Remove what an earlier demo has left, after ending what of it still runs."""
+    Daemon(home / "airflow").stop()
+    if home.exists():
+        Services(home).down()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
 def _everything_ended(settings: Settings, airflow: Standalone, console: Console) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for asked in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+    for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
         signal.signal(asked, interrupt)
     try:
         yield
     except KeyboardInterrupt:
         console.print()
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending takes a moment; a second Ctrl-C must not cut it short
+        for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # ending takes a moment: not to be cut short
+            signal.signal(asked, signal.SIG_IGN)
         console.print("ending Airflow and the broker …")
         try:
             airflow.stop()

@@ -27,6 +27,10 @@ NEEDS = {
     "SCRAM-SHA-512": ("sasl.username", "sasl.password"),
     "OAUTHBEARER": ("sasl.oauthbearer.method", *OIDC),
 }
+SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning -> how it may be written, in any case
+    "enable.ssl.certificate.verification": {"true": ("true", "t", "1"), "false": ("false", "f", "0")},
+    "ssl.endpoint.identification.algorithm": {"https": ("https",), "none": ("none", "")},  # empty: as Java writes it
+}
 SECRET = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
 DENIED = (29, 30, 31, 53)  # topic, group, cluster and transactional id authorization failed; the same in all clients
 GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no dialect may silently leave out
@@ -66,7 +70,7 @@ class KafkaConnection:
                 plain[key] = plain[key].upper()
         made = cls({"security.protocol": "PLAINTEXT", **plain}, name)
         made._check()
-        return made
+        return cls({key: made._meant(key, value) for key, value in made.settings.items()}, name)
 
     @classmethod
     def plaintext(cls, bootstrap: str) -> KafkaConnection:
@@ -140,6 +144,15 @@ class KafkaConnection:
             if GUARDED.match(key):
                 raise self.invalid(f"'{key}' has no translation for {dialect}.", "Remove it, or correct its name.")
 
+    def _meant(self, key: str, text: str) -> str:
+        """One spelling for all clients: what one of them does not know, it takes for the other meaning."""
+        if key not in SPELLINGS:
+            return text
+        for meaning, spellings in SPELLINGS[key].items():
+            if text.lower() in spellings:
+                return meaning
+        raise self.invalid(f"'{key}' is {text!r}.", f"Write one of {', '.join(SPELLINGS[key])}.")
+
     def _check(self) -> None:
         if not self.settings.get("bootstrap.servers"):
             raise self.invalid("'bootstrap.servers' is missing.", "Add it: host:port, comma-separated.")
@@ -151,6 +164,7 @@ class KafkaConnection:
         if "transactional.id" in self.settings:
             raise self.invalid("'transactional.id' is set; every transaction has one of its own.", "Remove it.")
         self._check_sasl()
+        self._check_encryption()
         self._check_certificates()
 
     def _check_sasl(self) -> None:
@@ -167,6 +181,15 @@ class KafkaConnection:
         self._need(NEEDS[mechanism], f"'sasl.mechanism' {mechanism} needs it")
         if mechanism == "OAUTHBEARER" and self.settings["sasl.oauthbearer.method"].lower() != "oidc":
             raise self.invalid("'sasl.oauthbearer.method' is not oidc.", "Use oidc: tokens come from an endpoint.")
+
+    def _check_encryption(self) -> None:
+        if self.protocol.endswith("SSL"):
+            return
+        if stray := next((key for key in self.settings if key.removeprefix("enable.").startswith("ssl.")), None):
+            raise self.invalid(
+                f"'{stray}' is set, and 'security.protocol' is {self.protocol}: nothing would be encrypted.",
+                "Set 'security.protocol' to SSL or SASL_SSL, or remove what starts with 'ssl.'.",
+            )
 
     def _check_certificates(self) -> None:
         for kind in ("location", "pem"):

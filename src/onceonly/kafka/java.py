@@ -78,7 +78,7 @@ def _escaped(value: str) -> str:
 
 def _tls(connection: KafkaConnection) -> dict[str, str]:
     settings = connection.settings
-    if settings.get("enable.ssl.certificate.verification", "true").lower() != "true":
+    if settings.get("enable.ssl.certificate.verification") == "false":
         raise connection.invalid(
             f"'enable.ssl.certificate.verification' is off, and {DIALECT} always verifies.",
             "Name the brokers' certificate authority instead: 'ssl.ca.location'.",

@@ -48,7 +48,7 @@ def _context(connection: KafkaConnection) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.get("ssl.endpoint.identification.algorithm", "https") != "none"
-    if settings.get("enable.ssl.certificate.verification", "true").lower() != "true":
+    if settings.get("enable.ssl.certificate.verification") == "false":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     authorities = pem.authorities(connection)
     try:

@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,7 +56,7 @@ class Services:
             ServiceFailed: a port is taken, something is missing, or a service ended; with the end of its log.
         """
         services = [self._spark, self._kafka] if spark else [self._kafka]
-        with self._alone():
+        with self._alone(), _all_or_none(services):
             for service in services:
                 service.launch()
             for service in services:
@@ -95,6 +95,18 @@ class Services:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+@contextmanager
+def _all_or_none(services: Sequence[Service]) -> Iterator[None]:
+    """Where one fails to start, those that were started beside it do not stay."""
+    new = [service for service in services if not service.daemon.running()]
+    try:
+        yield
+    except BaseException:
+        for service in new:
+            service.daemon.stop()
+        raise
 
 
 def _status(service: Service) -> ServiceStatus:

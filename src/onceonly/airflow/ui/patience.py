@@ -26,6 +26,12 @@ class Asked(Generic[T]):
     def answer(self) -> T | None:
         return self.future.result() if self.future.done() else self.before
 
+    @property
+    def known(self) -> T | None:
+        """The last answer that was no error."""
+        failed = self.future.done() and self.future.exception() is not None
+        return self.before if failed else self.answer
+
 
 class Patience(Generic[K, T]):
     """Answers by key."""
@@ -49,7 +55,7 @@ class Patience(Generic[K, T]):
     def _ask(self, key: K, question: Callable[[], T]) -> Asked[T]:
         known = self._asked.get(key)
         if known is None or (known.future.done() and time.monotonic() - known.since > FRESH):
-            before = known.answer if known else None
+            before = known.known if known else None
             self._asked[key] = known = Asked(time.monotonic(), self._pool.submit(question), before)
         return known
 

@@ -1,0 +1,33 @@
+"""What a demo that is started beside or after another one does to it."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onceonly.demo import run as demo
+from onceonly.errors import NotCommitted
+from onceonly.services.daemon import Daemon
+
+
+def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
+    with (
+        demo.alone(tmp_path / "demo"),
+        pytest.raises(NotCommitted, match="a demo is at work"),
+        demo.alone(tmp_path / "demo"),
+    ):
+        pass
+    with demo.alone(tmp_path / "demo"):
+        pass
+
+
+def test_what_an_earlier_demo_left_running_is_ended_before_its_records_go(tmp_path: Path) -> None:
+    airflow = Daemon(tmp_path / "airflow")
+    airflow.folder.mkdir()
+    airflow.start([sys.executable, "-c", "import time; time.sleep(600)"], 1, {})
+    started = airflow.last()
+    assert started and started.pid
+    demo.clear(tmp_path)
+    assert not psutil.pid_exists(started.pid)
+    assert not tmp_path.exists()
