@@ -51,6 +51,17 @@ def stage(epoch: int = 1, owner: str | None = None) -> Act:
     return act
 
 
+def stage_later(epoch: int = 1, owner: str | None = None) -> Act:
+    """A driver that waited in a queue since the task that wanted it was at work."""
+
+    def act(world: World) -> None:
+        since = world.checkpoints[epoch].last_seq
+        world.steps.take("waits in a queue", lambda: None)
+        world.coordinator.stage(NAME, epoch, world.parts.produce, owner, since)
+
+    return act
+
+
 def gate(epoch: int = 1, by: str = "task") -> Act:
     def act(world: World) -> None:
         gating.require(world.coordinator.gate(NAME, epoch, by))

@@ -12,6 +12,7 @@ from onceonly.pipeline import DeltaSink, FileSink, Gate, KafkaSink, StateSink
 LAKE, OTHER, FILES = DeltaSink("a", "a"), DeltaSink("b", "b"), FileSink("f", "f")
 TOPIC, LATE = KafkaSink(name="k", topic="k"), KafkaSink(name="k", topic="k", mode="late")
 POOL = KafkaSink(name="k", topic="k", ids="pool", pool_size=2)
+UNORDERED = KafkaSink(name="k", topic="k", mode="staged", unordered=True, ids="pool", pool_size=2)
 STATE = StateSink("s", "k INT", ["k"])
 ASKED, HELD = Gate(min_rows={"a": 1}), Gate(min_rows={"a": 1}, on_fail="hold")
 FIRST, SECOND = minutes(0, 10), minutes(10, 20)
@@ -67,6 +68,19 @@ TASKS = [
     ),
     Scenario(
         "sink-gone", {"stage": a.stage(), "run1": a.run("run1")}, Cost(2, 1, 0), GONE, before=[a.plan("run1", now="old")]
+    ),
+    Scenario(
+        "queued",
+        {"queued": a.stage_later(owner="run1"), "run1": a.run("run1")},
+        Cost(1, 1, 0),
+        TWO,
+        before=PLANNED,
+    ),
+    Scenario(
+        "polite-runs",
+        {"run1": a.run("run1", alive=a.everybody), "run2": a.run("run2", alive=a.everybody)},
+        Cost(2, 0, 0),
+        TWO,
     ),
     Scenario(
         "records-arrive",
@@ -190,6 +204,21 @@ KAFKA = [
         before=PLANNED,
     ),
     Scenario(
+        "pool-intervals",
+        {"run1": a.run("run1", FIRST, alive=a.everybody), "run2": a.run("run2", SECOND, alive=a.everybody)},
+        Cost(2, 0, 0),
+        {"now": pipeline(UNORDERED, mode="interval")},
+        records=(1, 11),
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "pool-kept",
+        {"commit": a.commit(), "sweep": a.sweep},
+        Cost(1, 1, 0),
+        {"now": pipeline(POOL)},
+        before=STAGED,
+    ),
+    Scenario(
         "pool-time-out",
         {"commit": a.commit(), "recov": a.recover(), "world": a.times_out("k")},
         Cost(2, 0, 0),
@@ -208,6 +237,13 @@ GATE = [
     Scenario(
         "gate-fails",
         {"run1": a.run("run1"), "recov": a.recover(), "run2": a.run("run2")},
+        Cost(1, 0, 0),
+        {"now": pipeline(LAKE, gate=ASKED)},
+        verdicts=("failed", "passed"),
+    ),
+    Scenario(
+        "commit-ungated",
+        {"run1": a.run("run1"), "commit": a.commit()},
         Cost(1, 0, 0),
         {"now": pipeline(LAKE, gate=ASKED)},
         verdicts=("failed", "passed"),

@@ -253,12 +253,16 @@ class StateSinkInMemory(MemorySink):
 
     def _check_there(self, name: str) -> None:
         self._unless_refusing()
-        if name in self.target.fenced:
-            raise Fenced(f"sink '{self.name}': given up.", "It was fenced.", self.exit)
+        self._unless_fenced(name)
         if name not in self.target.staged:
             raise self.refusal("The state that was staged is gone.")
 
+    def _unless_fenced(self, name: str) -> None:
+        if name in self.target.fenced:
+            raise Fenced(f"sink '{self.name}': given up.", "It was fenced.", self.exit)
+
     def _mark(self, name: str, decision: int) -> None:
+        self._unless_fenced(name)
         self._watch("publish", self.name, name, decision)
         self.target.done[name] = decision
 

@@ -1,0 +1,347 @@
+"""Guards of the core, each with the text that takes it out and the scenario that has to notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One guard taken out: in `module`, `text` (which is there once) becomes `instead`.
+
+    Args:
+        seen_by: scenario that breaks a promise without the guard.
+    """
+
+    name: str
+    module: str
+    text: str
+    instead: str
+    seen_by: str
+
+
+COORDINATOR, PUBLISHING, GATING = "onceonly.coordinator", "onceonly.publishing", "onceonly.gating"
+ADOPTION, SWEEPING, POOLING = "onceonly.adoption", "onceonly.sweeping", "onceonly.pooling"
+CHECKPOINT, PLANNING, REWINDING, OFFSETS = "onceonly.checkpoint", "onceonly.planning", "onceonly.rewinding", "onceonly.offsets"
+
+FIXES = [
+    Mutant(
+        "01: STAGED by the attempt's number alone",
+        COORDINATOR,
+        "if now.staging is None or now.staging != mine.staging:",
+        "if now.state is not State.PLANNED or now.attempt != mine.attempt:",
+        "two-runs",
+    ),
+    Mutant(
+        "02: a claim lives on when it is planned again",
+        CHECKPOINT,
+        'same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}\n'
+        '            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED}',
+        'same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}\n'
+        '            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED, "staging": known.staging}',
+        "sink-added",
+    ),
+    Mutant(
+        "05: a rewind is given up while its rows are there",
+        PUBLISHING,
+        "if waiting.rewinds_to is not None and not removed:",
+        "if False:",
+        "rewind-give-up",
+    ),
+    Mutant(
+        "06: given up without a fence",
+        PUBLISHING,
+        "outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)",
+        "outcome = None",
+        "give-up-in-flight",
+    ),
+    Mutant(
+        "06: what the fence finds is not looked at",
+        PUBLISHING,
+        "        if outcome:\n            return self._record_published(seen, epoch, sink, outcome)\n",
+        "",
+        "give-up-in-flight",
+    ),
+    Mutant(
+        "06: a fence that fails is taken for one",
+        PUBLISHING,
+        "            if not gone:\n                raise _not_fenced(checkpoint, sink, error) from error\n",
+        "",
+        "give-up-in-flight",
+    ),
+    Mutant(
+        "10: a sink that was fenced is passed over",
+        PUBLISHING,
+        "                raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end\n",
+        "                raise\n",
+        "fenced-by-others",
+    ),
+    Mutant(
+        "14: discarded by the definition of now",
+        PUBLISHING,
+        "pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])\n            for sink in checkpoint.sinks_of(attempt):",
+        "pipeline = Pipeline.from_json(checkpoint.definition)\n            for sink in checkpoint.sinks:",
+        "sink-gone",
+    ),
+    Mutant(
+        "14: swept by the definition of now",
+        SWEEPING,
+        "for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):",
+        "for definition in (checkpoint.definition,):",
+        "sink-gone",
+    ),
+    Mutant(
+        "given up out of order",
+        PUBLISHING,
+        "            _refuse_out_of_order(view, get(view, epoch), sink)\n",
+        "",
+        "give-up-second",
+    ),
+]
+
+GUARDS = [
+    Mutant(
+        "a handle is replaced whatever it is by now",
+        PUBLISHING,
+        "if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):",
+        "if self._sink not in now.waiting:",
+        "two-write-again",
+    ),
+    Mutant(
+        "a handle is replaced although it was given up",
+        PUBLISHING,
+        "            if self._sink in now.given_up:\n"
+        "                raise fenced(now, f\"sink '{self._sink}' was given up\")\n",
+        "",
+        "give-up-late",
+    ),
+    Mutant(
+        "claimed while it is being aborted",
+        COORDINATOR,
+        "            if checkpoint.state is State.ABORTING:\n"
+        '                raise fenced(checkpoint, "it is being aborted")\n'
+        "            if checkpoint.state not in (State.PLANNED, State.ABORTED):",
+        "            if checkpoint.state not in (State.PLANNED, State.ABORTED, State.ABORTING):",
+        "abort-stage",
+    ),
+    Mutant(
+        "aborted after the decision",
+        COORDINATOR,
+        "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
+        '                raise fenced(checkpoint, "the decision to publish it is taken")\n',
+        "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
+        "abort-commit",
+    ),
+    Mutant(
+        "claimed whoever owns it by now",
+        COORDINATOR,
+        "            if owner is not None and checkpoint.owner != owner:\n"
+        "                raise fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "            if checkpoint.state is State.ABORTING:\n"
+        '                raise fenced(checkpoint, "it is being aborted")',
+        "            if checkpoint.state is State.ABORTING:\n"
+        '                raise fenced(checkpoint, "it is being aborted")',
+        "two-runs",
+    ),
+    Mutant(
+        "aborted whoever owns it by now",
+        COORDINATOR,
+        "            if owner is not None and checkpoint.owner != owner:\n"
+        "                raise fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
+        "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
+        "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):",
+        "two-runs",
+    ),
+    Mutant(
+        "claimed by who waited in a queue",
+        COORDINATOR,
+        "if since is not None and checkpoint.last_seq != since:",
+        "if False:",
+        "queued",
+    ),
+    Mutant(
+        "an abort that is not the one carried out is recorded",
+        COORDINATOR,
+        "current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one",
+        "current = now.state is State.ABORTING",
+        "abort-abort",
+    ),
+    Mutant(
+        "an error while staging leaves what is staged",
+        COORDINATOR,
+        "            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded\n",
+        "",
+        "run-fails",
+    ),
+    Mutant(
+        "who is fenced leaves what it staged",
+        COORDINATOR,
+        "        except Fenced:\n            self._publisher.discard(mine, [mine.attempt])\n            raise",
+        "        except Fenced:\n            raise",
+        "two-runs",
+    ),
+    Mutant(
+        "a sink that failed takes its later decisions",
+        PUBLISHING,
+        "                    held.add(sink)\n",
+        "",
+        "two-decisions-fail",
+    ),
+    Mutant(
+        "decisions are carried out as they are found",
+        PUBLISHING,
+        "sorted(deciding, key=lambda cp: cp.decision or 0)",
+        "deciding",
+        "two-decisions",
+    ),
+    Mutant(
+        "committed while sinks are waiting",
+        PUBLISHING,
+        "if now.state is not State.COMMITTING or now.waiting:",
+        "if now.state is not State.COMMITTING:",
+        "commit-fails",
+    ),
+    Mutant(
+        "given up by a handle that is another by now",
+        PUBLISHING,
+        "if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:",
+        "if sink not in now.waiting:",
+        "give-up-late",
+    ),
+    Mutant(
+        "in doubt by what was judged already",
+        PUBLISHING,
+        "            if sink not in now.in_doubt:\n                return None\n            body",
+        "            body",
+        "doubt",
+    ),
+    Mutant(
+        "earlier attempts are left when it is committed",
+        PUBLISHING,
+        "            self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])\n",
+        "",
+        "sink-gone",
+    ),
+    Mutant(
+        "decided without a verdict",
+        GATING,
+        "    if checkpoint.verdict is None:\n        raise NotCommitted(",
+        "    if checkpoint.verdict is None:\n        return\n        raise NotCommitted(",
+        "commit-ungated",
+    ),
+    Mutant(
+        "a later verdict counts",
+        GATING,
+        "            if self._current(view, seen).verdict:\n                return None\n",
+        "            self._current(view, seen)\n",
+        "two-verdicts",
+    ),
+    Mutant(
+        "a verdict on another attempt counts",
+        GATING,
+        "if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):",
+        "if now.state is not State.STAGED and not now.verdict:",
+        "staged-again",
+    ),
+    Mutant(
+        "aborted although a person decides",
+        COORDINATOR,
+        "            if checkpoint.for_a_person and who is None:\n"
+        '                raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")\n',
+        "",
+        "held",
+    ),
+    Mutant(
+        "approved what is not held",
+        GATING,
+        "            if not now.held:\n                raise _not_held(now)\n",
+        "            if now.state is not State.STAGED:\n                raise _not_held(now)\n",
+        "held",
+    ),
+    Mutant(
+        "swept while it is staged",
+        SWEEPING,
+        "return txn.attempt < owner.attempt or owner.state is State.ABORTED",
+        "return txn.attempt <= owner.attempt",
+        "sweep-stage",
+    ),
+    Mutant(
+        "the sweep reads the state first",
+        SWEEPING,
+        '    found = live.leftovers(f"{state.id}-{name}")\n    view = state.view(name)  # after the list: what was claimed since cannot be in it\n',
+        '    view = state.view(name)\n    found = live.leftovers(f"{state.id}-{name}")\n',
+        "sweep-stage",
+    ),
+    Mutant(
+        "a slot is leased twice",
+        POOLING,
+        "free = [slot for slot in range(pipeline.pool_size) if slot not in others]",
+        "free = list(range(pipeline.pool_size))",
+        "pool-intervals",
+    ),
+    Mutant(
+        "the pool is ended by an older look",
+        POOLING,
+        '    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
+        '    view = state.view(pipeline)\n    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n',
+        "pool-intervals",
+    ),
+    Mutant(
+        "what waits in the pool is ended",
+        POOLING,
+        "return waits and live.needs(holder.handles[live.name], txn)",
+        "return False",
+        "pool-kept",
+    ),
+    Mutant(
+        "boundaries are not put between their neighbours",
+        OFFSETS,
+        "clamped[partition] = max(low, offset if high is None else min(offset, high))",
+        "clamped[partition] = offset",
+        "intervals",
+    ),
+    Mutant(
+        "a rewind beside what is open",
+        REWINDING,
+        "    if view.open:\n",
+        "    if False:\n",
+        "rewind-run",
+    ),
+    Mutant(
+        "a task that runs twice replaces twice",
+        ADOPTION,
+        "return known.replaces is not None and known.request == self.again",
+        "return False",
+        "reprocess-twice",
+    ),
+    Mutant(
+        "taken over while its owner is at work",
+        ADOPTION,
+        "if known.owner != owner and known.state is not State.ABORTED:",
+        "if False:",
+        "polite-runs",
+    ),
+    Mutant(
+        "what was given up is taken for replaced",
+        "onceonly.ledger",
+        "    if checkpoint.replaces is None or not checkpoint.given_up:\n        return own\n",
+        "    return own\n",
+        "give-up-reprocessed",
+    ),
+    Mutant(
+        "publication by an older evidence is recorded",
+        PUBLISHING,
+        "            if sink in get(now, checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
+        "",
+        "commit-twice",
+    ),
+    Mutant(
+        "a row is written beside another",
+        "explore.table",
+        "if self.chain(row.pipeline) is not chain or row.seq != chain.head.seq + 1:",
+        "if row.seq != chain.head.seq + 1 and False:",
+        "two-runs",
+    ),
+]
+
+MUTANTS = [*FIXES, *GUARDS]
