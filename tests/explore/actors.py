@@ -45,6 +45,7 @@ def _plan(
 
 def stage(epoch: int = 1, owner: str | None = None) -> Act:
     def act(world: World) -> None:
+        world.acting[world.steps.actor] = (owner, None)
         held = before(world, epoch)
         world.coordinator.stage(NAME, epoch, partial(world.parts.produce, before=held), owner)
 
@@ -56,8 +57,24 @@ def stage_later(epoch: int = 1, owner: str | None = None) -> Act:
 
     def act(world: World) -> None:
         since = world.checkpoints[epoch].last_seq
+        world.acting[world.steps.actor] = (owner, since)
         world.steps.take("waits in a queue", lambda: None)
         world.coordinator.stage(NAME, epoch, world.parts.produce, owner, since)
+
+    return act
+
+
+def tidy_stage(epoch: int = 1, owner: str | None = None) -> Act:
+    """Where it fails, nothing that it wrote is left."""
+
+    def act(world: World) -> None:
+        me = world.steps.actor
+        try:
+            stage(epoch, owner)(world)
+        except (OnceonlyError, ConnectionError):
+            left = {name for target in world.targets.values() for name in target.left() if name.endswith(me)}
+            world.broken += [f"{me} failed, and {name} is left" for name in sorted(left)]
+            raise
 
     return act
 
@@ -96,6 +113,7 @@ def run(
         except (OnceonlyError, ConnectionError):
             _unless_fenced(abort(checkpoint.epoch, owner), world)
             raise
+        world.acting.pop(world.steps.actor)
         commit(checkpoint.epoch)(world)
 
     return act
@@ -199,7 +217,8 @@ def forgets(sink: str) -> Act:
 
     def act(world: World) -> None:
         def effect() -> None:
-            world.targets[sink].forgotten = True
+            target = world.targets[sink]
+            target.cut = tuple(id for id, tx in target.txs.items() if tx.stands != "open")
 
         world.steps.take(f"{sink}: the log is cut", effect)
 

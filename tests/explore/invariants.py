@@ -22,13 +22,35 @@ def of_row(
         case Event.STAGED:
             yield from _staged(after)
         case Event.VERDICT:
-            yield from _verdict(row, after)
+            yield from _verdict(row, before, after)
+        case Event.APPROVED if after.attempt not in after.failed_attempts:
+            yield f"9: epoch {row.epoch} is approved, and its gate has not failed it"
+        case Event.ABORTING if after.for_a_person and "who" not in row.body:
+            yield f"9: epoch {row.epoch} is aborted, and a person was to decide"
         case Event.COMMITTING | Event.REWOUND:
             yield from _decided(known, after)
         case Event.REPLACED:
             yield from _replaced(targets[row.sink or ""], row, before)
         case Event.PUBLISHED:
             yield from _recorded(targets[row.sink or ""], row, after)
+
+
+def of_actor(row: Row, before: Checkpoint | None, owner: str | None, since: int | None) -> Iterator[str]:
+    """What is not for who writes it: a process acts for an owner, and was perhaps asked to at a certain row."""
+    if before is None or row.event not in (Event.CLAIMED, Event.ABORTING):
+        return
+    if owner is not None and before.owner != owner:
+        yield f"epoch {row.epoch} is {before.owner}'s, and '{row.event.value}' was recorded for {owner}"
+    if since is not None and before.last_seq != since:
+        yield f"epoch {row.epoch} was claimed by who waited in a queue while others were at work"
+
+
+def still_there(targets: Mapping[str, Any], checkpoint: Checkpoint) -> frozenset[str]:
+    """Names of what is staged for any attempt of the checkpoint, and not kept."""
+    left = {name for target in targets.values() for name in target.left()}
+    attempts = [attempt for attempt in checkpoint.claims if not checkpoint.keeps(attempt)]
+    mine = {checkpoint.transaction(sink, n).name for n in attempts for sink in checkpoint.sinks_of(n)}
+    return frozenset(left & mine)
 
 
 def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
@@ -49,7 +71,9 @@ def _staged(after: Checkpoint) -> Iterator[str]:
             yield f"epoch {after.epoch}: the handle of {sink} is not of the current attempt"
 
 
-def _verdict(row: Row, after: Checkpoint) -> Iterator[str]:
+def _verdict(row: Row, before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
+    if before and before.verdict:
+        yield f"9: a second verdict on epoch {row.epoch}"
     for sink, seen in row.body["sinks"].items():
         if after.handles[sink]["txn"] not in seen["checks"][0]["observed"]:
             yield f"9: the verdict on epoch {row.epoch} is about other rows"

@@ -60,7 +60,7 @@ FIXES = [
         PUBLISHING,
         "        if outcome:\n            return self._record_published(seen, epoch, sink, outcome)\n",
         "",
-        "give-up-in-flight",
+        "give-up-fails",
     ),
     Mutant(
         "06: a fence that fails is taken for one",
@@ -81,7 +81,7 @@ FIXES = [
         PUBLISHING,
         "pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])\n            for sink in checkpoint.sinks_of(attempt):",
         "pipeline = Pipeline.from_json(checkpoint.definition)\n            for sink in checkpoint.sinks:",
-        "sink-gone",
+        "sink-gone-goes-on",
     ),
     Mutant(
         "14: swept by the definition of now",
@@ -106,14 +106,6 @@ GUARDS = [
         "if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):",
         "if self._sink not in now.waiting:",
         "two-write-again",
-    ),
-    Mutant(
-        "a handle is replaced although it was given up",
-        PUBLISHING,
-        "            if self._sink in now.given_up:\n"
-        "                raise fenced(now, f\"sink '{self._sink}' was given up\")\n",
-        "",
-        "give-up-late",
     ),
     Mutant(
         "claimed while it is being aborted",
@@ -164,21 +156,21 @@ GUARDS = [
         COORDINATOR,
         "current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one",
         "current = now.state is State.ABORTING",
-        "abort-abort",
+        "aborted-again",
     ),
     Mutant(
         "an error while staging leaves what is staged",
         COORDINATOR,
         "            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded\n",
         "",
-        "run-fails",
+        "stage-fails",
     ),
     Mutant(
         "who is fenced leaves what it staged",
         COORDINATOR,
         "        except Fenced:\n            self._publisher.discard(mine, [mine.attempt])\n            raise",
         "        except Fenced:\n            raise",
-        "two-runs",
+        "stage-fenced",
     ),
     Mutant(
         "a sink that failed takes its later decisions",
@@ -206,21 +198,21 @@ GUARDS = [
         PUBLISHING,
         "if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:",
         "if sink not in now.waiting:",
-        "give-up-late",
+        "give-up-fails-late",
     ),
     Mutant(
         "in doubt by what was judged already",
         PUBLISHING,
         "            if sink not in now.in_doubt:\n                return None\n            body",
         "            body",
-        "doubt",
+        "doubt-twice",
     ),
     Mutant(
         "earlier attempts are left when it is committed",
         PUBLISHING,
         "            self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])\n",
         "",
-        "sink-gone",
+        "sink-gone-goes-on",
     ),
     Mutant(
         "decided without a verdict",

@@ -42,7 +42,8 @@ DECIDED = [*STAGED, a.breaks("a", "down"), a.try_(a.commit()), a.breaks("a", Non
 TASKS = [
     Scenario("run-recover", {"run1": a.run("run1"), "recov": a.recover()}, Cost(2, 1, 0), TWO),
     Scenario("run-fails", {"run1": a.run("run1"), "recov": a.recover()}, Cost(1, 0, 2), TWO),
-    Scenario("two-runs", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(2, 1, 0), TWO),
+    Scenario("two-runs", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(2, 0, 0), TWO),
+    Scenario("two-runs-die", {"run1": a.run("run1"), "run2": a.run("run2")}, Cost(1, 1, 0), TWO),
     Scenario("same-run-twice", {"try1": a.run("run1"), "try2": a.run("run1")}, Cost(2, 1, 0), ONE),
     Scenario(
         "stage-twice",
@@ -68,6 +69,24 @@ TASKS = [
     ),
     Scenario(
         "sink-gone", {"stage": a.stage(), "run1": a.run("run1")}, Cost(2, 1, 0), GONE, before=[a.plan("run1", now="old")]
+    ),
+    Scenario(
+        "sink-gone-goes-on",
+        {"stage": a.stage(), "run": a.one_after_the_other(a.run("run1"), a.arrives(0), a.run("run2"))},
+        Cost(1, 1, 0),
+        GONE,
+        before=[a.plan("run1", now="old")],
+    ),
+    Scenario("stage-fails", {"stage": a.tidy_stage()}, Cost(0, 0, 1), TWO, before=PLANNED),
+    Scenario(
+        "stage-fenced", {"stage": a.tidy_stage(owner="run1"), "run2": a.run("run2")}, Cost(2, 0, 0), TWO, before=PLANNED
+    ),
+    Scenario(
+        "aborted-again",
+        {"one": a.abort(), "two": a.one_after_the_other(a.abort(), a.plan("run2"), a.stage(), a.abort())},
+        Cost(2, 0, 0),
+        ONE,
+        before=STAGED,
     ),
     Scenario(
         "queued",
@@ -187,6 +206,13 @@ KAFKA = [
         "late-dies", {"one": a.commit(), "recov": a.recover()}, Cost(1, 1, 1), {"now": pipeline(LATE)}, before=STAGED
     ),
     Scenario(
+        "doubt-twice",
+        {"one": a.judge("k"), "two": a.judge("k")},
+        Cost(2, 0, 0),
+        {"now": pipeline(TOPIC)},
+        before=[*STAGED, a.times_out("k"), a.forgets("k"), a.try_(a.commit())],
+    ),
+    Scenario(
         "doubt",
         {"commit": a.commit(), "world": a.forgets("k"), "person": a.judge("k")},
         Cost(2, 1, 0),
@@ -294,6 +320,22 @@ PEOPLE = [
         before=STAGED,
         mend=a.breaks("a", None),
         may_lose=[("a", 1)],
+    ),
+    Scenario(
+        "give-up-fails",
+        {"person": a.give_up("a"), "recov": a.recover()},
+        Cost(1, 0, 1),
+        TWO,
+        before=DECIDED,
+        may_lose=[("a", 1)],
+    ),
+    Scenario(
+        "give-up-fails-late",
+        {"commit": a.commit(), "person": a.give_up("k")},
+        Cost(2, 0, 1),
+        {"now": pipeline(LATE)},
+        before=[*STAGED, a.breaks("k", "refuses"), a.try_(a.commit()), a.breaks("k", None)],
+        may_lose=[("k", 1)],
     ),
     Scenario(
         "give-up-files",

@@ -328,7 +328,7 @@ class TopicSink(MemorySink):
 
     def _shown(self, id: str) -> str:
         stands = self.target.txs[id].stands if id in self.target.txs else "aborted"
-        if stands != "open" and self.target.forgotten:
+        if id in self.target.cut:
             return "doubt"
         return {"aborted": "lost"}.get(stands, stands)
 
@@ -361,7 +361,7 @@ class TopicSink(MemorySink):
         return self.target.staged[name]
 
     def judged(self, handle: Handle, committed: bool) -> Handle:
-        return {**handle, "word": committed}
+        return {**handle, "word": committed} if self._fate(handle["tx"]) == "doubt" else handle
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         raise self.cannot_take_back()

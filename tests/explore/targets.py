@@ -119,13 +119,13 @@ class Topic(Target):
 
     Args:
         slots: id of a pool -> the producer that has it.
-        forgotten: whether the log that shows the markers is gone.
+        cut: ids of those whose markers are in a part of the log that is gone.
     """
 
     txs: dict[str, Tx] = field(default_factory=dict)
     committed: tuple[str, ...] = ()  # in order
     slots: dict[str, str] = field(default_factory=dict)
-    forgotten: bool = False
+    cut: tuple[str, ...] = ()
 
     def open(self, id: str, name: str, rows: Rows, pooled: str | None = None) -> None:
         if pooled:

@@ -15,7 +15,7 @@ from explore.steps import BEFORE, Made, Steps
 from explore.table import MemoryTable
 
 from onceonly import offsets, serial
-from onceonly.checkpoint import Checkpoint, Row
+from onceonly.checkpoint import Checkpoint, Event, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
 from onceonly.offsets import Interval, TopicLog, TopicRange
@@ -65,6 +65,8 @@ class World:
     targets: dict[str, Any] = field(default_factory=dict)
     looks: int = 0  # of the gate
     broken: list[str] = field(default_factory=list)  # invariants
+    doomed: dict[int, frozenset[str]] = field(default_factory=dict)  # by epoch: what was staged when its abort began
+    acting: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)  # actor -> for whom, and since when
 
     def __post_init__(self) -> None:
         self.steps = Steps()
@@ -78,14 +80,14 @@ class World:
         """As it is between two steps; nobody is at work in it."""
         copied = {name: target.copy() for name, target in self.targets.items()}
         shared = (self.pipelines, self.records, self.verdicts, self.topic_id, self.still)
-        world = World(*shared, copied, self.looks, list(self.broken))
+        world = World(*shared, copied, self.looks, list(self.broken), dict(self.doomed))
         world.table.chains = dict(self.table.chains)
         return world
 
     def key(self) -> Hashable:
         chain = self.table.chain(NAME).number
         shown = tuple(target.key() for target in self.targets.values())
-        return (chain, shown, self.records, self.looks, self.topic_id)
+        return (chain, shown, self.records, self.looks, self.topic_id, str(self.doomed))
 
     @property
     def coordinator(self) -> Coordinator:
@@ -98,6 +100,16 @@ class World:
 
     def _watch_row(self, row: Row, before: Checkpoint | None, after: Checkpoint) -> None:
         self.broken += invariants.of_row(self.targets, self.checkpoints, row, before, after)
+        self.broken += invariants.of_actor(row, before, *self.acting.get(self.steps.actor, (None, None)))
+        self._watch_abort(row, after)
+
+    def _watch_abort(self, row: Row, after: Checkpoint) -> None:
+        """Aborted is what nothing is left of that was there when the abort began."""
+        if row.event is Event.ABORTING:
+            self.doomed[row.epoch] = invariants.still_there(self.targets, after)
+        if row.event is Event.ABORTED:
+            left = self.doomed.pop(row.epoch, frozenset()) & invariants.still_there(self.targets, after)
+            self.broken += [f"epoch {row.epoch} is aborted, and {name} is still there" for name in sorted(left)]
 
     def watch(self, what: str, sink: str, name: str, decision: int | None = None, tx: str | None = None) -> None:
         self.broken += invariants.of_effect(self.checkpoints, self.targets[sink], what, sink, name, decision, tx)
