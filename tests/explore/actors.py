@@ -261,5 +261,3 @@ def _unless_fenced(act: Act, world: World) -> None:
 
 def _drop(result: object) -> None:
     return
-
-

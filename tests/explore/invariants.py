@@ -19,6 +19,8 @@ def of_row(
     match row.event:
         case Event.PLANNED | Event.EMPTY if before is None:
             yield from _overlapping(known, after)
+        case Event.PLANNED if before and before.state is not State.ABORTED and before.owner != row.owner:
+            yield f"epoch {row.epoch} was taken over from {before.owner}, and was not aborted"
         case Event.STAGED:
             yield from _staged(after)
         case Event.VERDICT:
@@ -54,6 +56,8 @@ def still_there(targets: Mapping[str, Any], checkpoint: Checkpoint) -> frozenset
 
 
 def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
+    if new.request and any(other.request == new.request and other.state is State.COMMITTED for other in known.values()):
+        yield f"'{new.request}' replaces a second time"
     if new.replaces is not None or new.interval is None:
         return
     mine = new.ranges[0].partitions[0]
@@ -112,10 +116,12 @@ def of_effect(
     elif what == "stage":
         if name in target.staged:
             yield f"4: two processes stage as {name}"
+    elif what == "take from":
+        yield from _taken(checkpoint, sink, txn, tx)
     elif what == "publish":
         yield from _published(known, target, checkpoint, sink, name, decision, tx)
-    elif _is_owed(checkpoint, sink, name) and not (what == "fence" and checkpoint.handles[sink].get("tx") != tx):
-        yield from _discarded(target, checkpoint, what, sink, name)
+    elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
+        yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
 
 
 def _published(
@@ -149,6 +155,10 @@ def _is_owed(checkpoint: Checkpoint, sink: str, name: str) -> bool:
     return decided and checkpoint.handles[sink].get("txn") == name
 
 
-def _discarded(target: Any, checkpoint: Checkpoint, what: str, sink: str, name: str) -> Iterator[str]:
-    if name not in target.published and what == "discard":
-        yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
+def _taken(checkpoint: Checkpoint, sink: str, txn: Transaction, tx: str | None) -> Iterator[str]:
+    """Somebody else ends what is open under an id of a pool."""
+    current = txn.attempt == checkpoint.attempt and checkpoint.claims[txn.attempt].nonce == txn.nonce
+    staging = checkpoint.state is State.PLANNED and checkpoint.staging == txn.nonce
+    waits = checkpoint.state in (State.STAGED, State.COMMITTING) and sink in checkpoint.waiting
+    if current and (staging or (waits and checkpoint.handles[sink]["tx"] == tx)):
+        yield f"4: a transaction of epoch {checkpoint.epoch} that is needed is ended"

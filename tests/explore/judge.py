@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from explore import actors, targets
-from explore.scenario import Scenario
-from explore.scheduler import EXPECTED, MOST, Act
+from explore.scenario import EXPECTED, Scenario
+from explore.scheduler import MOST, Act
 from explore.steps import Endless, Point
 from explore.world import NAME, World
 
@@ -73,9 +73,7 @@ def _recover(world: World) -> Exception | None:
     return None
 
 
-def _follow(
-    scenario: Scenario, world: World, waiting: list[Checkpoint], error: Exception | None
-) -> str | None:
+def _follow(scenario: Scenario, world: World, waiting: list[Checkpoint], error: Exception | None) -> str | None:
     """Do what a person is told to do; what is wrong with it, else None."""
     held = next((cp for cp in waiting if cp.held), None)
     command = COMMANDS.search(str(error)) if error else None

@@ -22,7 +22,12 @@ class Mutant:
 
 COORDINATOR, PUBLISHING, GATING = "onceonly.coordinator", "onceonly.publishing", "onceonly.gating"
 ADOPTION, SWEEPING, POOLING = "onceonly.adoption", "onceonly.sweeping", "onceonly.pooling"
-CHECKPOINT, PLANNING, REWINDING, OFFSETS = "onceonly.checkpoint", "onceonly.planning", "onceonly.rewinding", "onceonly.offsets"
+CHECKPOINT, PLANNING, REWINDING, OFFSETS = (
+    "onceonly.checkpoint",
+    "onceonly.planning",
+    "onceonly.rewinding",
+    "onceonly.offsets",
+)
 
 FIXES = [
     Mutant(
@@ -177,7 +182,7 @@ GUARDS = [
         PUBLISHING,
         "                    held.add(sink)\n",
         "",
-        "two-decisions-fail",
+        "two-decisions",
     ),
     Mutant(
         "decisions are carried out as they are found",
@@ -191,7 +196,7 @@ GUARDS = [
         PUBLISHING,
         "if now.state is not State.COMMITTING or now.waiting:",
         "if now.state is not State.COMMITTING:",
-        "commit-fails",
+        "commit-twice",
     ),
     Mutant(
         "given up by a handle that is another by now",
@@ -290,7 +295,7 @@ GUARDS = [
         OFFSETS,
         "clamped[partition] = max(low, offset if high is None else min(offset, high))",
         "clamped[partition] = offset",
-        "intervals",
+        "late-records",
     ),
     Mutant(
         "a rewind beside what is open",
@@ -321,11 +326,11 @@ GUARDS = [
         "give-up-reprocessed",
     ),
     Mutant(
-        "publication by an older evidence is recorded",
+        "what another has published meanwhile is an error",
         PUBLISHING,
         "            if sink in get(now, checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
         "",
-        "commit-twice",
+        "late",
     ),
     Mutant(
         "a row is written beside another",

@@ -9,8 +9,13 @@ from datetime import timedelta
 from explore.scheduler import Act, Cost
 from explore.world import NAME, NOON, World
 
+from onceonly.errors import CannotPublish, InDoubt, OnceonlyError
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+
+
+EXPECTED = (OnceonlyError, ConnectionError, FileNotFoundError)  # errors that a process may end with
+PAIRS, SINGLES = Cost(2, 1, 1, any=2), Cost(1, 1, 1, any=1)
 
 
 def pipeline(*sinks, **changes) -> Pipeline:
@@ -30,8 +35,8 @@ class Scenario:
 
     name: str
     actors: Mapping[str, Act]
-    bound: Cost
     pipelines: Mapping[str, Pipeline] = field(default_factory=lambda: {"now": pipeline()})
+    bound: Cost = PAIRS
     records: Sequence[int] = (0, 1)
     verdicts: Sequence[str] = ("passed",)
     before: Sequence[Act] = ()
@@ -45,6 +50,12 @@ class Scenario:
         """Whether a record of that minute belongs to what is run in the end."""
         at = NOON + timedelta(minutes=minute)
         return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
+
+    def expects(self, error: BaseException) -> bool:
+        """Whether an actor may end with it: not with what its state machine refuses, nor told to give up what is well."""
+        if isinstance(error, CannotPublish) and not isinstance(error, InDoubt) and not self.may_lose:
+            return False
+        return isinstance(error, EXPECTED) and "illegal transition" not in str(error)
 
     def begin(self) -> World:
         world = World(self.pipelines, tuple(self.records), tuple(self.verdicts), still=not self.moving)

@@ -85,9 +85,9 @@ class Search:
         first = deviations[-1][0] + 1 if deviations else 0
         for number in range(first, len(schedule.decisions)):
             decision = schedule.decisions[number]
-            spent = self._bound.total - decision.left.total
+            spent = self._bound.any - decision.left.any
             for option, cost in decision.options:
-                queue = self._waiting.setdefault(spent + cost.total, deque())
+                queue = self._waiting.setdefault(spent + cost.any, deque())
                 queue.append((*deviations, (number, option)))
 
     def _known(self, key: Hashable, left: Cost) -> bool:
@@ -111,7 +111,7 @@ def play(scenario: Scenario, world, deviations: Mapping[int, str], bound: Cost, 
 
 def verdict(scenario: Scenario, schedule: Schedule, judged: dict[Hashable, list[str]] | None = None) -> list[str]:
     """What is wrong with a schedule that has ended; the same end is judged once."""
-    wrong = [*schedule.world.broken, *schedule.unexpected]
+    wrong = [*schedule.world.broken, *schedule.unexpected(scenario.expects)]
     if wrong:
         return wrong
     known = judged if judged is not None else {}

@@ -295,8 +295,18 @@ class TopicSink(MemorySink):
         made = f"{name}#{self._steps.fresh()}"
         pooled = f"pool-{slot}" if slot is not None else None
         what = f"writes into an open transaction{f' of slot {slot}' if pooled else ''}"
-        self.step(what, lambda: self.target.open(made, name, rows, pooled), EITHER)
+        self.step(what, lambda: self._begin(made, name, rows, pooled), EITHER)
         return made
+
+    def _begin(self, made: str, name: str, rows: tuple[int, ...], pooled: str | None) -> None:
+        self._take_from(self.target.slots.get(pooled or ""))
+        self.target.open(made, name, rows, pooled)
+
+    def _take_from(self, id: str | None) -> None:
+        """Other hands take a pooled id, or end what is open under it; its own process may do that."""
+        tx = self.target.txs.get(id or "")
+        if tx and tx.stands == "open" and not tx.name.endswith(self._steps.actor):
+            self._watch("take from", self.name, tx.name, None, id)
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         for _ in range(TRIES):
@@ -393,8 +403,6 @@ class TopicSink(MemorySink):
             self.step("fences a transaction", lambda id=id: self._abort(id), EITHER)
 
     def _abort(self, id: str) -> None:
-        if id in self.target.txs:
-            self._watch("fence", self.name, self.target.txs[id].name, None, id)
         self.target.end(id, "aborted")
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
@@ -421,7 +429,12 @@ class TopicSink(MemorySink):
         return handle["tx"] is None or handle["tx"] == txn.id
 
     def end(self, txns: Sequence[Pooled]) -> None:
-        self._fence([txn.id for txn in txns])
+        for txn in txns:
+            self.step("ends what is idle in the pool", lambda id=txn.id: self._end_idle(id), EITHER)
+
+    def _end_idle(self, id: str) -> None:
+        self._take_from(id)
+        self.target.end(id, "aborted")
 
     def cannot_take_back(self) -> InvalidPipeline:
         return InvalidPipeline(f"sink '{self.name}' cannot take back.", "Readers have seen it.", "A new name.")

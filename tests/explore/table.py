@@ -104,9 +104,7 @@ class MemoryTable:
         return self.chains.get(pipeline, EMPTY)
 
     def view(self, pipeline: str) -> MemoryView:
-        look = self._steps.take(
-            "reads the state table", lambda: self.chain(pipeline), seen=lambda chain: chain.number
-        )
+        look = self._steps.take("reads the state table", lambda: self.chain(pipeline), seen=lambda chain: chain.number)
         return MemoryView.of(pipeline, look)
 
     def append(self, view: View, row: Row) -> MemoryView:

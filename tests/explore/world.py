@@ -87,7 +87,7 @@ class World:
     def key(self) -> Hashable:
         chain = self.table.chain(NAME).number
         shown = tuple(target.key() for target in self.targets.values())
-        return (chain, shown, self.records, self.looks, self.topic_id, str(self.doomed))
+        return (chain, shown, self.records, self.looks, self.topic_id, str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items())))
 
     @property
     def coordinator(self) -> Coordinator:
