@@ -233,7 +233,7 @@ class DeltaWriter(Sink):
     def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
         version = deltaevidence.given_up(decision)
         if deltalog.takes_plain_append(target):
-            deltaspark.mark(self._spark, self.name, target, app_id, version)
+            deltaspark.mark(self._spark, self.name, self.uri, target, app_id, version)
             return
         with suppress(CommitFailedError):  # another writer was first: there is another look
             _commit_files(target, [], [], app_id, version)

@@ -58,13 +58,12 @@ def publish(
     return Outcome(detail={"rows": handle["rows"], "through": "spark"})
 
 
-def mark(spark: Session, sink: str, target: DeltaTable, app_id: str, version: int) -> None:
+def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:
     """A commit without rows that sets the version. What became of it is to be looked up.
 
     Raises:
         OutcomeUnknown: Spark did not do it, or may have.
     """
-    uri = target.table_uri
     if why := _against(uri, spark):
         raise _unknown(sink, uri, why)
     with deltalock.alone(uri):

@@ -49,4 +49,4 @@ def _of_file(files: pafs.FileSystem, path: str) -> list[dict[str, Any]]:
         return found
     with files.open_input_stream(path) as entry:
         actions = (json.loads(line) for line in entry.read().decode().splitlines() if '"txn"' in line)
-        return [action["txn"] for action in actions if "txn" in action]
+        return [action["txn"] for action in actions if action.get("txn")]
