@@ -129,6 +129,7 @@ def test_a_table_that_is_gone_or_another_one_needs_no_closing(lake: LightDelta, 
         DeltaTable.create(lake.uri, pa.schema([("n", pa.int64())]))
     assert lake.fence(handle, 1) is None
     assert Path(lake.uri).exists() is made_again
+    assert not made_again or DeltaTable(lake.uri).version() == 0
     with pytest.raises(CannotPublish):
         lake.commit(handle, 1, NEVER)
 
