@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
 from onceonly.sinks import kafkastage
 from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sinks.kafkahandle import parts_of
 from onceonly.sinks.kafkaspool import SCHEMA
 
 
@@ -28,6 +30,7 @@ class Late:
     topic: str
     sink: dict[str, Any] = field(default_factory=dict)
     recorded: list[Handle] = field(default_factory=list)
+    lock: Any = field(default_factory=Lock)
     txn: Transaction = field(
         default_factory=lambda: Transaction(uuid.uuid4().hex[:12], "flights", "late", 1, 1, uuid.uuid4().hex[:12])
     )
@@ -65,12 +68,17 @@ class Late:
 
     def replace(self, old: Handle, new: Handle) -> Handle:
         """As `Receipts`."""
-        if old == self.recorded[-1]:
-            self.recorded.append(new)
-        return self.recorded[-1]
+        with self.lock:
+            if old == self.recorded[-1]:
+                self.recorded.append(new)
+            return self.recorded[-1]
 
     def commit(self) -> Any:
         return self.writer.commit(self.recorded[-1], 1, self)
+
+    def written(self, handle: Handle | None = None) -> dict[str, str]:
+        """Spool file → transactional id, of the parts that a handle (by default the last) names one for."""
+        return {part.spool: part.tx.id for part in parts_of(handle or self.recorded[-1]) if part.tx}
 
     def open(self) -> list[str]:
         with self.known() as known:

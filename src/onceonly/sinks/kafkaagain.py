@@ -107,6 +107,7 @@ class Again:
 
     def _go_slower(self, part: Part, error: Exception) -> None:
         """Fewer at once, as they share the way to the brokers; at last one alone, for as long as the brokers allow."""
+        self._slowest = 0.0
         if self._at_once > 1:
             self._at_once //= 2
             return
