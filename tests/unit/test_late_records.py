@@ -50,7 +50,7 @@ def test_what_shows_below_the_open_transaction_is_decided(hourly):
 
 
 def test_an_open_transaction_above_a_pinned_neighbour_changes_nothing(hourly):
-    hourly.plan("run-2", minutes(10, 20))
+    hourly.plan("run-2", minutes(20, 30))
     late(hourly, 5, 12, 25)
     assert hourly.plan("run-1", minutes(0, 10)).ranges[0].partitions == {0: (0, 5)}
 
