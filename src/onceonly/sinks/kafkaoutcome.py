@@ -141,7 +141,7 @@ class Settler:
         ends = self._ends_by_hand(tx, without) if now is None or now.state in COMPLETE else ""
         names = ", ".join(f"{topic}-{number}" for topic, number in without)
         return OutcomeUnknown(
-            f"transaction '{tx.id}' has ended, and how does not show in {names}.",
+            f"transaction '{tx.id}' has ended, and how does not show in the log of {names}.",
             f"Its marker is missing there after {SETTLED:g} s; its coordinator says {now.state if now else 'nothing'}."
             f"{' Other partitions show that it was committed.' if committed else ''}",
             f"Nothing is lost: the rows are spooled. Publish again: onceonly recover. {ends}".strip(),

@@ -189,7 +189,7 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
         "acks": "all",
         "partitioner": "murmur2_random",  # keys land where Java's producers put them
         "message.max.bytes": min(max(target.topics.smallest, 1000), 1_000_000_000),
-        "batch.size": min(target.topics.smallest, 1_000_000),  # of several rows, where that is below 1000
+        "batch.size": min(max(target.topics.smallest, 1), 1_000_000),  # of several rows, where that is below 1000
         "queue.buffering.max.kbytes": QUEUE >> 10,
         "linger.ms": 5,  # more makes batches of a queue that no longer fits into the cache: 0.2 µs of CPU a row
         "reconnect.backoff.ms": 10,  # how often the client looks whether its coordinator is connected, too
