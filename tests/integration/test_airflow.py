@@ -234,6 +234,19 @@ def test_an_interval_pipeline_wants_a_schedule_with_data_intervals(airflow: Airf
     assert schedule not in ("cron", "delta") or "DataInterval" in type(dag.timetable).__name__
 
 
+def test_a_plan_is_retried_for_as_long_as_late_records_are_waited_for(airflow: Airflow) -> None:
+    from onceonly.airflow import checkpoint_dag
+
+    def plan(grace: float) -> Any:
+        source, sinks = KafkaSource("t", grace=grace), [DeltaSink("d", "d")]
+        pipeline = Pipeline(name="waits", source=source, transform="a:b", sinks=sinks, mode="interval")
+        return checkpoint_dag(pipeline, schedule="@daily").get_task("plan")
+
+    assert plan(0).retries == 12
+    assert plan(6 * 3600).retries == 12 + 72
+    assert plan(6 * 3600).max_retry_delay == timedelta(minutes=5)
+
+
 @pytest.mark.parametrize(
     ("schedule", "seconds"),
     [("*/5 * * * *", 300), ("@daily", 900), (timedelta(minutes=2), 120), (None, None), (timedelta(seconds=30), None)],

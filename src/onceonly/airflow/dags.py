@@ -57,7 +57,7 @@ def checkpoint_dag(
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **PATIENT)
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_with_grace(pipeline))
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
@@ -76,6 +76,12 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
         RecoverOperator(task_id="recover")
     return dag
+
+
+def _with_grace(pipeline: Pipeline) -> dict[str, Any]:
+    """Patient for as long as late records are waited for, on top."""
+    grace = timedelta(seconds=max(source.grace for source in pipeline.sources))
+    return {**PATIENT, "retries": PATIENT["retries"] + -(-grace // PATIENT["max_retry_delay"])}
 
 
 def _seconds_between(schedule: Any) -> float:
