@@ -88,7 +88,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
     settings = parts.settings
     hooks: list[Callable[..., None]] = [log] if log else []
     if settings.notify:
-        hooks.append(transforms.load(settings.notify, settings.project))
+        hooks.append(transforms.load(settings.notify, settings))
 
     def notify(checkpoint: Checkpoint, row: Row) -> None:
         for hook in hooks:
@@ -99,7 +99,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
-    transforms.load(pipeline.transform, parts.settings.project)
+    transforms.load(pipeline.transform, parts.settings)
     notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
@@ -147,7 +147,7 @@ class _Producing:
     def __init__(self, parts: LiveParts, pipeline: Pipeline, before: Handle | None, say: Say | None) -> None:
         self._say, self._told = say, ExitStack()
         self._parts, self._pipeline, self._before = parts, pipeline, before
-        self._transform = transforms.load(pipeline.transform, parts.settings.project)
+        self._transform = transforms.load(pipeline.transform, parts.settings)
         self._sources = parts.sources(pipeline)
         self._spark: Any = None
         self._held: list[Any] = []
