@@ -111,3 +111,9 @@ def test_the_setting_goes_along_to_other_machines() -> None:
     env = {"ONCEONLY_TRANSFORMS": "team.flights, other", "ONCEONLY_PROJECT": os.curdir}
     assert Settings.from_env(env).transforms == ("team.flights", "other")
     assert Settings.from_env(Settings.from_env(env).environment()).transforms == ("team.flights", "other")
+
+
+def test_nor_the_standard_library_of_a_project_that_is_above_it(settings: Settings) -> None:
+    whole_disk = replace(settings, project=Path("/"))
+    with pytest.raises(InvalidPipeline, match="is not code of the project"):
+        transforms.load("shutil:rmtree", whole_disk)
