@@ -21,6 +21,7 @@ from onceonly.protocols import Sink, Source
 from onceonly.settings import Settings
 from onceonly.sinks.delta import DeltaWriter
 from onceonly.sinks.files import FileWriter
+from onceonly.sinks.handles import guarded
 from onceonly.sinks.kafka import KafkaWriter
 from onceonly.sinks.keyed import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
@@ -41,6 +42,9 @@ class LiveParts:
     connections: lookup.Lookup = lookup.from_environment
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return guarded(self._live(pipeline, name), pipeline.sink(name).kind)
+
+    def _live(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)
         if isinstance(config, KafkaSink):
             reached = self.kafka(config.connection, config.bootstrap)
