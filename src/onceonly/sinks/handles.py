@@ -152,7 +152,7 @@ def _checking(method: Callable[..., Any], sink: str, kind: str) -> Callable[...,
     @wraps(method)
     def checked(*arguments: Any, **named: Any) -> Any:
         for each in (*arguments, *named.values()):
-            for handle in each if isinstance(each, list) else [each]:
+            for handle in each if isinstance(each, (list, tuple)) else [each]:
                 if isinstance(handle, Mapping):
                     check_handle(sink, kind, handle)
         return method(*arguments, **named)
