@@ -31,6 +31,8 @@ class Gone(grpc.RpcError):
     def code(self) -> Any:
         return grpc.StatusCode.UNAVAILABLE
 
+    def trailing_metadata(self) -> None: ...
+
 
 class Client:
     def set_retry_policies(self, policies: list[Any]) -> None:
