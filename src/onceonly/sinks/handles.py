@@ -116,6 +116,7 @@ class State(TypedDict):
     txn: TXN | None
     schema: str
     key: list[str]
+    metadata: NotRequired[Mapping[str, Mapping[str, Any]]]
     runs: list[Run]
     retired: list[Retired]
     forget: list[str]
