@@ -14,6 +14,7 @@ from onceonly.checkpoint import check_name
 from onceonly.errors import InvalidPipeline
 from onceonly.gatespec import Fresh as Fresh
 from onceonly.gatespec import Gate as Gate
+from onceonly.shapes import problem
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -389,7 +390,7 @@ class Pipeline:
         """The inverse of `to_json`.
 
         Raises:
-            InvalidPipeline: a kind or field that this version does not know.
+            InvalidPipeline: a kind or field that this version does not know, or a value of another type.
         """
         try:
             kinds, read = {"kafka": KafkaSource}, data["source"]
@@ -397,9 +398,8 @@ class Pipeline:
             sinks = [_build(SINKS, sink) for sink in data["sinks"]]
             gate = {"gate": Gate.from_json(data["gate"])} if "gate" in data else {}
             return cls(**{**data, "source": source, "sinks": sinks, **gate})
-        except (KeyError, TypeError) as error:
-            why = f"cannot be read: {error}"
-            raise _invalid(f"definition of '{data.get('name')}'", why, "Was it written by a newer Onceonly?") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(data, error) from error
 
 
 def check_connection(connection: str | None, bootstrap: str | None) -> None:
@@ -451,7 +451,18 @@ def _plain(value: Any) -> Any:
 
 
 def _build(kinds: Mapping[str, type[Any]], data: Mapping[str, Any]) -> Any:
-    return kinds[data["kind"]](**{key: value for key, value in data.items() if key != "kind"})
+    kind, given = kinds[data["kind"]], {key: value for key, value in data.items() if key != "kind"}
+    if wrong := problem(given, kind):
+        raise TypeError(f"in '{data.get('name') or data['kind']}', {wrong}")
+    return kind(**given)
+
+
+def _unreadable(data: Any, error: Exception) -> InvalidPipeline:
+    name = data.get("name") if isinstance(data, Mapping) else data
+    why = f"cannot be read: {error}"
+    return _invalid(
+        f"definition of '{name}'", why, "Was it written by a newer Onceonly, or edited by hand in the state table?"
+    )
 
 
 def _invalid(what: str, why: str, todo: str) -> InvalidPipeline:

@@ -131,6 +131,33 @@ def test_a_definition_of_a_newer_version_is_refused_with_what_is_new(change, why
     assert "newer Onceonly" in refused.value.todo
 
 
+@pytest.mark.parametrize(
+    ("part", "change", "why"),
+    [
+        ("sinks", {"path": 5}, "path is 5"),
+        ("sinks", {"partition_by": [1]}, "partition_by[0] is 1"),
+        ("sinks", {"add_columns": "yes"}, "add_columns is 'yes'"),
+        ("sinks", {"name": ["lake"]}, "name is ['lake']"),
+        ("source", {"topic": None}, "topic is None"),
+        ("source", {"max_records": "5"}, "max_records is '5'"),
+        ("source", {"schema": {}}, "schema is {}"),
+    ],
+)
+def test_a_damaged_definition_is_refused_with_what_is_wrong(part: str, change: dict[str, Any], why: str) -> None:
+    damaged = pipeline().to_json()
+    changed = damaged[part][0] if part == "sinks" else damaged[part]
+    changed.update(change)
+    with pytest.raises(InvalidPipeline, match="cannot be read") as refused:
+        Pipeline.from_json(damaged)
+    assert why in refused.value.what
+
+
+@pytest.mark.parametrize("data", [None, [], "flights", {}, {"name": "flights", "source": None, "sinks": 5}])
+def test_what_is_no_definition_at_all_is_refused_too(data: Any) -> None:
+    with pytest.raises(InvalidPipeline, match="cannot be read"):
+        Pipeline.from_json(data)
+
+
 def test_a_transaction_has_to_outlast_the_wait_for_its_commit():
     with pytest.raises(InvalidPipeline, match="end after 60 s, and a commit may take 300 s"):
         pipeline(sinks=[late(transaction_timeout=60)]).check_commits(300)

@@ -24,7 +24,14 @@ from airflow.sdk import (
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.gating import GateOperator
-from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
+from onceonly.airflow.operators import (
+    AbortOperator,
+    AnnounceOperator,
+    CommitOperator,
+    PlanOperator,
+    RecoverOperator,
+    StageOperator,
+)
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import Pipeline
 
@@ -74,7 +81,9 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest."""
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
-        RecoverOperator(task_id="recover")
+        recover = RecoverOperator(task_id="recover")
+        announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
+        recover >> announce.as_teardown(on_failure_fail_dagrun=True)  # runs either way, and does not cover a failure up
     return dag
 
 

@@ -53,7 +53,10 @@ class StateWriter(Sink):
         """The state that `before` left, as a DataFrame of the schema; empty for None."""
         self._check_same(before)
         runs = before["runs"] if before else []
-        return self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
+        state = self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
+        for name, about in _metadata(before).items():
+            state = state.withMetadata(name, about)
+        return state
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         changes, before = self._changes(rows.rows, txn.epoch), rows.before
@@ -73,6 +76,7 @@ class StateWriter(Sink):
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
+            "metadata": _metadata(before) | {field.name: field.metadata for field in changes.schema if field.metadata},
             "runs": [*kept, both if merged else run],
             "retired": [old for old in retired if old["since"] > txn.epoch - KEPT],
             "forget": [old["folder"] for old in retired if old["since"] <= txn.epoch - KEPT],
@@ -111,7 +115,9 @@ class StateWriter(Sink):
                 f"{gone[0]} is missing: what was merged away is kept for {KEPT} checkpoints.",
                 "Go back less far. Nothing was changed.",
             )
-        same = {name: held[name] for name in ("schema", "key", "retired")} if held else {}
+        same = (
+            {name: held[name] for name in ("schema", "key", "retired")} | {"metadata": _metadata(held)} if held else {}
+        )
         ours = {"schema": self.config.schema, "key": list(self.config.key), "retired": []}
         forget = [self._folders.path(old["txn"]) for old in olds if old["txn"]]
         return {"kind": "state", "txn": None, **ours, **same, "runs": runs, "forget": forget, "rows": 0}
@@ -209,3 +215,8 @@ class StateWriter(Sink):
         if local := local_path(folder):
             LocalFiles().make_durable(str(local))
         return {"folder": folder, "rows": count}
+
+
+def _metadata(handle: Handle | None) -> dict[str, Any]:
+    """What the transform has said of columns of the state, by Spark's metadata, which the state keeps."""
+    return dict(handle.get("metadata", {})) if handle else {}
