@@ -54,7 +54,9 @@ def test_a_time_that_kafka_takes_for_another_is_refused(time):
     assert "is dated 19" in refused(USUAL, {"timestamp": time})
 
 
-@pytest.mark.parametrize("time", [1, -2, -DAY, NOW, NOW + HOUR - 60_000, None])
+@pytest.mark.parametrize(
+    "time", [1, -2, -DAY, NOW, NOW + HOUR - 60_000, None], ids=str.split("1ms -2ms -1d now soon none")
+)
 def test_any_other_time_that_the_topic_takes_is_accepted(time):
     accepted(USUAL, {"timestamp": time}, {"timestamp": 1})
 
