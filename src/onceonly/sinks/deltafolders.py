@@ -40,7 +40,7 @@ def settle(uri: str, folder: str) -> None:
         return
     with suppress(FileNotFoundError):  # another process does it too
         if MARK not in held:
-            files.open_output_stream(f"{folder}/{MARK}").close()
+            deltalog.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
         if LOG in held:
             files.delete_dir(f"{folder}/{LOG}")
 

@@ -47,6 +47,12 @@ def file_system(uri: str) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(uri))
 
 
+def write(files: pafs.FileSystem, path: str, text: str) -> None:
+    data = text.encode()
+    with files.open_output_stream(path, buffer_size=len(data) + 1) as out:
+        out.write(data)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
+
+
 def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.FileInfo]:
     """What a folder of the table holds; nothing, where the table's own folder is not there (delta-rs refuses that)."""
     selector = pafs.FileSelector(folder, recursive=recursive, allow_not_found=True)
@@ -114,9 +120,7 @@ def create_staged(
     ]
     files = file_system(target.table_uri)
     files.create_dir(f"{folder}/_delta_log", recursive=True)
-    log = "\n".join(json.dumps(action) for action in actions).encode()
-    with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json", buffer_size=len(log) + 1) as out:
-        out.write(log)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
+    write(files, f"{folder}/_delta_log/{0:020}.json", "\n".join(json.dumps(action) for action in actions))
     return target.table_uri.rstrip("/") + "/" + folder
 
 
