@@ -25,8 +25,8 @@ def check_same(state: Any, held: Any, now: str) -> None:
         raise InvalidPipeline(
             "the windows that are open were made otherwise.",
             f"They are {then}; the transform now says {now}.",
-            "Go back to that until they are closed; or give the StateSink a new name, which starts without any: "
-            "what only they hold is lost. Nothing was staged.",
+            "Go back to that until they are closed; or give the StateSink a new name, which starts without open ones "
+            "and loses what these hold. Nothing was staged.",
         )
 
 
