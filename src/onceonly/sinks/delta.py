@@ -20,7 +20,7 @@ from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import deltalog, deltaschema, deltaspark, deltastage
+from onceonly.sinks import confined, deltalog, deltaschema, deltaspark, deltastage
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
@@ -82,6 +82,8 @@ class DeltaWriter(Sink):
             CannotPublish: the target or the staged files are not what they were; a person must act.
             OutcomeUnknown: the log could not be written or read back; safe to call again.
         """
+        for each in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, each["folder"], deltalog.STAGED)
         for _ in range(TRIES):
             target = self._target(handle)
             version = target.transaction_version(handle["app_id"])

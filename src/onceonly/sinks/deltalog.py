@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,6 +21,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from onceonly.checkpoint import canonical
+from onceonly.sinks import folders
+from onceonly.sinks.confined import OwnPath
 from onceonly.statestore import local_path
 
 Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
@@ -122,12 +122,11 @@ def create_staged(
 
 def delete_folder(target_uri: str, folder: str) -> None:
     """Delete a staged folder. On a local disk delta-rs would delete the files and leave the empty folders."""
-    path = local_path(target_uri)
-    if path is None:
-        file_system(target_uri).delete_dir(folder)
-        return
-    with suppress(FileNotFoundError):  # another process is deleting it too
-        shutil.rmtree(path / folder)
+    own = OwnPath(target_uri, folder)
+    if local_path(target_uri) is None:
+        file_system(target_uri).delete_dir(own.name)
+    else:
+        folders.delete(own)
 
 
 def has_folder(target_uri: str, folder: str) -> bool:

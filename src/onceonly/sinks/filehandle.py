@@ -36,10 +36,16 @@ class FileHandle:
         return manifest_of(self.txn)
 
 
+class _Wrong(Exception):
+    """What is wrong with a handle."""
+
+
 def parse(sink: str, handle: Handle) -> FileHandle:
-    """Raises CannotPublish, with nothing touched."""
+    """Raises CannotPublish: nothing was touched."""
     try:
         return _parse(sink, handle)
+    except _Wrong as wrong:
+        raise confined.damaged(sink, f"{wrong}.") from None
     except (KeyError, TypeError, ValueError) as error:
         raise confined.damaged(sink, f"{type(error).__name__}: {error}.") from error
 
@@ -53,18 +59,18 @@ def staging_of(target: str) -> str:
 def _parse(sink: str, handle: Handle) -> FileHandle:
     txn = confined.parsed(handle["txn"])
     if txn is None or txn.sink != sink:
-        raise ValueError(f"its transaction is {handle['txn']!r}")
+        raise _Wrong(f"Its transaction is {handle['txn']!r}")
     for name, wanted in (
         ("manifest", manifest_of(txn)),
         ("folder", f"{staging_of(handle['target'])}/{txn.name}/data"),
     ):
         if handle[name] != wanted:
-            raise ValueError(f"its {name} is {handle[name]!r}, not {wanted!r}")
+            raise _Wrong(f"Its {name} is {handle[name]!r}, not {wanted!r}")
     files = tuple(StagedFile.from_json(file) for file in handle["files"])
     for file in files:
         _check(file.final, stem(txn))
         if not confined.is_plain(file.staged):
-            raise ValueError(f"its file {file.staged!r} is not in the staged folder")
+            raise _Wrong(f"Its file {file.staged!r} is not in the staged folder")
     out = tuple(_published(old, txn) for old in taken_out(handle))
     return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, out, "retracts" in handle)
 
@@ -74,7 +80,7 @@ def _published(old: Mapping[str, Any], by: Transaction) -> Published:
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
     name = str(manifest).rpartition("/")[2].removesuffix(".manifest")
     if not confined.is_published(manifest) or name.split("-")[:2] != [by.pipeline, by.sink]:
-        raise ValueError(f"it takes the place of {manifest!r}")
+        raise _Wrong(f"It takes the place of {manifest!r}")
     for file in files:
         _check(file, name)
     return Published(manifest, files)
@@ -83,4 +89,4 @@ def _published(old: Mapping[str, Any], by: Transaction) -> Published:
 def _check(final: object, of: str) -> None:
     name = str(final).rpartition("/")[2]
     if not confined.is_published(final) or not name.startswith(f"{of}-"):
-        raise ValueError(f"its file {final!r} is not named after {of}")
+        raise _Wrong(f"Its file {final!r} is not named after {of}")

@@ -26,7 +26,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
 from onceonly.protocols import Pooled, Receipts, Sink
-from onceonly.sinks import kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
+from onceonly.sinks import confined, kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
 from onceonly.sinks.folders import Folders
 from onceonly.sinks.kafkahandle import Part, Tx, parts_of, with_parts, with_word
 from onceonly.sinks.kafkaids import Ids
@@ -186,6 +186,8 @@ class KafkaWriter(Sink):
         return Outcome(detail={"rows": handle["rows"]})
 
     def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        confined.check_folder(self.name, handle["folder"].rpartition("/")[2])
+        confined.check_file(self.name, part.spool)
         try:
             yield from kafkaspool.read(handle["folder"], part.spool)
         except FileNotFoundError as error:
