@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.checkpoint import Handle, Transaction, taken_out
+from onceonly.manifests import FOLDER as MANIFESTS
 from onceonly.sinks import confined
 from onceonly.sinks.confined import manifest_of, stem
 from onceonly.sinks.filemoves import StagedFile
@@ -78,8 +79,9 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
 def _published(old: Mapping[str, Any], by: Transaction) -> Published:
     """Of the same pipeline and sink, and nobody else's."""
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
-    name = str(manifest).rpartition("/")[2].removesuffix(".manifest")
-    if not confined.is_published(manifest) or name.split("-")[:2] != [by.pipeline, by.sink]:
+    folder, _, file = str(manifest).rpartition("/")
+    name = file.removesuffix(".manifest")
+    if folder != MANIFESTS or not confined.is_published(manifest) or name.split("-")[:2] != [by.pipeline, by.sink]:
         raise _Wrong(f"It takes the place of {manifest!r}")
     for file in files:
         _check(file, name)

@@ -186,10 +186,10 @@ class KafkaWriter(Sink):
         return Outcome(detail={"rows": handle["rows"]})
 
     def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
-        confined.check_folder(self.name, handle["folder"].rpartition("/")[2])
+        confined.check_folder(self.name, handle["txn"])
         confined.check_file(self.name, part.spool)
         try:
-            yield from kafkaspool.read(handle["folder"], part.spool)
+            yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
             raise CannotPublish(
                 f"sink '{self.name}': spooled rows are gone.",
