@@ -8,6 +8,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -397,6 +400,45 @@ def test_a_target_that_no_link_reaches_from_where_its_rows_are_staged(
     assert "below the mount point" in refused.value.todo
     lake.sink.abort(transaction(), None)
     assert [path.name for path in lake.folder.parent.rglob("*")] == ["lake"]
+
+
+MOUNTED = """
+import os, subprocess, sys
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline import FileSink
+from onceonly.sinks.confined import OwnPath
+from onceonly.sinks.files import FileWriter
+from onceonly.sinks.filesystem import Unfit
+from onceonly.sinks.localfiles import LocalFiles
+
+above, name = sys.argv[1:]
+os.makedirs(f"{above}/disk")
+os.makedirs(f"{above}/lake")
+subprocess.run(["mount", "--bind", f"{above}/disk", f"{above}/lake"], check=True)
+print(os.stat(f"{above}/lake").st_dev == os.stat(above).st_dev, os.path.ismount(f"{above}/lake"))
+try:
+    FileWriter(FileSink("lake", "lake"), f"{above}/lake").check()
+except InvalidPipeline as refused:
+    print(refused.why)
+try:
+    LocalFiles().try_out(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
+except Unfit as unfit:
+    print(unfit.why)
+"""
+
+
+def test_a_real_bind_mount_is_refused(tmp_path: Path) -> None:
+    """In a mount namespace of its own, which ends with the process."""
+    own = ["unshare", "--mount"]
+    if os.getuid() or not shutil.which("unshare") or subprocess.run([*own, "true"], capture_output=True).returncode:
+        pytest.skip("only root may mount, where the kernel lets it")
+    command = [*own, sys.executable, "-c", MOUNTED, str(tmp_path), transaction().name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    looks, checked, tried = done.stdout.splitlines()
+    assert looks == "True False"  # nothing that could be asked of the two folders tells them apart
+    assert checked.startswith(f"{tmp_path}/lake is a mount point")
+    assert "Invalid cross-device link" in tried
 
 
 def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
