@@ -166,6 +166,34 @@ def test_giving_up_breaks_off_and_the_next_commit_ends_it(
     assert (lake.numbers(), lake.listed(), lake.kept(txn)) == ([], [], [10, 11, 12])
 
 
+@pytest.mark.parametrize("moved", range(FILES + 1))
+def test_given_up_after_a_committer_died(lake: Lake, monkeypatch: pytest.MonkeyPatch, moved: int) -> None:
+    txn = transaction()
+    handle = lake.stage(txn)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", _breaks_off(os.link, after=moved))
+        with pytest.raises(OutcomeUnknown):
+            lake.commit(handle)
+    assert len(lake.numbers()) == moved
+    assert lake.sink.fence(handle, 1) is None
+    assert (lake.numbers(), lake.listed(), lake.kept(txn)) == ([], [], [10, 11, 12])
+
+
+def test_given_up_after_a_committer_died_between_the_two_steps_of_a_move(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the file has its staged name and its final one."""
+    txn = transaction()
+    handle = lake.stage(txn)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "remove", _breaks_off(LocalFiles.remove, after=0))
+        with pytest.raises(OutcomeUnknown):
+            lake.commit(handle)
+    assert len(lake.numbers()) == FILES
+    assert lake.sink.fence(handle, 1) is None
+    assert (lake.numbers(), lake.kept(txn)) == ([], [10, 11, 12])
+
+
 def _breaks_off(inner: Any, after: int) -> Any:
     calls = iter(range(10**9))
 
@@ -355,7 +383,7 @@ def test_a_forged_handle_touches_nothing(lake: Lake, tmp_path: Path, forge: Call
     forge(handle)
     before = sorted(tmp_path.rglob("*"))
     for act in (lake.commit, lambda forged: lake.sink.fence(forged, 1), lake.sink.evidence, lake.sink.check_replace):
-        with pytest.raises(CannotPublish, match="damaged or forged"):
+        with pytest.raises((CannotPublish, InvalidPipeline), match="damaged or forged"):
             act(handle)
     assert sorted(tmp_path.rglob("*")) == before
 

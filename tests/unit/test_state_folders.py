@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint import Handle, Outcome, Transaction
-from onceonly.errors import CannotPublish, Fenced, StateBehind
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import StateSink
 from onceonly.protocols import Trace
@@ -111,6 +111,13 @@ def test_a_forged_handle_touches_nothing(root: Path, tmp_path: Path, wrong: Mapp
     with pytest.raises(CannotPublish, match="damaged or forged"):
         commit(root, handle(**wrong))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_forged_run_is_not_read(root: Path) -> None:
+    run = {"folder": "../victim/changes", "rows": 1}
+    before = handle(149, runs=[run], schema=CONFIG.schema, key=["page"])
+    with pytest.raises(InvalidPipeline, match="damaged or forged"):
+        StateWriter(CONFIG, str(root)).read(None, before)
 
 
 # ---- given up, published, published before

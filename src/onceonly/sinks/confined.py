@@ -7,6 +7,8 @@ from a transaction's name, below a folder that the configuration names; and an `
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from onceonly.checkpoint import NAME, Transaction
@@ -104,6 +106,15 @@ def check_file(sink: str, name: object) -> None:
     """Refuse a handle that names a file somewhere else than in its own folder."""
     if not is_plain(name) or "/" in str(name):
         raise damaged(sink, f"It names the file {name!r}.")
+
+
+@contextmanager
+def refused_early() -> Iterator[None]:
+    """Nothing has been decided yet: what would stop a commit is an invalid input."""
+    try:
+        yield
+    except CannotPublish as error:
+        raise InvalidPipeline(error.what, error.why, error.todo) from error
 
 
 def damaged(sink: str, why: str) -> CannotPublish:

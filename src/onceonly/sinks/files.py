@@ -14,7 +14,7 @@ from typing import Any
 from onceonly.checkpoint import Handle, Outcome, Transaction
 from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink, Trace
-from onceonly.sinks import fileerrors, filehandle, filemanifest, filemoves, filestage, sparkfiles
+from onceonly.sinks import confined, fileerrors, filehandle, filemanifest, filemoves, filestage, sparkfiles
 from onceonly.sinks.confined import OwnPath, manifest_of
 from onceonly.sinks.filehandle import FileHandle, staging_of
 from onceonly.sinks.filemanifest import Manifest
@@ -122,7 +122,9 @@ class FileWriter(Sink):
 
     def check_replace(self, old: Handle) -> None:
         """By manifest; the old files go once the new manifest is there."""
-        if not self._holds(self._mine(old)):
+        with confined.refused_early():
+            mine = self._mine(old)
+        if not self._holds(mine):
             raise fileerrors.irreplaceable(self.name, old)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:

@@ -55,12 +55,12 @@ class StateWriter(Sink):
     def read(self, spark: Any, before: Handle | None) -> Any:
         """The state that `before` left, as a DataFrame of the schema; empty for None."""
         self._check_same(before)
-        runs = staterun.runs(self.name, before)
+        runs = self._runs(before)
         return self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
 
     def stage(self, txn: Transaction, rows: Changes) -> Handle:
         changes, before = self._changes(rows.rows, txn.epoch), rows.before
-        runs = staterun.runs(self.name, before)
+        runs = self._runs(before)
         run = self._write(changes, f"{txn.name}/changes")
         self._check_keys(changes.sparkSession, run)
         merged = runs[len(runs) - self._to_merge(runs, run["rows"]) :]
@@ -70,7 +70,7 @@ class StateWriter(Sink):
             whole = newest if kept else newest.where("NOT _deleted")
             both = self._write(whole, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # they are in it
-        retired = [*staterun.runs(self.name, before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
+        retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
         return {
             "kind": "state",
             "txn": txn.name,
@@ -180,7 +180,7 @@ class StateWriter(Sink):
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         """The state as `held` left it; what was written since is deleted."""
-        runs = staterun.runs(self.name, held)
+        runs = self._runs(held)
         if gone := [run["folder"] for run in runs if not self._folders.has(run["folder"])]:
             raise InvalidPipeline(
                 f"sink '{self.name}': the state of then is gone.",
@@ -189,10 +189,14 @@ class StateWriter(Sink):
             )
         same = {name: held[name] for name in ("schema", "key")} if held else {}
         ours = {"schema": self.config.schema, "key": list(self.config.key)}
-        retired = staterun.runs(self.name, held, "retired")
+        retired = self._runs(held, "retired")
         forget = [old["txn"] for old in olds if old["txn"]]
         plain = {"kind": "state", "txn": None, **ours, **same, "retired": retired}
         return {**plain, "runs": runs, "forget": forget, "rows": 0}
+
+    def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
+        with confined.refused_early():
+            return staterun.runs(self.name, handle, which)
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         if not self._is_marked(txn, DONE):
