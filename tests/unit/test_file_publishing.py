@@ -314,10 +314,18 @@ def test_a_manifest_of_before_has_no_decision(lake: Lake) -> None:
     assert lake.sink.traces("flights") == [Trace(STATE, 0, f"folder {lake.folder}")]
 
 
+def _write_with_folders(on: LocalFiles, path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+@pytest.mark.parametrize("as_hdfs", [False, True])
 def test_a_committer_that_comes_after_everything_writes_no_manifest(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_hdfs: bool
 ) -> None:
     """It hung when its files were moved; another published, and the interval was processed again since."""
+    if as_hdfs:  # where a new file brings its folders along
+        monkeypatch.setattr(LocalFiles, "write", _write_with_folders)
     old = lake.stage(transaction(1))
 
     def meanwhile() -> None:
@@ -332,6 +340,23 @@ def test_a_committer_that_comes_after_everything_writes_no_manifest(
     assert lake.numbers() == lake.listed() == [20, 21, 22]
 
 
+@pytest.mark.parametrize("content", ["theirs", '["theirs"]', "{}", '{"txn": 1}', transaction(2).name])
+def test_what_is_no_manifest_of_ours_stops_the_commit_and_the_fence(lake: Lake, content: str) -> None:
+    handle = lake.stage(transaction())
+    manifest = lake.folder / handle["manifest"]
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"txn": content, "files": []}) if content.startswith(STATE) else content)
+    for act in (lake.commit, lambda handle: lake.sink.fence(handle, 1)):
+        with pytest.raises(CannotPublish, match="another content") as refused:
+            act(handle)
+        assert str(manifest) in refused.value.why
+    assert "is no manifest of ours" in lake.sink.evidence(handle)[0]
+    assert lake.sink.traces("flights") == []
+    assert lake.numbers() == []
+    manifest.unlink()
+    assert lake.commit(handle).already is False
+
+
 # ---- handles that are damaged or forged
 
 UP = "../victim"
@@ -340,6 +365,14 @@ STEM = "flights-lake-000001-01234567"
 
 def forged_files(**changes: str) -> Callable[[dict[str, Any]], None]:
     return lambda handle: handle["files"][0].update(changes)
+
+
+def of_another_sink(handle: dict[str, Any]) -> None:
+    """In itself it is whole."""
+    other = Transaction.parse(transaction().name.replace("lake", "other"))
+    assert other is not None
+    folder = f"{staging_of(handle['target'])}/{other.name}/data"
+    handle.update(txn=other.name, manifest=manifest_of(other), folder=folder, files=[])
 
 
 def forged_old(**changes: Any) -> Callable[[dict[str, Any]], None]:
@@ -351,6 +384,7 @@ FORGED: list[Callable[[dict[str, Any]], Any]] = [
     lambda handle: handle.update(txn="../victim"),
     lambda handle: handle.update(txn=transaction(pipeline="other").name),
     lambda handle: handle.update(txn=transaction().name.replace("lake", "other")),
+    of_another_sink,
     lambda handle: handle.update(manifest=UP),
     lambda handle: handle.update(manifest="_onceonly/one.manifest"),
     lambda handle: handle.update(folder=handle["folder"].replace("/data", "/../../victim")),
