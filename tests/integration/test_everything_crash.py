@@ -184,7 +184,8 @@ def in_state(settings: Settings) -> dict[Any, tuple[int, int, float]]:
     """The youngest row of each key in the runs that the last checkpoint's handle names."""
     latest = StateTable(settings.state).view("everything").latest
     assert latest is not None
-    runs = [pandas.read_parquet(run["folder"]) for run in latest.handles["open_hours"]["runs"]]
+    root = settings.home / "appstate" / "everything" / "open_hours"
+    runs = [pandas.read_parquet(root / run["folder"]) for run in latest.handles["open_hours"]["runs"]]
     rows = pandas.concat([run.assign(start=utc(run["window_start"])) for run in runs if len(run)])
     youngest = rows.sort_values("_epoch").drop_duplicates(["carrier", "start"], keep="last")
     held = youngest[~youngest["_deleted"].astype(bool) & youngest["watermark"].isna()]

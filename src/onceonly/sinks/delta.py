@@ -23,6 +23,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.protocols import Receipts, Sink, Trace
 from onceonly.sinks import (
+    confined,
     deltaevidence,
     deltafolders,
     deltalock,
@@ -99,6 +100,8 @@ class DeltaWriter(Sink):
             Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back; safe to call again.
         """
+        for each in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, each["folder"], deltalog.STAGED)
         for _ in range(TRIES):
             target = self._target(handle)
             if done := self._shown(target, handle, decision):

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint import Transaction
 from onceonly.sinks import deltalog
+from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.deltalog import STAGED
 
 MARK = "_settled"
@@ -23,12 +24,12 @@ AT_ONCE = 16  # folders listed at the same time
 
 def delete(uri: str, folder: str) -> None:
     """Delete a staged folder, unless the target refers to it or did."""
-    files = deltalog.file_system(uri)
+    files, own = deltalog.file_system(uri), OwnPath(uri, folder)
     if not _exists(files, folder) or MARK in _contents(files, folder):
         return
     target = deltalog.open_table(uri)
     if target is None or folder not in _referred_to(target):
-        _delete(files, folder)
+        _delete(files, own)
 
 
 def settle(uri: str, folder: str) -> None:
@@ -36,13 +37,13 @@ def settle(uri: str, folder: str) -> None:
     files = deltalog.file_system(uri)
     held = _contents(files, folder)
     if not held - {MARK, LOG}:
-        _delete(files, folder)
+        _delete(files, OwnPath(uri, folder))
         return
     with suppress(FileNotFoundError):  # another process does it too
         if MARK not in held:
             deltalog.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
         if LOG in held:
-            files.delete_dir(f"{folder}/{LOG}")
+            _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
 
 
 def unsettled(uri: str, prefix: str) -> list[Transaction]:
@@ -76,6 +77,6 @@ def _referred_to(table: DeltaTable) -> set[str]:
     return {path.split("/", 1)[0] for path in deltalog.active_files(table) if path.startswith(STAGED)}
 
 
-def _delete(files: pafs.FileSystem, folder: str) -> None:
+def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
     with suppress(FileNotFoundError):  # another process is deleting it too
-        files.delete_dir(folder)
+        files.delete_dir(own.name)

@@ -26,7 +26,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
 from onceonly.protocols import Pooled, Receipts, Sink
-from onceonly.sinks import kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
+from onceonly.sinks import confined, kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
 from onceonly.sinks.folders import Folders
 from onceonly.sinks.kafkaagain import Again, side_by_side
 from onceonly.sinks.kafkahandle import Part, Tx, parts_of, with_parts, with_word
@@ -209,8 +209,10 @@ class KafkaWriter(Sink):
         return Outcome(detail={"rows": handle["rows"]})
 
     def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        confined.check_folder(self.name, handle["txn"])
+        confined.check_file(self.name, part.spool)
         try:
-            yield from kafkaspool.read(handle["folder"], part.spool)
+            yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
             raise CannotPublish(
                 f"sink '{self.name}': spooled rows are gone.",
