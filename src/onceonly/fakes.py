@@ -371,7 +371,7 @@ def _first_at(log: Mapping[str, Any], time: datetime) -> Found:
         record = log["records"][offset]
         if record and datetime.fromisoformat(record[0]) >= time:
             return Found(offset, datetime.fromisoformat(record[0]))
-    return Found(_stable(log), None)
+    return Found(_stable(log), None, held=_stable(log) < len(log["records"]))
 
 
 @contextmanager

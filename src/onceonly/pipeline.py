@@ -14,6 +14,7 @@ from onceonly.checkpoint import check_name
 from onceonly.errors import InvalidPipeline
 from onceonly.gatespec import Fresh as Fresh
 from onceonly.gatespec import Gate as Gate
+from onceonly.shapes import problem
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -31,6 +32,8 @@ class KafkaSource:
         format: what `value` becomes: the raw bytes, or a struct decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or for JSON Spark DDL (.ddl).
         max_records: chained mode only: most offsets in one checkpoint.
+        grace: interval mode only: seconds after its end for which an interval waits for late records before it is
+            pinned. What comes later is read by the next interval.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
         connection: id of the Airflow connection that says how to reach and to authenticate (docs/connections.md),
             instead of `bootstrap`.
@@ -42,9 +45,12 @@ class KafkaSource:
     max_records: int | None = None
     bootstrap: str | None = None
     connection: str | None = None
+    grace: float = 0.0
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
+        if not 0 <= self.grace <= 3600 * 24 * 366:
+            raise _invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
         if not TOPIC.fullmatch(self.topic):
             raise _invalid(f"topic '{self.topic}'", "is no Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
         if self.format not in ("raw", "json", "avro"):
@@ -284,15 +290,12 @@ class Pipeline:
             raise _invalid(f"pipeline '{self.name}'", f"reads the topics {topics}", "Name at least one, each once.")
         if not DOTTED.fullmatch(self.transform):
             raise _invalid(f"transform '{self.transform}'", "is no dotted path", "Write 'package.module:function'.")
-        if self.mode not in ("chained", "interval"):
-            raise _invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
+        self._check_mode()
         names = [sink.name for sink in self.sinks]
         if not names or len(set(names)) != len(names):
             raise _invalid(f"pipeline '{self.name}'", f"has the sinks {names}", "Name at least one sink, each once.")
         if sum(isinstance(sink, StateSink) for sink in self.sinks) > 1:
             raise _invalid(f"pipeline '{self.name}'", "has several StateSinks", "Keep all of it in one.")
-        if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
-            raise _invalid("max_records", "is for chained mode; an interval is read whole", "Leave it out.")
         for sink in self.sinks:
             if self.mode == "interval" and isinstance(sink, KafkaSink) and sink.mode == "staged" and not sink.unordered:
                 raise _invalid(
@@ -301,6 +304,14 @@ class Pipeline:
                     "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
                 )
         self._check_gate()
+
+    def _check_mode(self) -> None:
+        if self.mode not in ("chained", "interval"):
+            raise _invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
+        if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
+            raise _invalid("max_records", "is for chained mode; an interval is read whole", "Leave it out.")
+        if self.mode == "chained" and any(source.grace for source in self.sources):
+            raise _invalid("grace", "is for intervals; in chained mode no record is late", "Leave it out.")
 
     def _check_gate(self) -> None:
         """A gate can keep back what is written at commit only; what a checkpoint remembers is no output."""
@@ -369,7 +380,7 @@ class Pipeline:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         sinks = [{"kind": sink.kind, **_plain(asdict(sink))} for sink in self.sinks]
-        read = [{"kind": "kafka", **asdict(source)} for source in self.sources]
+        read = [_source_json(source) for source in self.sources]
         del data["gate"]
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without one, definitions are as they always were
         return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks, **gate}
@@ -379,7 +390,7 @@ class Pipeline:
         """The inverse of `to_json`.
 
         Raises:
-            InvalidPipeline: a kind or field that this version does not know.
+            InvalidPipeline: a kind or field that this version does not know, or a value of another type.
         """
         try:
             kinds, read = {"kafka": KafkaSource}, data["source"]
@@ -387,9 +398,8 @@ class Pipeline:
             sinks = [_build(SINKS, sink) for sink in data["sinks"]]
             gate = {"gate": Gate.from_json(data["gate"])} if "gate" in data else {}
             return cls(**{**data, "source": source, "sinks": sinks, **gate})
-        except (KeyError, TypeError) as error:
-            why = f"cannot be read: {error}"
-            raise _invalid(f"definition of '{data.get('name')}'", why, "Was it written by a newer Onceonly?") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(data, error) from error
 
 
 def check_connection(connection: str | None, bootstrap: str | None) -> None:
@@ -427,6 +437,12 @@ def _condition(sink: str, part: Any) -> tuple[str, str, Any]:
     )
 
 
+def _source_json(source: KafkaSource) -> dict[str, Any]:
+    """Without a grace, as it always was."""
+    data = {"kind": "kafka", **asdict(source)}
+    return data if source.grace else {name: value for name, value in data.items() if name != "grace"}
+
+
 def _plain(value: Any) -> Any:
     """As it comes back from JSON."""
     if isinstance(value, dict):
@@ -435,7 +451,18 @@ def _plain(value: Any) -> Any:
 
 
 def _build(kinds: Mapping[str, type[Any]], data: Mapping[str, Any]) -> Any:
-    return kinds[data["kind"]](**{key: value for key, value in data.items() if key != "kind"})
+    kind, given = kinds[data["kind"]], {key: value for key, value in data.items() if key != "kind"}
+    if wrong := problem(given, kind):
+        raise TypeError(f"in '{data.get('name') or data['kind']}', {wrong}")
+    return kind(**given)
+
+
+def _unreadable(data: Any, error: Exception) -> InvalidPipeline:
+    name = data.get("name") if isinstance(data, Mapping) else data
+    why = f"cannot be read: {error}"
+    return _invalid(
+        f"definition of '{name}'", why, "Was it written by a newer Onceonly, or edited by hand in the state table?"
+    )
 
 
 def _invalid(what: str, why: str, todo: str) -> InvalidPipeline:

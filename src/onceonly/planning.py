@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from onceonly import offsets, serial
 from onceonly.checkpoint import Checkpoint
-from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
 from onceonly.pipeline import KafkaSource, Pipeline
 from onceonly.protocols import Found, Source
@@ -27,7 +27,7 @@ class Cut:
     def __init__(self, pipeline: Pipeline, sources: Mapping[str, Source], interval: Interval | None = None) -> None:
         now = datetime.now(UTC)
         _check_mode(pipeline, interval, now)
-        self._pipeline, self.interval = pipeline, interval
+        self._pipeline, self.interval, self._now = pipeline, interval, now
         self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
 
     def ranges(self, view: View) -> Ranges:
@@ -35,11 +35,13 @@ class Cut:
 
         Raises:
             SourceLost: a source no longer holds what would have to be read.
+            Busy: records of the interval may still come: its grace is not over, or a transaction is open.
             InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
         """
         self.check_lineage(view.latest)
         if self.interval:
             serial.check_next(self._pipeline, view.latest, self.interval)
+            _check_grace(self._pipeline, self.interval, self._now)
         return tuple(pins.range(view) for pins in self._pins)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
@@ -101,6 +103,7 @@ class Pins:
         low = floor if floor is not None else _offsets(before)
         found = self._look_up(time)
         self._refuse_lost(time, found, low or {})
+        self._refuse_held(time, found, _offsets(after))
         return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
 
     def _look_up(self, time: datetime) -> Mapping[int, Found]:
@@ -136,6 +139,22 @@ class Pins:
                     "before records that are still to come.",
                     "Mend the producer's clock and remove the record (kafka-delete-records), then retry. "
                     "Nothing was written.",
+                )
+
+    def _refuse_held(self, time: datetime, found: Mapping[int, Found], after: Offsets | None) -> None:
+        """Behind an open transaction there may be committed records of either side; a pinned neighbour may say enough.
+
+        Waiting has an end: the brokers end transactions by themselves (transaction.max.timeout.ms, 15 minutes).
+        """
+        for partition, record in sorted(found.items()):
+            if record.held and (after is None or after.get(partition, 0) > record.offset):
+                topic, where = self.log.topic, f"--topic {self.log.topic} --partition {partition}"
+                raise Busy(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",
+                    f"topic '{topic}' partition {partition}: a producer's transaction is open since offset "
+                    f"{record.offset}, and what is behind it cannot be read before it ends.",
+                    "Plan again: it ends within its time-out (15 minutes, if nothing else is said). Whose it is: "
+                    f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
                 )
 
     def _refuse_lost(self, time: datetime, found: Mapping[int, Found], low: Offsets) -> None:
@@ -186,4 +205,16 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             f"{pipeline.name}: the interval {interval} ends in the future.",
             f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
             "Run it after its end. Nothing was written.",
+        )
+
+
+def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+    """Records may be late by the grace of their source; what comes later still belongs to a later interval."""
+    grace = max(source.grace for source in pipeline.sources)
+    over = interval.end + timedelta(seconds=grace)
+    if over > now:
+        raise Busy(
+            f"{pipeline.name}: late records of the interval {interval} are still waited for.",
+            f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
+            "Plan again then. Nothing was written.",
         )

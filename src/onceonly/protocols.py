@@ -158,10 +158,15 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """First record at or after a time: its offset and timestamp; `at` is None when there is no such record."""
+    """First record at or after a time: its offset and timestamp; `at` is None when there is no such record.
+
+    Args:
+        held: there is none, and a producer's transaction is open from `offset` on: records of any time may be behind.
+    """
 
     offset: int
     at: datetime | None
+    held: bool = False
 
 
 class Source(Protocol):
@@ -173,7 +178,10 @@ class Source(Protocol):
         """What the topic holds now, for a read_committed reader."""
 
     def offsets_at(self, time: datetime) -> Mapping[int, Found]:
-        """Per partition the first committed record at or after `time`, else the last stable offset."""
+        """Per partition the first committed record at or after `time`, else the last stable offset.
+
+        That is `held` where the log goes on behind it.
+        """
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Exactly the pinned ranges, decoded, as a DataFrame."""

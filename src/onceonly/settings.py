@@ -9,6 +9,7 @@ ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when i
 ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); without it, Spark's own settings count
 ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
+ONCEONLY_TRANSFORMS       installed packages (a,b.c) that transforms and the above may come from, beside the project
 SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
 
 Secrets are elsewhere: in Airflow's connections, or AIRFLOW_CONN_<ID> (see kafka/lookup.py), by the name in a pipeline.
@@ -38,6 +39,7 @@ class Settings:
     webhdfs: str | None
     notify: str | None
     spark_remote: str | None
+    transforms: tuple[str, ...]
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -54,6 +56,7 @@ class Settings:
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
+            transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
         )
 
     def environment(self) -> dict[str, str]:
@@ -68,6 +71,7 @@ class Settings:
             "JARS": self.jars,
             "WEBHDFS": self.webhdfs,
             "NOTIFY": self.notify,
+            "TRANSFORMS": ",".join(self.transforms),
         }
         return {f"ONCEONLY_{name}": str(value) for name, value in given.items() if value}
 

@@ -21,6 +21,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
+from onceonly.windowcheck import check_same, check_types, marked
 
 MICROSECOND = timedelta(microseconds=1)
 NOWHERE = "2262-01-01 00:00:00.000001"  # "start" of the row of state that holds the watermark: no window's
@@ -43,6 +44,9 @@ class Value:
 
     kind: Literal["count", "sum", "min", "max"]
     column: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.column or 'rows'}"
 
 
 def count(column: str | None = None) -> Value:
@@ -76,6 +80,9 @@ class Sliding:
                 todo="Use a step above 0 and no longer than the length.",
             )
 
+    def __str__(self) -> str:
+        return f"windows of {self.length} every {self.step}"
+
 
 def Tumbling(length: timedelta) -> Sliding:
     """Windows of `length`, one after the other."""
@@ -91,6 +98,9 @@ class Sessions:
     def __post_init__(self) -> None:
         if self.gap <= timedelta(0):
             raise InvalidPipeline(f"sessions with a gap of {self.gap} have no length.", todo="Use a gap above 0.")
+
+    def __str__(self) -> str:
+        return f"sessions with a gap of {self.gap}"
 
 
 @dataclass(frozen=True)
@@ -131,10 +141,12 @@ class Windows:
         Args:
             watermark: aware; instead of the one that the rows give.
         Raises:
-            InvalidPipeline: the watermark would go back.
+            InvalidPipeline: the watermark would go back; the open windows were made otherwise; or values would be cut.
         """
         from pyspark.sql import functions as F
 
+        check_types(rows.select(*self._given()), state)
+        check_same(state, _open(state), str(self))
         before = state.agg(F.max(F.unix_micros("watermark"))).first()[0]
         now = self._watermark(rows, before, watermark)
         pieces, late = self._pieces(rows, state, before)
@@ -143,8 +155,21 @@ class Windows:
         return Seen(
             closed=windows.where(closed).select(*self._columns),
             late=late,
-            changes=self._changes(windows, closed, state, now if now != before else None),
+            changes=marked(self._changes(windows, closed, state, now if now != before else None), str(self)),
         )
+
+    def __str__(self) -> str:
+        """How they are made. Lateness is left out: it may change at any time."""
+        values = ", ".join(f"{name} = {value}" for name, value in sorted(self.values.items()))
+        return f"{self.by} of '{self.time}' by {', '.join(self.key)}, with {values}"
+
+    def _given(self) -> list[Any]:
+        """What goes into the state, under its names there."""
+        from pyspark.sql import functions as F
+
+        return [F.col(name) for name in self.key] + [
+            self._value(each).alias(name) for name, each in self.values.items()
+        ]
 
     @property
     def _columns(self) -> list[str]:
@@ -170,7 +195,7 @@ class Windows:
 
     def _pieces(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
         """Rows in their windows, with what is open; and the late rows."""
-        held = state.where(f"window_start != TIMESTAMP '{NOWHERE}'").drop("watermark")
+        held = _open(state)
         if isinstance(self.by, Sessions):
             return self._sessions(rows, held, before)
         return self._fixed(rows, held, before)
@@ -265,6 +290,10 @@ class Windows:
         if watermark is not None:
             parts.append(_watermark_row(state, self.key, watermark))
         return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _open(state: Any) -> Any:
+    return state.where(f"window_start != TIMESTAMP '{NOWHERE}'").drop("watermark")
 
 
 def _held(state: Any) -> Any:

@@ -21,6 +21,7 @@ from onceonly.protocols import Sink, Source
 from onceonly.settings import Settings
 from onceonly.sinks.delta import DeltaWriter
 from onceonly.sinks.files import FileWriter
+from onceonly.sinks.handles import guarded
 from onceonly.sinks.kafka import KafkaWriter
 from onceonly.sinks.keyed import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
@@ -41,6 +42,9 @@ class LiveParts:
     connections: lookup.Lookup = lookup.from_environment
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return guarded(self._live(pipeline, name), pipeline.sink(name).kind)
+
+    def _live(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)
         if isinstance(config, KafkaSink):
             reached = self.kafka(config.connection, config.bootstrap)
@@ -88,7 +92,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
     settings = parts.settings
     hooks: list[Callable[..., None]] = [log] if log else []
     if settings.notify:
-        hooks.append(transforms.load(settings.notify, settings.project))
+        hooks.append(transforms.load(settings.notify, settings))
 
     def notify(checkpoint: Checkpoint, row: Row) -> None:
         for hook in hooks:
@@ -99,7 +103,7 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
-    transforms.load(pipeline.transform, parts.settings.project)
+    transforms.load(pipeline.transform, parts.settings)
     notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
@@ -154,7 +158,7 @@ class _Producing:
     ) -> None:
         self._say, self._renew, self._until_end = say, renew, ExitStack()
         self._parts, self._pipeline, self._before = parts, pipeline, before
-        self._transform = transforms.load(pipeline.transform, parts.settings.project)
+        self._transform = transforms.load(pipeline.transform, parts.settings)
         self._sources = parts.sources(pipeline)
         self._spark: Any = None
         self._held: list[Any] = []

@@ -1,6 +1,7 @@
-"""A process that runs `everything` until nothing is left, or until its n-th point, where it SIGKILLs its group.
+"""A process that runs `everything` until nothing is left, or until its n-th point, where a fault hits it.
 
-Arguments: FOLDER SPARK NUMBER TOPIC OUT. The number 0 is never reached.
+Arguments: FOLDER SPARK FAULT NUMBER TOPIC OUT. The fault 'dies' is a SIGKILL of its group; 'stops' a SIGSTOP, after
+which it goes on when it is woken up. The number 0 is never reached.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ number = count(1)
 
 
 def reach(point: str) -> None:
-    if next(number) == int(sys.argv[3]):
-        print(f"dies {point}", flush=True)
-        os.killpg(0, signal.SIGKILL)
+    if next(number) == int(sys.argv[4]):
+        print(f"{sys.argv[3]} {point}", flush=True)
+        os.killpg(0, {"dies": signal.SIGKILL, "stops": signal.SIGSTOP}[sys.argv[3]])
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
     print("ready", flush=True)
     for turn in count():
         through, owner = wiring.coordinator(parts), f"{liveness.this_process()}-{turn}"
-        planned = through.plan(pipeline(*sys.argv[4:6]), owner, liveness.nobody).checkpoint
+        planned = through.plan(pipeline(*sys.argv[5:7]), owner, liveness.nobody).checkpoint
         if planned is None:
             through.recover("everything", liveness.nobody)
             return

@@ -20,14 +20,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from integration.postgres import postgres
-from integration.project import HOUR, START, Project, make_project, output, produce
+from integration.project import HOUR, START, Project, hour, make_project, output, produce
 
 from onceonly import wiring
 from onceonly.checkpoint import State
+from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
 from onceonly.liveness import airflow_run
 from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.state import StateTable
+from onceonly.wiring import LiveParts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -156,13 +158,29 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert planned is not None
     wiring.stage(parts, through, planned.pipeline, planned.epoch, gone)
     assert not project.published()
+    away = refused(project, through, parts)
     recovered = airflow.run(project, "recovery")
-    assert recovered["run"] == "success", recovered["log"][-3000:]
+    assert recovered["run"] == "failed", recovered["log"][-3000:]
+    assert recovered["tasks"] == {"recover": "failed", "announce": "success"}
     latest = through.state.view(planned.pipeline).latest
     assert latest is not None
     assert latest.state is State.COMMITTED
     assert project.published() == Counter(range(12))
-    assert recovered["events"]["onceonly://lake/chained"]["epoch"] == planned.epoch
+    assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/chained": 1}
+    away.rename(away.with_name("interval"))
+    recovered = airflow.run(project, "recovery")
+    assert recovered["run"] == "success", recovered["log"][-3000:]
+    assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/interval": 1}
+
+
+def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:
+    """Another pipeline that an ended run staged, whose table is not there; where it is."""
+    gone = airflow_run("numbers_interval", "a run that was deleted")
+    planned = through.plan(project.pipeline("interval"), gone, lambda _: True, hour(0)).checkpoint
+    assert planned is not None
+    wiring.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    table = project.folder / "home" / "lake" / "interval"
+    return table.rename(table.with_name("away"))
 
 
 def test_the_operators_work_in_a_dag_of_the_users_own(airflow: Airflow, project: Project) -> None:
@@ -232,6 +250,19 @@ def test_an_interval_pipeline_wants_a_schedule_with_data_intervals(airflow: Airf
         return
     dag = checkpoint_dag(pipeline, schedule=accepted.get(schedule))
     assert schedule not in ("cron", "delta") or "DataInterval" in type(dag.timetable).__name__
+
+
+def test_a_plan_is_retried_for_as_long_as_late_records_are_waited_for(airflow: Airflow) -> None:
+    from onceonly.airflow import checkpoint_dag
+
+    def plan(grace: float) -> Any:
+        source, sinks = KafkaSource("t", grace=grace), [DeltaSink("d", "d")]
+        pipeline = Pipeline(name="waits", source=source, transform="a:b", sinks=sinks, mode="interval")
+        return checkpoint_dag(pipeline, schedule="@daily").get_task("plan")
+
+    assert plan(0).retries == 12
+    assert plan(6 * 3600).retries == 12 + 72
+    assert plan(6 * 3600).max_retry_delay == timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
 from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.sinks.confined import manifest_of, stem
+from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
-from onceonly.sinks.filestage import staging_of
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import StateTable
 
@@ -373,13 +374,12 @@ def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[P
     past.plan(1, NOW - 60 * SECOND, airflow_run(name, "deleted"), {0: (0, 1)})
     past.claim(1, NOW - 59 * SECOND)
     txn = past.known(1).transaction("out")
-    target, file = site.home / "lake" / name, f"{txn.name}.json"
+    target, file = site.home / "lake" / name, f"{stem(txn)}-00000.jsonl"
     folder = Path(staging_of(str(target)), txn.name, "data")
     folder.mkdir(parents=True)
     (folder / file).write_text("a row\n")
     files = [StagedFile(file, file, LocalFiles().fingerprint(str(folder / file))).to_json()]
-    manifest = f"_onceonly/{txn.name}.manifest"
-    places = {"target": str(target), "folder": str(folder), "manifest": manifest, "txn": txn.name}
+    places = {"target": str(target), "folder": str(folder), "manifest": manifest_of(txn), "txn": txn.name}
     past.stage(1, NOW - 58 * SECOND, {"out": {"kind": "files", "format": "json", "rows": 1, "files": files, **places}})
     past.write()
     return past, file

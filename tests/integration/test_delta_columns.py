@@ -32,7 +32,7 @@ class Table:
         return DeltaWriter(config, self.uri, lambda: self.spark)
 
     def stage(self, *columns: str, epoch: int = 1, **allowed: bool) -> Handle:
-        txn = Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"nonce{epoch}")
+        txn = Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"{epoch:08x}0000")
         rows = self.spark.range(epoch * 10, epoch * 10 + 2).selectExpr(*columns)
         handle: Handle = json.loads(json.dumps(self.sink(**allowed).stage(txn, rows)))
         return handle

@@ -37,7 +37,7 @@ class Table:
 
     def stage(self, *countries: str | None, epoch: int = 2, replace: Any = None) -> Handle:
         """Two rows per country, numbered from ten times the epoch."""
-        txn = Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"nonce{epoch}")
+        txn = Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"{epoch:08x}0000")
         rows = [(country, epoch * 10 + number) for country in countries for number in range(2)]
         frame = self.spark.createDataFrame(rows, "country STRING, n BIGINT")
         handle: Handle = json.loads(json.dumps(self.sink(replace).stage(txn, frame)))
@@ -139,7 +139,7 @@ def test_a_table_that_only_takes_appends_is_refused_before_and_after_the_stage(t
 def test_what_has_replaced_others_is_not_taken_back(table: Table) -> None:
     handle = table.stage("us", replace="partitions")
     table.commit(handle, 2)
-    txn = Transaction("5e1f" * 8, "flights", "lake", 3, 1, "nonce3")
+    txn = Transaction("5e1f" * 8, "flights", "lake", 3, 1, "000000030000")
     with pytest.raises(InvalidPipeline, match="cannot be taken back"):
         table.sink("partitions").retraction(txn, [handle], None)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,8 +17,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from onceonly.checkpoint import Handle, Transaction
-from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalock
 from onceonly.sinks.delta import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -80,7 +82,7 @@ class Delta:
 
 
 def transaction(epoch: int = 1) -> Transaction:
-    return Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"nonce{epoch}")
+    return Transaction("5e1f" * 8, "flights", "lake", epoch, 1, f"{epoch:08x}0000")
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_a_million_rows_are_one_log_entry_whose_cost_is_their_number_of_files(de
     adds = [action["add"] for action in actions if "add" in action]
     assert len(adds) == handle["files"]
     assert all(add["path"].startswith(handle["folder"]) for add in adds)
-    assert [action["txn"]["version"] for action in actions if "txn" in action] == [1]
+    assert [f"{action['txn']['version']:x}" for action in actions if "txn" in action] == ["100000001"]
     assert DeltaTable(delta.uri).count() == 1_000_000
 
 
@@ -283,7 +285,7 @@ def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(
     with pytest.raises(CannotPublish, match="a VACUUM takes what was not published") as error:
         delta.commit(waiting, 2)
     assert "--give-up lake" in error.value.todo
-    assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (1, [0, 1, 2])
+    assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (0x100000001, [0, 1, 2])
 
 
 def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
@@ -362,8 +364,41 @@ def test_a_table_that_delta_rs_cannot_write_is_published_through_spark_once(delt
     outcomes = [delta.commit_through_spark(first, 1) for _ in range(3)]
     assert [outcome.already for outcome in outcomes] == [False, True, True]
     delta.commit_through_spark(second, 2)
-    assert delta.commit_through_spark(first, 1).already is True
+    assert delta.commit_through_spark(second, 2).already is True
+    with pytest.raises(StateBehind):
+        delta.commit_through_spark(first, 1)
     assert delta.ns() == [0, 1, 5]
+
+
+def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
+    """Also to a publisher that has looked before: Spark passes over its rows without a word, and it looks again."""
+    delta.sql(FEATURES["row tracking"])
+    handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
+    monkeypatch.setattr(deltalock, "alone", nullcontext)  # as where no lock keeps the two apart
+    real = DeltaWriter._look
+
+    def closed_after(self, *args):
+        monkeypatch.setattr(DeltaWriter, "_look", real)
+        found = real(self, *args)
+        assert lake.fence(handle, 1) is None
+        return found
+
+    monkeypatch.setattr(DeltaWriter, "_look", closed_after)
+    with pytest.raises(Fenced):
+        lake.commit(handle, 1, NEVER)
+    assert (lake.fence(handle, 1), delta.ns()) == (None, [])
+    published = delta.stage(delta.numbers(1, start=5), epoch=2)
+    delta.commit_through_spark(published, 2)
+    assert lake.fence(published, 2).already
+    assert [(trace.decision, delta.ns()) for trace in lake.traces("flights")] == [(2, [5])]
+
+
+def test_so_is_one_that_fills_in_a_column_itself(delta):
+    delta.sql("CREATE TABLE {t} (n INT, id BIGINT GENERATED ALWAYS AS IDENTITY) USING delta")
+    handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
+    assert lake.fence(handle, 1) is None
+    with pytest.raises(Fenced):
+        lake.commit(handle, 1, NEVER)
 
 
 def test_the_path_is_told_before_any_work(delta):
@@ -392,6 +427,7 @@ LIGHT = """
 import json, os, sys
 from onceonly.checkpoint import Transaction
 from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalock
 from onceonly.sinks.delta import DeltaWriter
 
 uri, handle, waiting = sys.argv[1], json.loads(sys.argv[2]), Transaction.parse(sys.argv[3])
@@ -405,6 +441,7 @@ def writer():
 writer().check()
 assert writer().commit(handle, 1, None).already is False
 assert writer().commit(handle, 1, None).already is True
+writer().release(Transaction.parse(handle["folder"].removeprefix("staged-")))
 assert writer().leftovers(waiting.prefix) == [waiting]
 writer().abort(waiting, None)
 children = open(f"/proc/self/task/{os.getpid()}/children").read().split()

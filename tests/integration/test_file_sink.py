@@ -23,6 +23,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import FileSink
 from onceonly.sinks import filestage
+from onceonly.sinks.confined import manifest_of
 from onceonly.sinks.files import FileWriter
 from onceonly.sinks.localfiles import LocalFiles
 
@@ -289,7 +290,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
     files = filestage.describe(config, transaction(), LocalFiles(), str(folder), count)
     return {
         **{"kind": "files", "target": str(lake.folder), "format": "json", "txn": transaction().name},
-        **{"folder": str(folder), "manifest": "_onceonly/one.manifest", "rows": count, "bytes": 1},
+        **{"folder": str(folder), "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
         "files": [file.to_json() for file in files],
     }
 

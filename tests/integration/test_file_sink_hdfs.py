@@ -28,6 +28,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, Outcom
 from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import FileSink
 from onceonly.sinks import filestage
+from onceonly.sinks.confined import manifest_of
 from onceonly.sinks.files import FileWriter
 from onceonly.webhdfs import Cluster
 
@@ -97,7 +98,7 @@ def staged_by_hand(lake: Lake, count: int) -> Handle:
     files = filestage.describe(sink.config, transaction(), sink._on, folder, count)
     return {
         **{"kind": "files", "target": lake.folder, "format": "json", "txn": transaction().name},
-        **{"folder": folder, "manifest": "_onceonly/one.manifest", "rows": count, "bytes": 1},
+        **{"folder": folder, "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
         "files": [file.to_json() for file in files],
     }
 
@@ -185,7 +186,7 @@ def test_no_folder_is_said_to_readers(lake: Lake) -> None:
 def test_a_manifest_says_what_each_file_is(lake: Lake) -> None:
     handle = staged_by_hand(lake, 1)
     lake.commit(handle)
-    [listed] = json.loads(lake.hdfs.fs.cat_file(lake.path("_onceonly/one.manifest")))["files"]
+    [listed] = json.loads(lake.hdfs.fs.cat_file(lake.path(handle["manifest"])))["files"]
     checksum = lake.hdfs.fs.ukey(lake.path(listed["path"]))
     assert listed == {"path": handle["files"][0]["final"], "bytes": 9, checksum["algorithm"]: checksum["bytes"]}
 

@@ -71,7 +71,9 @@ class Sums:
     def totals(self) -> dict[str, int]:
         latest = wiring.coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
-        state = StateWriter(TOTALS, "/nowhere").read(self.project.parts.spark(), latest.handles["totals"])
+        writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
+        assert isinstance(writer, StateWriter)
+        state = writer.read(self.project.parts.spark(), latest.handles["totals"])
         return {row["part"]: row["total"] for row in state.collect()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.copying import Copy, make_copy
 from integration.dying import die, ends, fill, live, nothing_is_left
-from integration.kafka_reader import create_topic, until
+from integration.kafka_reader import create_topic, new_topic, until, values
+from integration.late_kafka import Late
 
 from onceonly.checkpoint import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import Sighting, Transactions
 from onceonly.sinks import kafkaoutcome
-from onceonly.sinks.kafkaoutcome import Settler
+from onceonly.sinks.kafkaagain import Again
+from onceonly.sinks.kafkahandle import parts_of
+from onceonly.sinks.kafkaoutcome import Fate, Settler
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Make = Callable[..., Copy]
@@ -191,3 +195,80 @@ def test_no_guarantee_writes_while_staging_and_takes_nothing_back(make: Make) ->
     copy.run()
     assert Counter(copy.visible()) == Counter(ALL + ALL)
     nothing_is_left(copy)
+
+
+# ---- late mode, round by round
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where writing takes so long that a time-out has room for one round only."""
+    monkeypatch.setattr(Again, "_has_room", lambda *_: False)
+
+
+def test_what_is_too_much_for_one_time_out_is_written_round_by_round(
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead after the first round is recorded; the next process ends it, and writes the rest alone."""
+    late = Late(tmp_path, broker, new_topic(broker, 2))
+    late.stage(*([{"value": b"%d" % number}] for number in range(20)))
+    slowly(monkeypatch)
+    with monkeypatch.context() as dying:
+        dying.setattr(Settler, "settle", dead)
+        with pytest.raises(KeyboardInterrupt):
+            late.commit()
+    assert (len(late.written()), len(late.open())) == (8, 8)
+    first = late.written()
+    outcome = late.commit()
+    assert (outcome.already, outcome.detail) == (False, {"rows": 20})
+    assert [len(late.written(handle)) for handle in late.recorded] == [0, 8, 16, 20]
+    assert first.items() <= late.written().items(), "what was recorded is not written again"
+    assert sorted(int(value or b"") for value in values(broker, late.topic)) == list(range(20))
+    assert (late.open(), late.commit().already) == ([], True)
+
+
+def dead(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_two_that_write_round_by_round_at_once_publish_once(
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Late(tmp_path, broker, new_topic(broker, 2))
+    late.stage(*([{"value": b"%d" % number}] for number in range(20)))
+    slowly(monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda _: late.commit(), range(2)))
+    assert {outcome.detail["rows"] for outcome in outcomes} == {20}
+    assert sorted(int(value or b"") for value in values(broker, late.topic)) == list(range(20))
+    assert late.open() == []
+
+
+# ---- fenced
+
+
+def test_what_is_given_up_is_fenced_part_by_part(tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A committer that hangs after the first round has recorded it, and wakes up when a person has given up."""
+    late = Late(tmp_path, broker, new_topic(broker, 2))
+    late.stage(*([{"value": b"%d" % number}] for number in range(20)))
+    slowly(monkeypatch)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(Settler, "settle", dead)
+        with pytest.raises(KeyboardInterrupt):
+            late.commit()
+    for _ in range(2):
+        assert late.writer.fence(late.recorded[-1], 1) is None
+    assert late.open() == []
+    with late.known() as known:
+        parts = [part for part in parts_of(late.recorded[-1]) if part.tx]
+        assert {Settler(known, late.recorded[-1]).settle(part) for part in parts} == {Fate.LOST}
+    assert values(broker, late.topic) == []
+
+
+def test_what_was_published_after_all_is_told_instead_of_given_up(tmp_path: Path, broker: str) -> None:
+    late = Late(tmp_path, broker, new_topic(broker, 2))
+    late.stage([{"value": b"1"}], [{"value": b"2"}])
+    late.commit()
+    outcome = late.writer.fence(late.recorded[-1], 1)
+    assert outcome is not None
+    assert outcome.detail == {"rows": 2}
+    assert sorted(values(broker, late.topic)) == [b"1", b"2"]

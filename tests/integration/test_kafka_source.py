@@ -20,11 +20,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 from fastavro import parse_schema, schemaless_writer
 from pyspark.sql import functions as F
 
-from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
-from onceonly.offsets import TopicRange, chain
-from onceonly.pipeline import KafkaSource
+from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
+from onceonly.offsets import Interval, TopicRange, chain
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.planning import Pins
 from onceonly.protocols import Found, Source
 from onceonly.sources.kafka import KafkaReader
+from onceonly.state import StateTable
 
 pytestmark = pytest.mark.integration
 
@@ -266,8 +268,27 @@ def test_a_record_behind_an_open_transaction_is_not_found(topic: Topic, reader: 
     topic.produce("a", seconds=[1])
     with topic.transaction("open", seconds=[5]):
         topic.produce("b", seconds=[9])
-        assert reader.offsets_at(moment(3)) == {0: Found(1, None)}
+        assert reader.offsets_at(moment(3)) == {0: Found(1, None, held=True)}
         assert reader.offsets_at(moment(1)) == {0: Found(0, moment(1))}
+    assert reader.offsets_at(moment(3)) == {0: Found(2, moment(9))}
+
+
+def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
+    topic: Topic, reader: KafkaReader, tmp_path: Path
+) -> None:
+    """30 committed records of the hour lie behind it, which nobody can read yet."""
+    nothing, hour = StateTable(str(tmp_path / "state")).view("flights"), Interval(START, START + timedelta(hours=1))
+    flights = Pipeline(
+        name="flights", source=reader._config, transform="a:b", sinks=[DeltaSink("d", "d")], mode="interval"
+    )
+    topic.produce("a", "b", "c", seconds=[1, 2, 3])
+    with topic.transaction("foreign", seconds=[4]) as foreign:
+        topic.produce(*["d"] * 30, "next hour", seconds=[*range(5, 35), 3601])
+        with pytest.raises(Busy, match="transaction is open since offset 3"):
+            Pins(flights, reader, reader._config, hour).range(nothing)
+        foreign.commit_transaction()
+        range_ = Pins(flights, reader, reader._config, hour).range(nothing)
+    assert range_.partitions == {0: (0, 34)}
 
 
 def test_commit_markers_and_aborted_records_do_not_bound_an_interval(topic: Topic, reader: KafkaReader) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,18 +34,45 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
 
 
-@pytest.fixture
-def recover(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The task as Airflow runs it; its second result is what it announced."""
-    from onceonly.airflow import RecoverOperator
-    from onceonly.airflow.assets import RECOVERED
+@dataclass
+class Recovery:
+    """Both tasks as Airflow runs them."""
 
-    operator = RecoverOperator(task_id="recover")
-    through = Coordinator(world.state, world.parts, operator._log_transition)
-    monkeypatch.setattr(operator, "coordinator", lambda: through)
-    events = Events()
-    context = {"ti": SimpleNamespace(get_dagrun_state=lambda dag, run: "failed"), "outlet_events": events}
-    return lambda: (operator.execute(context), events[RECOVERED].sent)
+    world: World
+    patch: pytest.MonkeyPatch
+    events: Events = field(default_factory=Events)
+    xcom: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        task = SimpleNamespace(
+            get_dagrun_state=lambda dag, run: "failed",
+            xcom_push=lambda key, value: self.xcom.update({key: json.loads(json.dumps(value))}),
+            xcom_pull=lambda task_ids, key: self.xcom.get(key),
+        )
+        return {"ti": task, "outlet_events": self.events}
+
+    def settle(self) -> Any:
+        from onceonly.airflow import RecoverOperator
+
+        return self._ours(RecoverOperator(task_id="recover")).execute(self.context)
+
+    def announce(self) -> list[Any]:
+        from onceonly.airflow import AnnounceOperator
+        from onceonly.airflow.assets import RECOVERED
+
+        self._ours(AnnounceOperator(task_id="announce", recovery="recover")).execute(self.context)
+        return list(self.events[RECOVERED].sent)
+
+    def _ours(self, operator: Any) -> Any:
+        through = Coordinator(self.world.state, self.world.parts, operator._log_transition)
+        self.patch.setattr(operator, "coordinator", lambda: through)
+        return operator
+
+
+@pytest.fixture
+def recovery(world: World, monkeypatch: pytest.MonkeyPatch) -> Recovery:
+    return Recovery(world, monkeypatch)
 
 
 def staged(world: World, owner: str = "airflow:flights:run-1") -> Checkpoint:
@@ -52,26 +81,52 @@ def staged(world: World, owner: str = "airflow:flights:run-1") -> Checkpoint:
     return world.stage(checkpoint.epoch)
 
 
-def test_what_an_ended_run_staged_is_published_and_announced(world: World, recover: Any) -> None:
+def test_what_an_ended_run_staged_is_published_and_announced(world: World, recovery: Recovery) -> None:
     staged(world)
-    settled, sent = recover()
-    assert settled == {"flights": {1: "committed"}}
+    assert recovery.settle() == {"flights": {1: "committed"}}
+    sent = recovery.announce()
     assert [(uri, extra["epoch"], extra["rows"]) for uri, extra in sent] == [("onceonly://lake/flights", 1, 5)]
 
 
+def test_what_was_published_is_announced_although_another_pipeline_failed(
+    world: World, recovery: Recovery, tmp_path: Path
+) -> None:
+    """In either order: the pipeline in doubt comes before one that recovers, and after another."""
+    for name in ("a_first", "z_last"):
+        other = World(tmp_path, name=name, sinks=[DeltaSink("lake", f"lake/{name}")])
+        assert other.plan("airflow:others:run-1")
+        other.coordinator.stage(name, 1, other.parts.produce)
+    staged(world)
+    world.lake.fail("commit", "doubt")
+    with pytest.raises(InDoubt):
+        recovery.settle()
+    assert [uri for uri, _ in recovery.announce()] == ["onceonly://lake/a_first", "onceonly://lake/z_last"]
+
+
+def test_the_announcement_covers_no_failure_up() -> None:
+    """The run fails with either task, although one of them runs whatever the other did."""
+    from onceonly.airflow import recovery_dag
+
+    dag = recovery_dag(schedule=None)
+    recover, announce = dag.get_task("recover"), dag.get_task("announce")
+    assert (announce.is_teardown, announce.on_failure_fail_dagrun) == (True, True)
+    assert announce.upstream_task_ids == {"recover"}
+    assert not recover.is_setup
+
+
 def test_doubt_fails_the_task_with_the_command_to_give(
-    world: World, recover: Any, capsys: pytest.CaptureFixture[str]
+    world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     staged(world)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt, match="onceonly resolve"):
-        recover()
+        recovery.settle()
     assert "is in doubt" in capsys.readouterr().out
     assert world.now().state is State.COMMITTING
 
 
 def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
-    world: World, recover: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = {"opened_at": (datetime.now(UTC) - timedelta(minutes=13)).isoformat(), "timeout": 900.0}
     stage = type(world.lake).stage
@@ -79,6 +134,6 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
     staged(world)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):
-        recover()
+        recovery.settle()
     assert deadlines.WARN_AT == 0.8
     assert "have used 87% of their time-out" in capsys.readouterr().out

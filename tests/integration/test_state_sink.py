@@ -100,7 +100,7 @@ def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> No
     assert memory.read(memory.before) == truth
     for epoch in (0, 7, 8, 15, 22):  # and as it was
         assert memory.read(memory.handles[epoch]) == states[epoch]
-    whole = pandas.read_parquet(memory.handles[-1]["runs"][0]["folder"])
+    whole = pandas.read_parquet(memory.folder / memory.handles[-1]["runs"][0]["folder"])
     assert len(memory.handles[-1]["retired"]) > 8
     assert not whole.duplicated(["page", "place"]).any()
 
@@ -111,7 +111,7 @@ def test_what_was_merged_away_is_forgotten_in_the_end(memory: Memory, monkeypatc
         memory.change([("a", epoch, 1, False)])
     assert len(memory.read(memory.before)) == RUNS + 6
     used = {run["folder"] for run in [*memory.handles[-1]["runs"], *memory.handles[-1]["retired"]]}
-    there = {str(path.parent) for path in memory.folder.rglob("_SUCCESS")}
+    there = {str(path.parent.relative_to(memory.folder)) for path in memory.folder.rglob("_SUCCESS")}
     assert used <= there
     assert used == there
     assert len(memory.folders()) == len(used) < RUNS + 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,48 @@ def test_the_watermark_never_goes_back(run: Any) -> None:
         mine.add([("a", at(30), 1)], watermark=at(19))
     assert mine.add([("a", at(12), 5), ("a", at(15), 6)]) == {}
     assert mine.late[-1] == [("a", at(12), 5), ("a", at(15), 6)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        windows(Tumbling(30 * MINUTE)),
+        windows(Sliding(60 * MINUTE, 20 * MINUTE)),
+        windows(Sessions(60 * MINUTE)),
+        replace(windows(Tumbling(60 * MINUTE)), values={**VALUES, "dwelt": most("dwell")}),
+    ],
+    ids=lambda other: str(other)[:40],
+)
+def test_open_windows_are_not_taken_up_by_others(run: Any, other: Windows) -> None:
+    mine = run(Tumbling(60 * MINUTE))
+    mine.add([("a", at(1), 1)])
+    mine.windows = other
+    with pytest.raises(InvalidPipeline, match="made otherwise") as refused:
+        mine.add([("a", at(2), 1)])
+    assert "windows of 1:00:00 every 1:00:00 of 'at' by page" in refused.value.why
+    assert f"now says {other}" in refused.value.why
+
+
+def test_once_all_are_closed_windows_may_change_and_lateness_always(run: Any) -> None:
+    mine = run(Tumbling(60 * MINUTE))
+    mine.add([("a", at(1), 1)])
+    mine.add([], watermark=at(2))  # a run without rows: how they were made is known all the same
+    mine.windows = windows(Tumbling(60 * MINUTE), lateness=5 * MINUTE)
+    assert mine.add([], watermark=at(60)) == {("a", at(0), at(60)): (1, 1, 1, 1)}
+    mine.windows = windows(Tumbling(30 * MINUTE))
+    assert mine.add([("a", at(70), 1), ("a", at(95), 2)]) == {("a", at(60), at(90)): (1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("DOUBLE", "'dwelt' is made of double"), ("BIGINT", "'longest' is made of")]
+)
+def test_a_value_that_the_state_would_cut_is_refused(tmp_path: Path, spark: Any, kind: str, said: str) -> None:
+    state = StateWriter(OPEN, str(tmp_path / "state")).read(spark, None)
+    unread = spark.range(1).selectExpr("'a' page", "now() at", "raise_error('it was read') x")
+    cut = unread.selectExpr("page", "at", f"CAST(x AS {kind}) AS dwell")
+    with pytest.raises(InvalidPipeline, match="the state cannot hold") as refused:
+        windows(Tumbling(MINUTE)).add(cut, state)
+    assert said in refused.value.why
 
 
 def test_nonsense_is_refused() -> None:

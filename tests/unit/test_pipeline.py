@@ -25,6 +25,7 @@ def late(**changes) -> KafkaSink:
     [
         pipeline(),
         pipeline(mode="interval"),
+        pipeline(mode="interval", source=KafkaSource("t", grace=600)),
         pipeline(source=KafkaSource("t", max_records=10, bootstrap="a:1,b:2")),
         pipeline(source=KafkaSource("t", format="avro", schema="schemas/flight.v1.avsc")),
         pipeline(source=KafkaSource("t", format="json", schema="schemas/flight.ddl")),
@@ -39,6 +40,10 @@ def late(**changes) -> KafkaSink:
 )
 def test_a_pipeline_survives_json(made):
     assert Pipeline.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_without_a_grace_a_definition_is_stored_as_it_always_was():
+    assert "grace" not in pipeline().to_json()["source"]
 
 
 def test_lists_and_tuples_make_the_same_pipeline():
@@ -70,6 +75,8 @@ def test_a_sink_is_found_by_name():
         (lambda: KafkaSource("t", format="json", schema="x.avsc"), "needs a schema file ending in .ddl"),
         (lambda: KafkaSource("t", schema="x.avsc"), "takes no schema"),
         (lambda: KafkaSource("t", max_records=0), "max_records is 0"),
+        (lambda: KafkaSource("t", grace=-1), "grace is -1"),
+        (lambda: pipeline(source=KafkaSource("t", grace=60)), "grace is for intervals"),
         (lambda: late(topic=None), "needs either a topic or topics"),
         (lambda: late(topics=["b"]), "needs either a topic or topics"),
         (lambda: late(topic=None, topics="late"), "topics is a string"),
@@ -122,6 +129,33 @@ def test_a_definition_of_a_newer_version_is_refused_with_what_is_new(change, why
         Pipeline.from_json({**pipeline().to_json(), **change})
     assert why in str(refused.value)
     assert "newer Onceonly" in refused.value.todo
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "why"),
+    [
+        ("sinks", {"path": 5}, "path is 5"),
+        ("sinks", {"partition_by": [1]}, "partition_by[0] is 1"),
+        ("sinks", {"add_columns": "yes"}, "add_columns is 'yes'"),
+        ("sinks", {"name": ["lake"]}, "name is ['lake']"),
+        ("source", {"topic": None}, "topic is None"),
+        ("source", {"max_records": "5"}, "max_records is '5'"),
+        ("source", {"schema": {}}, "schema is {}"),
+    ],
+)
+def test_a_damaged_definition_is_refused_with_what_is_wrong(part: str, change: dict[str, Any], why: str) -> None:
+    damaged = pipeline().to_json()
+    changed = damaged[part][0] if part == "sinks" else damaged[part]
+    changed.update(change)
+    with pytest.raises(InvalidPipeline, match="cannot be read") as refused:
+        Pipeline.from_json(damaged)
+    assert why in refused.value.what
+
+
+@pytest.mark.parametrize("data", [None, [], "flights", {}, {"name": "flights", "source": None, "sinks": 5}])
+def test_what_is_no_definition_at_all_is_refused_too(data: Any) -> None:
+    with pytest.raises(InvalidPipeline, match="cannot be read"):
+        Pipeline.from_json(data)
 
 
 def test_a_transaction_has_to_outlast_the_wait_for_its_commit():

@@ -6,10 +6,18 @@ Importing this starts nothing and imports no Spark: a DAG file stays cheap to pa
 from onceonly.airflow.assets import assets_of, outlets
 from onceonly.airflow.dags import checkpoint_dag, recovery_dag
 from onceonly.airflow.gating import GateOperator
-from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
+from onceonly.airflow.operators import (
+    AbortOperator,
+    AnnounceOperator,
+    CommitOperator,
+    PlanOperator,
+    RecoverOperator,
+    StageOperator,
+)
 
 __all__ = [
     "AbortOperator",
+    "AnnounceOperator",
     "CommitOperator",
     "GateOperator",
     "PlanOperator",

@@ -24,7 +24,14 @@ from airflow.sdk import (
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.gating import GateOperator
-from onceonly.airflow.operators import AbortOperator, CommitOperator, PlanOperator, RecoverOperator, StageOperator
+from onceonly.airflow.operators import (
+    AbortOperator,
+    AnnounceOperator,
+    CommitOperator,
+    PlanOperator,
+    RecoverOperator,
+    StageOperator,
+)
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import Pipeline
 
@@ -57,7 +64,7 @@ def checkpoint_dag(
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **PATIENT)
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_with_grace(pipeline))
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
@@ -74,8 +81,16 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest."""
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
-        RecoverOperator(task_id="recover")
+        recover = RecoverOperator(task_id="recover")
+        announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
+        recover >> announce.as_teardown(on_failure_fail_dagrun=True)  # runs either way, and does not cover a failure up
     return dag
+
+
+def _with_grace(pipeline: Pipeline) -> dict[str, Any]:
+    """Patient for as long as late records are waited for, on top."""
+    grace = timedelta(seconds=max(source.grace for source in pipeline.sources))
+    return {**PATIENT, "retries": PATIENT["retries"] + -(-grace // PATIENT["max_retry_delay"])}
 
 
 def _seconds_between(schedule: Any) -> float:

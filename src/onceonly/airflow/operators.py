@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onceonly.wiring import LiveParts
 
 PLAN_TASK = "plan"
+COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
 FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
 
 
@@ -248,18 +249,14 @@ class AbortOperator(CheckpointOperator):
 class RecoverOperator(OnceonlyOperator):
     """Settles all pipelines of the state table; the first error fails the task after everything was tried.
 
-    What it publishes is announced as asset events, through the alias 'onceonly_recovered'.
+    What it publishes is left in the XCom 'committed', also where it fails: see `AnnounceOperator`.
     """
 
     def __init__(self, **arguments: Any) -> None:
-        from onceonly.airflow.assets import RECOVERED
-
-        super().__init__(**{"outlets": [RECOVERED], **arguments})
-        self._committed: list[Checkpoint] = []
+        super().__init__(**arguments)
+        self._committed: list[tuple[str, int]] = []
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow.assets import announce_recovered
-
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
             try:
@@ -268,17 +265,16 @@ class RecoverOperator(OnceonlyOperator):
             except Exception as error:
                 self.log.error("%s", error)
                 errors.append(error)
+            context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             self._warn(through.state.view(name).open)
         if errors:
             raise errors[0]
-        for checkpoint in self._committed:
-            announce_recovered(context, checkpoint)
         return {name: epochs for name, epochs in settled.items() if epochs}
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         super()._log_transition(checkpoint, row)
         if row.event is Event.COMMITTED:
-            self._committed.append(checkpoint)
+            self._committed.append((checkpoint.pipeline, checkpoint.epoch))
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
         """Of what is left as it is, and is about to time out."""
@@ -287,6 +283,30 @@ class RecoverOperator(OnceonlyOperator):
         for checkpoint in unsettled:
             for warning in deadlines.warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
+
+
+class AnnounceOperator(OnceonlyOperator):
+    """Sends the asset events of what the recovery task has published, through the alias 'onceonly_recovered'.
+
+    A task of its own, because Airflow drops the events of a task that fails, as recovery does while a sink is in doubt.
+
+    Args:
+        recovery: id of the task of the `RecoverOperator`.
+    """
+
+    def __init__(self, *, recovery: str, **arguments: Any) -> None:
+        from onceonly.airflow.assets import RECOVERED
+
+        super().__init__(**{"outlets": [RECOVERED], **arguments})
+        self.recovery = recovery
+
+    def execute(self, context: Any) -> None:
+        from onceonly.airflow.assets import announce_recovered
+
+        state = self.coordinator().state
+        for name, epoch in context["ti"].xcom_pull(task_ids=self.recovery, key=COMMITTED) or ():
+            if checkpoint := state.view(name).checkpoint(epoch):
+                announce_recovered(context, checkpoint)
 
 
 def _staged(epoch: int, started: float) -> dict[str, Any]:

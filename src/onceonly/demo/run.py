@@ -122,7 +122,8 @@ class Demo:
             loaded = load(self.settings, "flights", flights.month(MONTH))
         self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")
         with self._step(f"Airflow at {self.airflow.url}"):
-            self.airflow.start({"ONCEONLY_NOTIFY": "onceonly.demo.hold:at_decision"})
+            held = {"ONCEONLY_NOTIFY": "onceonly.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.demo"}
+            self.airflow.start(held)
             for dag in (PIPELINE, RECOVERY):
                 until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
 

@@ -62,14 +62,19 @@ class TopicClient:
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
-    def offsets(self, partitions: list[int], at: int) -> dict[int, Any]:
-        """ListOffsets for a read_committed reader; `at`: milliseconds, EARLIEST, or LATEST (the last stable offset)."""
+    def offsets(self, partitions: list[int], at: int, committed: bool = True) -> dict[int, Any]:
+        """ListOffsets for a read_committed reader; `at`: milliseconds, EARLIEST, or LATEST (the last stable offset).
+
+        Args:
+            committed: False: for one that reads open transactions, too; its LATEST is the high watermark.
+        """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 
         offsets: Any = admin.OffsetSpec  # type: ignore[attr-defined]
         spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
         wanted = {TopicPartition(self._topic, p): spec for p in partitions}
-        limits = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": PATIENCE}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        limits = {"isolation_level": level, "request_timeout": PATIENCE}
 
         def ask() -> dict[int, Any]:
             return {key.partition: answer.result() for key, answer in self.admin.list_offsets(wanted, **limits).items()}

@@ -1,15 +1,17 @@
 """Delta tables, appended to exactly once.
 
 `stage` writes a nested table inside the target's folder; `commit` adds its files to the target in one log entry that
-carries txn(app id, decision). Evidence is that version: at or above the decision means published, because decisions of
-a sink are published in order. The version and the commit must come from one snapshot: from a fresh one delta-rs would
-accept a lower number again; from a stale one the commit conflicts. Source: Delta protocol, "Transaction Identifiers".
+carries txn(app id, version). Evidence is that version, which names the decision and the transaction (`deltaevidence`).
+The version and the commit must come from one snapshot: from a fresh one delta-rs would accept a lower number again;
+from a stale one the commit conflicts. Source: Delta protocol, "Transaction Identifiers".
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Field
@@ -19,8 +21,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import PARTITIONS, DeltaSink
-from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import deltalog, deltaschema, deltaspark, deltastage
+from onceonly.protocols import Receipts, Sink, Trace
+from onceonly.sinks import (
+    confined,
+    deltaevidence,
+    deltafolders,
+    deltalock,
+    deltalog,
+    deltaschema,
+    deltaspark,
+    deltastage,
+    deltatxns,
+)
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
@@ -46,6 +58,8 @@ class DeltaWriter(Sink):
         deltastage.check_table(self.config, target)
         deltastage.check_replaceable(self.config, target)
         against = deltalog.takes_plain_append(target)
+        if against:
+            deltaspark.refuse_unsafe(self.name, self.uri, self._spark)
         path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
         return [f"{self.name}: publishes to {self.uri} {path}"]
 
@@ -54,6 +68,8 @@ class DeltaWriter(Sink):
         target = deltastage.target(self.config, self.uri, rows)
         change = deltaschema.check(self.config, target, rows)
         plain = deltalog.takes_plain_append(target) is None
+        if not plain:
+            deltaspark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = deltalog.STAGED + txn.name
         deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
@@ -80,13 +96,16 @@ class DeltaWriter(Sink):
 
         Raises:
             CannotPublish: the target or the staged files are not what they were; a person must act.
+            StateBehind: the target shows what the state table does not know.
+            Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back; safe to call again.
         """
+        for each in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, each["folder"], deltalog.STAGED)
         for _ in range(TRIES):
             target = self._target(handle)
-            version = target.transaction_version(handle["app_id"])
-            if version is not None and version >= decision:
-                return Outcome(already=True, detail={"rows": handle["rows"]})
+            if done := self._shown(target, handle, decision):
+                return done
             try:
                 if _add_columns(target, handle):
                     continue  # another snapshot now, in which it may be published
@@ -96,6 +115,35 @@ class DeltaWriter(Sink):
             except (DeltaError, OSError) as error:
                 raise _unknown(handle, f"{type(error).__name__}: {error}") from error
         raise _unknown(handle, f"{TRIES} commits in a row lost to other writers of the table")
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """Close the decision by a commit without rows, from the very snapshot that shows that it is open."""
+        try:
+            for _ in range(TRIES):
+                target = deltalog.open_table(self.uri)
+                if target is None or target.metadata().id != handle["table_id"]:
+                    return None  # there the handle is refused
+                wanted = deltaevidence.version(decision, handle["folder"])
+                match deltaevidence.shown(target.transaction_version(handle["app_id"]), wanted):
+                    case deltaevidence.Shown.OURS:
+                        return Outcome(already=True, detail={"rows": handle["rows"]})
+                    case deltaevidence.Shown.EARLIER:
+                        self._close(target, handle["app_id"], decision)
+                    case _:
+                        return None
+        except (DeltaError, OSError) as error:
+            raise _open_still(handle, f"{type(error).__name__}: {error}") from error
+        raise _open_still(handle, f"{TRIES} commits in a row lost to other writers of the table.")
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        target = deltalog.open_table(self.uri)
+        found = deltatxns.versions(target) if target else {}
+        known = {tuple(app_id.split("/")): deltaevidence.decision_of(number) for app_id, number in found.items()}
+        return [
+            Trace(app_id[1], decision, f"table {self.uri}")
+            for app_id, decision in sorted(known.items())
+            if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name)
+        ]
 
     def check_replace(self, old: Handle) -> None:
         """Only whole files that hold nothing but the old rows are taken out: nothing else can be touched."""
@@ -147,22 +195,14 @@ class DeltaWriter(Sink):
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
-        folder = deltalog.STAGED + txn.name
-        target = deltalog.open_table(self.uri)
-        if not deltalog.has_folder(self.uri, folder):
-            return
-        if target is None or folder not in deltalog.published_folders(target):
-            deltalog.delete_folder(self.uri, folder)
+        deltafolders.delete(self.uri, deltalog.STAGED + txn.name)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
-        """Transactions whose nested table is there and not published."""
-        target = deltalog.open_table(self.uri)
-        if target is None:
-            return []
-        published = deltalog.published_folders(target)
-        folders = [f for f in deltalog.staged_folders(self.uri, prefix) if f not in published]
-        found = (Transaction.parse(folder.removeprefix(deltalog.STAGED)) for folder in folders)
-        return [txn for txn in found if txn]
+        """Transactions whose nested table is there, and of which the outcome is not recorded."""
+        return deltafolders.unsettled(self.uri, prefix)
+
+    def release(self, txn: Transaction) -> None:
+        deltafolders.settle(self.uri, deltalog.STAGED + txn.name)
 
     def staged(self, handle: Handle) -> Any:
         return deltalog.read(f"{self.uri.rstrip('/')}/{handle['folder']}")
@@ -186,9 +226,25 @@ class DeltaWriter(Sink):
             )
         return target
 
+    def _look(self, handle: Handle, decision: int) -> Outcome | None:
+        return self._shown(self._target(handle), handle, decision)
+
+    def _shown(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome | None:
+        wanted = deltaevidence.version(decision, handle["folder"])
+        return deltaevidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), wanted)
+
+    def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
+        version = deltaevidence.given_up(decision)
+        if deltalog.takes_plain_append(target):
+            deltaspark.mark(self._spark, self.name, self.uri, target, app_id, version)
+            return
+        with suppress(CommitFailedError):  # another writer was first: there is another look
+            _commit_files(target, [], [], app_id, version)
+
     def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
         folder, added = handle["folder"], _names(handle["added"])
-        adds = deltalog.staged_adds(self.uri, folder, 1) if deltalog.has_folder(self.uri, folder) else []
+        version = deltaevidence.version(decision, folder)
+        adds = deltalog.staged_adds(self.uri, folder, 1)
         gone = deltalog.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
             raise CannotPublish(
@@ -206,9 +262,10 @@ class DeltaWriter(Sink):
                 f"The new rows are kept in {folder}.",
             )
         if handle["publish"] == "spark" or altered:
-            return deltaspark.publish(self._spark(), self.name, self.uri, handle, decision)
+            look = partial(self._look, handle, decision)
+            return deltaspark.publish(self._spark, self.name, self.uri, handle, version, look)
         removes = deltalog.as_removes(_files_out(target, handle, adds))
-        _commit_files(target, deltalog.as_target_adds(adds, folder), removes, handle["app_id"], decision)
+        _commit_files(target, deltalog.as_target_adds(adds, folder), removes, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
 
@@ -218,7 +275,8 @@ def _add_columns(target: DeltaTable, handle: Handle) -> bool:
     new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
     if not new or deltalog.fingerprint(target, _names(handle["added"])) != handle["fingerprint"]:
         return False
-    target.alter.add_columns(new)
+    with deltalock.shared(target.table_uri):
+        target.alter.add_columns(new)
     return True
 
 
@@ -239,14 +297,15 @@ def _names(fields: list[Any]) -> list[str]:
     return [field["name"] for field in fields]
 
 
-def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, decision: int) -> None:
+def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int) -> None:
     # delta-rs lets a removal pass beside an OPTIMIZE that has moved its rows elsewhere: then only the very next version
     retries = 0 if removes else None
-    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, decision)], max_commit_retries=retries)
+    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
     columns = target.metadata().partition_columns
-    target.create_write_transaction(
-        [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
-    )
+    with deltalock.shared(target.table_uri):
+        target.create_write_transaction(
+            [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
+        )
 
 
 def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
@@ -254,4 +313,12 @@ def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
         f"whether the rows reached {handle['uri']} is not known.",
         why,
         "Nothing was deleted; publishing again is safe: onceonly recover",
+    )
+
+
+def _open_still(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
+        why,
+        "Nothing was recorded and nothing deleted. Mend the storage, then publish (onceonly recover) or give up again.",
     )

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -42,9 +40,17 @@ def open_table(uri: str) -> DeltaTable | None:
         return None
 
 
-def file_system(uri: str) -> pafs.PyFileSystem:
-    """The folder of a table, through the same storage layer (and credentials) as the table itself."""
+def file_system(uri: str) -> pafs.FileSystem:
+    """The folder of a table; on an object store through the same layer (and credentials) as the table itself."""
+    if path := local_path(uri):
+        return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
     return pafs.PyFileSystem(DeltaStorageHandler(uri))
+
+
+def write(files: pafs.FileSystem, path: str, text: str) -> None:
+    data = text.encode()
+    with files.open_output_stream(path, buffer_size=len(data) + 1) as out:
+        out.write(data)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
 
 
 def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.FileInfo]:
@@ -114,24 +120,8 @@ def create_staged(
     ]
     files = file_system(target.table_uri)
     files.create_dir(f"{folder}/_delta_log", recursive=True)
-    log = "\n".join(json.dumps(action) for action in actions).encode()
-    with files.open_output_stream(f"{folder}/_delta_log/{0:020}.json", buffer_size=len(log) + 1) as out:
-        out.write(log)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
+    write(files, f"{folder}/_delta_log/{0:020}.json", "\n".join(json.dumps(action) for action in actions))
     return target.table_uri.rstrip("/") + "/" + folder
-
-
-def delete_folder(target_uri: str, folder: str) -> None:
-    """Delete a staged folder. On a local disk delta-rs would delete the files and leave the empty folders."""
-    path = local_path(target_uri)
-    if path is None:
-        file_system(target_uri).delete_dir(folder)
-        return
-    with suppress(FileNotFoundError):  # another process is deleting it too
-        shutil.rmtree(path / folder)
-
-
-def has_folder(target_uri: str, folder: str) -> bool:
-    return bool(entries(target_uri, folder))
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
@@ -207,18 +197,6 @@ def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> l
     there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)
-
-
-def staged_folders(target_uri: str, prefix: str) -> Iterator[str]:
-    """Names of the target's staged folders that start with `prefix`."""
-    for info in entries(target_uri):
-        if info.base_name.startswith(f"{STAGED}{prefix}-"):
-            yield info.base_name
-
-
-def published_folders(table: DeltaTable) -> set[str]:
-    """Staged folders that the table's log refers to."""
-    return {path.split("/", 1)[0] for path in active_files(table) if path.startswith(STAGED)}
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:

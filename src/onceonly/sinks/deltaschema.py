@@ -43,10 +43,10 @@ def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
     have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
     fields = json.loads(table.schema().to_json())["fields"]
     want = {field["name"]: field["type"] for field in fields}
-    computed = {field["name"] for field in fields if _is_computed(field)}
+    filled_in = computed(table)
     other = [name for name in want if name in have and nullable(have[name]) != nullable(want[name])]
     new = [name for name in have if name not in want]
-    problems = [f"'{name}' is missing" for name in want if name not in have and name not in computed]
+    problems = [f"'{name}' is missing" for name in want if name not in have and name not in filled_in]
     problems += [why for name in new if (why := _against_adding(config, table, name))]
     problems += [why for name in other if (why := _against_widening(config, table, name, have[name], want[name]))]
     if problems:
@@ -57,6 +57,11 @@ def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
         )
     added = [{"name": name, "type": nullable(have[name]), "nullable": True, "metadata": {}} for name in new]
     return Change(added, {name: have[name] for name in other})
+
+
+def computed(table: DeltaTable) -> set[str]:
+    """Generated and identity columns, and those with a default: the table fills them in."""
+    return {field["name"] for field in json.loads(table.schema().to_json())["fields"] if _is_computed(field)}
 
 
 def nullable(schema: Any) -> Any:
@@ -93,6 +98,5 @@ def _type(kind: Any) -> str:
 
 
 def _is_computed(field: dict[str, Any]) -> bool:
-    """Generated and identity columns, and those with a default: the table fills them in."""
     keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
     return any(key in field["metadata"] for key in keys)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from onceonly.manifests import AT_ONCE
+from onceonly.sinks import confined
+from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.filesystem import FileSystem, Print, parent, parents
 
 
@@ -47,26 +50,39 @@ class Missing(Exception):
     """A file is neither staged nor at its final name."""
 
 
-def move(on: FileSystem, files: Iterable[StagedFile], folder: str, target: str) -> None:
+def move(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
     """All of them, in whatever state a crash or another process has left them.
 
     Raises:
         Taken, Missing: the rest is moved; this one needs a person.
     """
+    _each(on, files, target, lambda file: _move(on, file, folder, target))
+
+
+def move_back(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
+    """Those that have their final names lose them again, and are in `folder`; whatever has been done of it.
+
+    Another's file of such a name stays: one of another content.
+    """
+    there = [file for file in files if on.exists(f"{target}/{file.final}")]
+    _each(on, there, target, lambda file: _move_back(on, file, folder, target))
+
+
+def _each(on: FileSystem, files: Iterable[StagedFile], target: str, change: Callable[[StagedFile], None]) -> None:
     moves = list(files)
     places = parents(f"{target}/{file.final}" for file in moves)
     for place in places:
         on.make_folder(place, target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(_move, on, file, folder, target) for file in moves]
+        running = [pool.submit(change, file) for file in moves]
     for each in running:
         each.result()
     for place in places:
         on.keep_names(place)
 
 
-def _move(on: FileSystem, file: StagedFile, folder: str, target: str) -> None:
-    staged, final = f"{folder}/{file.staged}", f"{target}/{file.final}"
+def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+    staged, final = folder.below(file.staged), f"{target}/{file.final}"
     try:
         on.move(staged, final)
     except FileExistsError:
@@ -74,8 +90,21 @@ def _move(on: FileSystem, file: StagedFile, folder: str, target: str) -> None:
         on.remove(staged)
     except FileNotFoundError:
         if not on.exists(final):
-            raise Missing(f"{staged}, and {final} is not there") from None
+            raise Missing(f"{staged.path}, and {final} is not there") from None
         _check_same(on, file, final)
+
+
+def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
+    final, kept = OwnPath(target, file.final), folder.below(file.staged).path
+    with suppress(FileNotFoundError, IsADirectoryError):  # not moved, or by another process; another's folder
+        if on.fingerprint(final.path) != file.print:
+            return
+        on.make_folder(parent(kept), folder.path)
+        try:
+            on.move(final, kept)
+        except FileExistsError:
+            on.remove(final)  # killed between the two steps of a move, it has both names
+        on.keep_names(parent(kept))
 
 
 def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
@@ -91,24 +120,43 @@ def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
     raise Taken(final)
 
 
-def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: str) -> bool:
-    """Make it in one step, through a file in `folder`; False: it was there, with this content.
+def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
+    """Make it in one step, through a file in `folder`. Returns what was there before; None: it was made.
 
     Raises:
-        Taken: it was there, with another content.
+        Taken: something else was there.
     """
-    text = json.dumps(content, indent=1) + "\n"
     place = parent(path)
     on.make_folder(place, parent(place))
-    new = f"{folder}/.manifest-{uuid.uuid4().hex}"
-    on.write(new, text)
+    if not on.exists(folder.path):  # published, released, and maybe replaced since: a manifest would come too late
+        raise FileNotFoundError(folder.path)
+    new = folder.below(f".manifest-{uuid.uuid4().hex}")
+    on.write(new.path, json.dumps(content, indent=1) + "\n")
     try:
         on.move(new, path)
     except FileExistsError:
-        if on.read(path) != text:
-            raise Taken(path) from None
-        return False
+        if found := read_manifest(on, path):
+            return found
+        raise OSError(f"{path} was there and is gone") from None
     finally:
         on.remove(new)
         on.keep_names(place)
-    return True
+    return None
+
+
+def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
+    """None: there is none.
+
+    Raises:
+        Taken: it is something else.
+    """
+    try:
+        found = json.loads(on.read(path))
+    except FileNotFoundError:
+        return None
+    except (ValueError, IsADirectoryError):
+        found = None
+    txn = confined.parsed(found.get("txn")) if isinstance(found, dict) else None
+    if txn is None or not path.endswith(f"/{confined.manifest_of(txn)}"):
+        raise Taken(path)
+    return dict(found)

@@ -7,20 +7,22 @@ checkpoint's manifest, in `_onceonly/` of the target: the evidence, and the list
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
-from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.manifests import FOLDER as MANIFESTS
+from onceonly.checkpoint import Handle, Outcome, Transaction
 from onceonly.pipeline import FileSink
-from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import filemoves, filestage, sparkfiles
-from onceonly.sinks.filemoves import Missing, StagedFile, Taken
-from onceonly.sinks.filesystem import FileSystem, parent
+from onceonly.protocols import Receipts, Sink, Trace
+from onceonly.sinks import confined, fileerrors, filehandle, filemanifest, filemoves, filestage, sparkfiles
+from onceonly.sinks.confined import OwnPath, manifest_of
+from onceonly.sinks.filehandle import FileHandle, staging_of
+from onceonly.sinks.filemanifest import Manifest
+from onceonly.sinks.filemoves import Missing, Taken
+from onceonly.sinks.filesystem import FileSystem
 from onceonly.sinks.folders import named
+
+GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
 
 
 class FileWriter(Sink):
@@ -48,7 +50,7 @@ class FileWriter(Sink):
             "format": self.config.format,
             "txn": txn.name,
             "folder": folder,
-            "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
+            "manifest": manifest_of(txn),
             "rows": count,
             "bytes": sum(file.print.bytes for file in files),
             "files": [file.to_json() for file in files],
@@ -58,40 +60,72 @@ class FileWriter(Sink):
         """Move what is not moved yet, then write the manifest.
 
         Raises:
-            CannotPublish: a final name is another file's, or a file is gone; a person must act.
+            Fenced: it was given up, and what another process had moved is taken back.
+            StateBehind: another transaction has published this epoch.
+            CannotPublish: a final name is another file's, a file is gone, or the handle is damaged; a person must act.
             OutcomeUnknown: the file system failed, or does not answer; safe to call again.
         """
+        mine = self._mine(handle)
         try:
-            return self._publish(handle)
-        except OSError as error:
-            raise self._failed(handle, error) from error
+            return self._publish(mine, decision)
+        except (Taken, Missing, OSError) as error:
+            raise self._failed(mine, error) from error
 
-    def _publish(self, handle: Handle) -> Outcome:
-        done, target, folder = {"rows": handle["rows"]}, handle["target"], handle["folder"]
-        files, above = map(StagedFile.from_json, handle["files"]), parent(folder)
-        if self._is_published(handle):
-            self._remove_replaced(handle)
+    def _publish(self, mine: FileHandle, decision: int) -> Outcome:
+        done, staged = {"rows": mine.rows}, self._staged(mine)
+        if self._is_published(mine):
+            self._remove_replaced(mine)
             return Outcome(already=True, detail=done)
         try:
-            filemoves.move(self._on, files, folder, target)
-            if not self._on.exists(above):
-                self._on.make_folder(above, above)
-            made = filemoves.write_manifest(self._on, f"{target}/{handle['manifest']}", _manifest(handle), above)
-        except (Taken, Missing, OSError) as error:
-            if self._is_published(handle):  # by another process, which has also cleaned up
+            if mine.rewinds:  # nothing was staged for it
+                self._on.make_folder(staged.path, staged.root)
+            filemoves.move(self._on, mine.files, staged.below("data"), self._target)
+            found = self._write(mine, filemanifest.published(mine, decision))
+        except (Taken, Missing, OSError):
+            if self._is_published(mine):  # by another process, which has also cleaned up
                 return Outcome(already=True, detail=done)
-            raise self._failed(handle, error) from error
-        self._remove_replaced(handle)
-        return Outcome(already=not made, detail=done)
+            raise
+        if found is not None:
+            self._judge(mine, found)
+        self._remove_replaced(mine)
+        return Outcome(already=found is not None, detail=done)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """Take the manifest's name, without which nothing is published; then what a committer moves files from.
+
+        The name goes to one of the two in one step. What a process leaves that dies after it, the next one does, and
+        be it a commit.
+        """
+        mine = self._mine(handle)
+        given_up, staged = filemanifest.given_up(mine, decision), self._staged(mine)
+        try:
+            self._on.make_folder(staged.path, staged.root)  # a person gives up what is gone, too
+            found = self._shown(mine) or self._write(mine, given_up) or given_up
+            if self._names(mine, found):
+                return Outcome(already=True, detail={"rows": mine.rows})
+            self._take_back(mine, found)
+        except (Taken, OSError) as error:
+            raise self._failed(mine, error) from error
+        return None
+
+    def _take_back(self, mine: FileHandle, found: Manifest) -> None:
+        """No file can be moved from now on, and none keeps its final name, unless it is listed; the rows are kept."""
+        staged, theirs = self._staged(mine), filemanifest.listed(found)
+        self._on.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
+        ours = [file for file in mine.files if file.final not in theirs]
+        filemoves.move_back(self._on, ours, staged.below(GIVEN_UP), self._target)
+        if mine.rewinds:
+            self.abort(mine.txn, None)
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return filemanifest.traces(self._on, self._target, pipeline, self.name)
 
     def check_replace(self, old: Handle) -> None:
         """By manifest; the old files go once the new manifest is there."""
-        if not self._is_published(old):
-            raise InvalidPipeline(
-                f"sink '{self.name}': the files that are published in {old['target']} cannot be replaced.",
-                f"Their manifest {old['manifest']} is gone, or another one.",
-                "Restore it, or feed the records again under a new name. Nothing was written.",
-            )
+        with confined.refused_early():
+            mine = self._mine(old)
+        if not self._holds(mine):
+            raise fileerrors.irreplaceable(self.name, old)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         for old in olds:
@@ -102,24 +136,24 @@ class FileWriter(Sink):
             "format": self.config.format,
             "txn": txn.name,
             "folder": f"{self._staging}/{txn.name}/data",
-            "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
+            "manifest": manifest_of(txn),
             **{"rows": 0, "bytes": 0, "files": []},
             "retracts": [{"manifest": old["manifest"], "files": old["files"]} for old in olds],
         }
 
-    def _remove_replaced(self, handle: Handle) -> None:
+    def _remove_replaced(self, mine: FileHandle) -> None:
         """Files first: as long as the old manifest is there, this is not done."""
-        target = handle["target"]
-        for old in taken_out(handle):
-            for file in old["files"]:
-                self._on.remove(f"{target}/{file['final']}")
-            self._on.remove(f"{target}/{old['manifest']}")
-        if "retracts" in handle and (txn := Transaction.parse(handle["txn"])):
-            self.abort(txn, None)  # where the manifest was made; no attempt owns it
+        for old in mine.out:
+            for file in old.files:
+                self._on.remove(OwnPath(self._target, file))
+            self._on.remove(OwnPath(self._target, old.manifest))
+        if mine.rewinds:
+            self.abort(mine.txn, None)  # where the manifest was made; no attempt owns it
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete what is staged; what has its final name stays."""
-        self._on.delete(f"{self._staging}/{txn.name}")
+        self._on.delete(OwnPath(self._staging, txn.name))
+        self._on.remove(OwnPath(self._target, f".{txn.name}"))  # tried out by a stage that was killed
         self._on.remove_empty(self._staging)  # unless others are staged there
 
     def release(self, txn: Transaction) -> None:
@@ -136,12 +170,18 @@ class FileWriter(Sink):
         return spark.read.format(self.config.format).options(**options).load(sparkfiles.uri(handle["folder"]))
 
     def evidence(self, handle: Handle) -> list[str]:
-        if self._is_published(handle):
-            return [f"the manifest {handle['manifest']} is there: every file was moved"]
-        target, folder = handle["target"], handle["folder"]
-        moved = sum(self._on.exists(f"{target}/{file['final']}") for file in handle["files"])
-        waiting = sum(self._on.exists(f"{folder}/{file['staged']}") for file in handle["files"])
-        return [f"no manifest; of {len(handle['files'])} files {moved} are in {target}, {waiting} in {folder}"]
+        mine = self._mine(handle)
+        try:
+            found = self._shown(mine)
+        except Taken as error:
+            return [f"{error} is no manifest of ours"]
+        if found:
+            told = "it was given up" if filemanifest.is_given_up(found) else "every file was moved"
+            return [f"the manifest {mine.manifest} of {found['txn']} is there: {told}"]
+        target, folder = self._target, self._staged(mine).below("data").path
+        moved = sum(self._on.exists(f"{target}/{file.final}") for file in mine.files)
+        waiting = sum(self._on.exists(f"{folder}/{file.staged}") for file in mine.files)
+        return [f"no manifest; of {len(mine.files)} files {moved} are in {target}, {waiting} in {folder}"]
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
@@ -157,39 +197,54 @@ class FileWriter(Sink):
 
     @property
     def _staging(self) -> str:
-        return filestage.staging_of(self._target)
+        return staging_of(self._target)
 
-    def _is_published(self, handle: Handle) -> bool:
+    def _staged(self, mine: FileHandle) -> OwnPath:
+        return OwnPath(self._staging, mine.txn.name)
+
+    def _mine(self, handle: Handle) -> FileHandle:
+        """What it says, of the target that the pipeline's definition names, whatever it is called there.
+
+        Raises:
+            CannotPublish: it says something else.
+        """
+        mine = filehandle.parse(self.name, handle)
+        if not self._on.same(handle["target"], self._target):
+            raise fileerrors.elsewhere(self.name, handle, self._target)
+        return mine
+
+    def _write(self, mine: FileHandle, content: Manifest) -> Manifest | None:
+        """What has the manifest's name already; None: `content` has it now."""
+        return filemoves.write_manifest(self._on, f"{self._target}/{mine.manifest}", content, self._staged(mine))
+
+    def _shown(self, mine: FileHandle) -> Manifest | None:
+        return filemoves.read_manifest(self._on, f"{self._target}/{mine.manifest}")
+
+    def _is_published(self, mine: FileHandle) -> bool:
+        found = self._shown(mine)
+        if found is not None:
+            self._judge(mine, found)
+        return found is not None
+
+    def _holds(self, mine: FileHandle) -> bool:
+        """Whether the target shows that it was published, and nothing more is asked."""
         try:
-            found = json.loads(self._on.read(f"{handle['target']}/{handle['manifest']}"))
-        except FileNotFoundError:
+            found = self._shown(mine)
+        except Taken:
             return False
-        return bool(found["txn"] == handle["txn"])
+        return found is not None and self._names(mine, found)
 
-    def _failed(self, handle: Handle, error: Exception) -> CannotPublish | OutcomeUnknown:
-        exit_ = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
-        if isinstance(error, Taken):
-            return CannotPublish(
-                f"sink '{self.name}': a file of another content has the name of one of ours.",
-                f"{error} is there already, and nothing is ever overwritten.",
-                f"Move it away and recover, or: {exit_}. Our rows are kept in {handle['folder']}.",
-            )
-        if isinstance(error, Missing):
-            return CannotPublish(
-                f"sink '{self.name}': a staged file is gone.",
-                f"{error}.",
-                f"Restore it and recover, or: {exit_}, then feed the rows again.",
-            )
-        return OutcomeUnknown(
-            f"sink '{self.name}': whether all files reached {handle['target']} is not known.",
-            f"{type(error).__name__}: {error}",
-            "Nothing was deleted; publishing again is safe: onceonly recover",
-        )
+    def _names(self, mine: FileHandle, found: Manifest) -> bool:
+        return bool(found["txn"] == mine.txn.name) and not filemanifest.is_given_up(found)
 
+    def _judge(self, mine: FileHandle, found: Manifest) -> None:
+        """Raise, unless the manifest that is there says that `mine` is published."""
+        path, owner = f"{self._target}/{mine.manifest}", Transaction.parse(found["txn"])
+        if owner is not None and owner != mine.txn:
+            raise fileerrors.behind(mine, owner, path)
+        if filemanifest.is_given_up(found):
+            self._take_back(mine, found)  # this process may have moved files, and whoever gave it up may have died
+            raise fileerrors.given_up(mine, path, self._staged(mine).below(GIVEN_UP).path)
 
-def _manifest(handle: Handle) -> dict[str, Any]:
-    staged = map(StagedFile.from_json, handle["files"])
-    files = [{"path": file.final, **filemoves.content(file.print)} for file in staged]
-    plain = {"version": 1, "txn": handle["txn"], "format": handle["format"], "rows": handle["rows"], "files": files}
-    replaced = [old["manifest"].rpartition("/")[2] for old in taken_out(handle)]
-    return {**plain, "replaces": replaced} if replaced else plain
+    def _failed(self, mine: FileHandle, error: Exception) -> Exception:
+        return fileerrors.failed(mine, error, self._target, self._staged(mine).path)

@@ -17,8 +17,10 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.manifests import AT_ONCE
 from onceonly.pipeline import FileSink
 from onceonly.sinks import sparkfiles
+from onceonly.sinks.confined import OwnPath, stem
+from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
-from onceonly.sinks.filesystem import FileSystem, Unfit
+from onceonly.sinks.filesystem import FileSystem, Unfit, is_hidden
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.statestore import local_path
 
@@ -60,18 +62,19 @@ def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
     return HdfsFiles(cluster), cluster.root + split(uri)[1]
 
 
-def staging_of(target: str) -> str:
-    """Beside the target, on the same file system; its name starts with a dot."""
-    above, _, name = target.rpartition("/")
-    return f"{above}/.{name}.staged"
-
-
 def check(config: FileSink, on: FileSystem, target: str) -> None:
     """Refuse a target that is something else; writes nothing.
 
     Raises:
-        InvalidPipeline: it is a file, a Delta table, or on a file system that nothing can be moved to from beside it.
+        InvalidPipeline: it is a file, a Delta table, or on a file system that nothing can be moved to from beside it;
+            or no reader would look into the folders of its partitions.
     """
+    if hidden := [name for name in config.partition_by if is_hidden(name)]:
+        raise _refused(
+            config,
+            f"readers look into no folder that begins with '_' or '.', as those of {hidden} would.",
+            "Rename the column in the transform.",
+        )
     with _explained(config):
         on.check(target)
 
@@ -83,10 +86,10 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
         InvalidPipeline: the rows cannot be written so; nothing is left.
     """
     _check_columns(config, rows)
-    folder = f"{staging_of(target)}/{txn.name}"
+    folder = OwnPath(staging_of(target), txn.name)
     with _explained(config):
-        on.try_out(folder)
-    data, options = f"{folder}/data", OPTIONS.get(config.format, {})
+        on.try_out(folder, target)
+    data, options = folder.below("data").path, OPTIONS.get(config.format, {})
     return data, sparkfiles.write(rows, data, config.format, options, config.partition_by)
 
 
@@ -123,11 +126,6 @@ def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, ro
         StagedFile(path, "".join([*path.rpartition("/")[:2], next(names)]), print)
         for path, print in zip(files, prints, strict=True)
     ]
-
-
-def stem(txn: Transaction) -> str:
-    """First part of every published name: of this state table, pipeline, sink and epoch."""
-    return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
 
 
 def _names(config: FileSink, txn: Transaction) -> Iterator[str]:

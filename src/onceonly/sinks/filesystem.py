@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
+from onceonly.sinks.confined import HIDDEN, OwnPath
 
 
 class Unfit(Exception):
@@ -33,16 +33,25 @@ class FileSystem(Protocol):
     def check(self, target: str) -> None:
         """Refuse a target that is something else; writes nothing. Raises Unfit; NotCommitted: nobody answers."""
 
-    def try_out(self, folder: str) -> None:
-        """Make the folder, and a name in one step in it. Raises Unfit."""
+    def same(self, one: str, other: str) -> bool:
+        """Whether two paths are one folder."""
 
-    def move(self, old: str, new: str) -> None:
+    def try_out(self, folder: OwnPath, target: str) -> None:
+        """Make the folder, and a name in one step: in the target, from the folder. Raises Unfit.
+
+        In the folder itself, where there is no target yet: it will be made beside it.
+        """
+
+    def move(self, old: OwnPath, new: str) -> None:
         """Give a file its name, in one step.
 
         Raises:
             FileExistsError: the name is taken; nothing was changed.
             FileNotFoundError: there is no such file, or no folder for the name.
         """
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        """In one step, with all that is in it; nothing, where it is gone or there is a new one: that was done."""
 
     def fingerprint(self, path: str) -> Print:
         """Raises IsADirectoryError for a folder."""
@@ -69,13 +78,13 @@ class FileSystem(Protocol):
     def names(self, folder: str) -> list[str]:
         """What is in the folder; nothing, where there is none."""
 
-    def remove(self, path: str) -> None:
+    def remove(self, file: OwnPath) -> None:
         """One file, if it is there."""
 
     def remove_empty(self, folder: str) -> None:
         """A folder, if it is there and nothing is in it."""
 
-    def delete(self, folder: str) -> None:
+    def delete(self, folder: OwnPath) -> None:
         """A folder with all that is in it, if it is there; another process may be at it, too."""
 
     def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:

@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
+from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
 from onceonly.webhdfs import CONNECT, Cluster, Unreachable
 
@@ -45,16 +46,19 @@ class HdfsFiles(FileSystem):
                 "Start it, or set ONCEONLY_WEBHDFS=http://namenode:9870 to its address. Nothing was written.",
             ) from error
 
-    def try_out(self, folder: str) -> None:
+    def same(self, one: str, other: str) -> bool:
+        return one == other
+
+    def try_out(self, folder: OwnPath, target: str) -> None:
         """Also a name that is taken, which a gateway in front of HDFS might let be overwritten."""
-        first, second = (f"{folder}/.{uuid.uuid4().hex}" for _ in range(2))
+        first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
+        third = OwnPath(target, f".{folder.name}")
         try:
-            for path in (first, second):
-                self._cluster.create(path, b"")
-            self._cluster.rename(first, second)
-            raise OSError("it renames over a file")
-        except FileExistsError:
-            return  # as it should
+            for probe in (first, second):
+                self._cluster.create(probe.path, b"")
+            self._refuses_taken(first, second)
+            if self.exists(target):
+                self._cluster.rename(first.path, third.path)
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
@@ -63,17 +67,26 @@ class HdfsFiles(FileSystem):
                 "Use the NameNode's own address, or a DeltaSink.",
             ) from error
         finally:
-            for path in (first, second):
-                with suppress(OSError):  # an abort removes the folder
-                    self.remove(path)
+            for probe in (first, second, third):
+                with suppress(OSError):  # an abort removes them
+                    self.remove(probe)
 
-    def move(self, old: str, new: str) -> None:
+    def _refuses_taken(self, first: OwnPath, second: OwnPath) -> None:
+        with suppress(FileExistsError):
+            self._cluster.rename(first.path, second.path)
+            raise OSError("it renames over a file")
+
+    def move(self, old: OwnPath, new: str) -> None:
         try:
-            self._cluster.rename(old, new)
+            self._cluster.rename(old.path, new)
         except OSError as error:
             if not isinstance(error, FileNotFoundError) and self._is_folder(new):
                 raise FileExistsError(new) from error
             raise
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        with suppress(FileNotFoundError, FileExistsError):
+            self._cluster.rename(old.path, new.path)
 
     def fingerprint(self, path: str) -> Print:
         """The checksum that HDFS keeps: of the checksums of its parts, the same for a file that was renamed."""
@@ -119,15 +132,15 @@ class HdfsFiles(FileSystem):
         except FileNotFoundError:
             return []
 
-    def remove(self, path: str) -> None:
-        self._fs.rm(self._cluster.path(path))
+    def remove(self, file: OwnPath) -> None:
+        self._fs.rm(self._cluster.path(file.path))
 
     def remove_empty(self, folder: str) -> None:
         with suppress(OSError):
             self._fs.rm(self._cluster.path(folder))
 
-    def delete(self, folder: str) -> None:
-        self._fs.rm(self._cluster.path(folder), recursive=True)
+    def delete(self, folder: OwnPath) -> None:
+        self._fs.rm(self._cluster.path(folder.path), recursive=True)
 
     def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
         """Not by the scanner's own reader, which is made while Python is held up: see `Cluster.dataset`."""

@@ -2,7 +2,8 @@
 
 `stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
 those; one that was lost (a time-out, a broker's death, fencing) is written again from its own spool file, in a new
-transaction whose handle is recorded before it is ended. Late mode is the same with nothing written at first.
+transaction whose handle is recorded before it is ended (`kafkaagain`). Late mode is the same with nothing written at
+first.
 
 Evidence is the marker that ends a transaction in the log, nothing else. No marker, and the coordinator refuses: the id
 is fenced, after which the transaction cannot be open, and the log is read again.
@@ -11,31 +12,27 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from onceonly.checkpoint import Handle, Outcome, Transaction
-from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
 from onceonly.protocols import Pooled, Receipts, Sink
-from onceonly.sinks import kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
+from onceonly.sinks import confined, kafkacheck, kafkaids, kafkalook, kafkaproduce, kafkaspool, kafkastage
 from onceonly.sinks.folders import Folders
+from onceonly.sinks.kafkaagain import Again, side_by_side
 from onceonly.sinks.kafkahandle import Part, Tx, parts_of, with_parts, with_word
 from onceonly.sinks.kafkaids import Ids
 from onceonly.sinks.kafkaoutcome import Fate, Settler, give_back
 from onceonly.sinks.kafkaproduce import Target
-
-TRIES = 5  # rounds of writing again what was lost
-AT_ONCE = 8  # transactions written or ended side by side
-T = TypeVar("T")
 
 
 class KafkaWriter(Sink):
@@ -129,51 +126,77 @@ class KafkaWriter(Sink):
             return self._commit(known, handle, receipts)
 
     def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
-        ended = False
-        for _ in range(TRIES):
-            settler = Settler(known, handle)
-            parts = parts_of(handle)
-            fates = _side_by_side(settler.settle, parts)
-            ended = ended or Fate.COMMITTED in fates
-            if doubtful := [part for part, fate in zip(parts, fates, strict=True) if fate is Fate.DOUBT]:
-                raise self._in_doubt(doubtful)
-            lost = [part for part, fate in zip(parts, fates, strict=True) if fate is Fate.LOST]
+        again, fates, ended = None, dict[tuple[str, int, int], Fate](), False
+        while True:
+            lost = self._settle(known, handle, fates)
+            ended = ended or Fate.COMMITTED in fates.values()
             if not lost:
-                return Outcome(already=not ended and bool(parts), detail={"rows": handle["rows"]})
-            handle = self._write_again(known, handle, parts, lost, receipts)
-        raise OutcomeUnknown(
-            f"sink '{self.name}': its transactions were lost {TRIES} times in a row.",
-            "Each was aborted before it could be committed; another process or a very short time-out ends them.",
-            "Nothing is lost: the rows are spooled. Publish again: onceonly recover",
-        )
+                return Outcome(already=not ended and bool(handle["parts"]), detail={"rows": handle["rows"]})
+            self._check_same_topics(known, handle)
+            again = again or self._again(known, handle)
+            handle = self._write_again(known, handle, lost, receipts, again)
+
+    def _settle(self, known: Transactions, handle: Handle, fates: dict[tuple[str, int, int], Fate]) -> list[Part]:
+        """End what is open; returns the parts that are to be written (again).
+
+        Args:
+            fates: what this commit knows already, by id and producer: an end is final. Completed here.
+        Raises:
+            InDoubt: nothing shows what became of some.
+        """
+        parts = parts_of(handle)
+        open = [part for part in parts if part.tx and part.tx.name not in fates]
+        seen = side_by_side(Settler(known, handle).settle, open)
+        if doubtful := [part for part, fate in zip(open, seen, strict=True) if fate is Fate.DOUBT]:
+            raise self._in_doubt(doubtful)
+        fates |= {part.tx.name: fate for part, fate in zip(open, seen, strict=True) if part.tx}
+        return [part for part in parts if part.tx is None or fates[part.tx.name] is Fate.LOST]
 
     def _write_again(
-        self, known: Transactions, handle: Handle, parts: list[Part], lost: list[Part], receipts: Receipts
+        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, again: Again
     ) -> Handle:
-        """New transactions for `lost`, recorded; or the handle that another process has recorded meanwhile."""
-        self._check_same_topics(known, handle)
-        target, txn = self._target(known), Transaction.parse(handle["txn"])
-        assert txn is not None
-        ids = {part.spool: _id_for(part, Ids(self.config.id_prefix, txn, handle["slot"])) for part in lost}
-
-        def write(part: Part) -> tuple[int, int] | None:
-            id = ids[part.spool]
-            shared = kafkaids.slot_of(id) is not None
-            return kafkaproduce.write_all(target, id, self._spooled(handle, part), known if shared else None)
-
+        """New transactions for the first of `lost`, recorded; or the handle that another process has recorded."""
+        opened = again.write(lost)
         try:
-            written = _side_by_side(write, lost)
-            opened = self._confirm(known, dict(zip(ids.values(), written, strict=True)))
-            again = {part.spool: replace(part, tx=opened[ids[part.spool]]) for part in lost}
-            new = with_parts(handle, [again.get(part.spool, part) for part in parts])
+            new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
             recorded = receipts.replace(handle, new)
-        except BaseException:
-            with suppress(OnceonlyError):  # the first error counts; what stays open is swept, or times out
-                self._end_all(known, [id for id in ids.values() if kafkaids.slot_of(id) is None])
+        except BaseException:  # the first error counts
+            again.end(tx.id for tx in opened.values())
             raise
         if recorded != new:
-            _side_by_side(lambda tx: give_back(known, tx), list(opened.values()))
+            side_by_side(lambda tx: give_back(known, tx), list(opened.values()))
         return recorded
+
+    def _again(self, known: Transactions, handle: Handle) -> Again:
+        txn = Transaction.parse(handle["txn"])
+        assert txn is not None
+        ids = Ids(self.config.id_prefix, txn, handle["slot"])
+        return Again(
+            known,
+            self._target(known),
+            ids,
+            lambda part: self._spooled(handle, part),
+            lambda written: self._confirm(known, written),
+        )
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """Nothing of it can be published afterwards; then the log is looked at.
+
+        What was published of a handle of which other parts never will be stays: `evidence` shows it part by part. So
+        does what a sink without transactions has written, or is writing just now: nothing can keep that back.
+        """
+        if handle["guarantee"] != "exactly-once":
+            return Outcome(already=True, detail={"rows": handle["rows"]}) if handle["guarantee"] == "none" else None
+        txn = Transaction.parse(handle["txn"])
+        assert txn is not None
+        try:
+            with self._transactions() as known:
+                self._fence(known, txn, keep=set())
+                fates = side_by_side(Settler(known, handle).fenced, parts_of(handle))
+        except NotCommitted as error:
+            raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
+        whole = all(fate in (Fate.COMMITTED, Fate.WAS_COMMITTED) for fate in fates)
+        return Outcome(already=True, detail={"rows": handle["rows"]}) if whole else None
 
     def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
         """At least once: a repeated commit writes the rows again."""
@@ -186,8 +209,10 @@ class KafkaWriter(Sink):
         return Outcome(detail={"rows": handle["rows"]})
 
     def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        confined.check_folder(self.name, handle["txn"])
+        confined.check_file(self.name, part.spool)
         try:
-            yield from kafkaspool.read(handle["folder"], part.spool)
+            yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
             raise CannotPublish(
                 f"sink '{self.name}': spooled rows are gone.",
@@ -242,7 +267,7 @@ class KafkaWriter(Sink):
         self._end_all(known, [id for id in known.open(kafkaids.of(txn.name)) if id not in keep])
 
     def _end_all(self, known: Transactions, ids: list[str]) -> None:
-        _side_by_side(known.fence, ids)
+        side_by_side(known.fence, ids)
 
     # ---- the pool
 
@@ -296,7 +321,7 @@ class KafkaWriter(Sink):
         with self._transactions() as known:
             settler = Settler(known, handle)
             parts = parts_of(handle)
-            fates = _side_by_side(settler.settle, parts)
+            fates = side_by_side(settler.settle, parts)
             return with_parts(
                 handle,
                 [with_word(p, committed) if fate is Fate.DOUBT else p for p, fate in zip(parts, fates, strict=True)],
@@ -316,15 +341,3 @@ class KafkaWriter(Sink):
     def _transactions(self) -> Iterator[Transactions]:
         with Transactions(self._arguments) as known:
             yield known
-
-
-def _id_for(part: Part, ids: Ids) -> str:
-    number = part.spool.split("-")[0]
-    return ids.again(number) if part.tx else ids.first(number)
-
-
-def _side_by_side(function: Callable[[Any], T], items: list[Any]) -> list[T]:
-    """All of them, whatever becomes of the others; then the first error is raised."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(function, item) for item in items]
-    return [each.result() for each in running]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import TopicClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
-from onceonly.sinks.kafkaproduce import Topics
+from onceonly.sinks.kafkarows import Topic, Topics
 
+ANY = 2**63 - 1  # milliseconds: Kafka's way to say that there is no bound
 USUAL_LARGEST = 1_048_588  # Kafka's default of max.message.bytes
 SOUND_VERSION = 2  # of transactions: each end bumps the epoch, so that no zombie can write into a later one
 
@@ -55,7 +57,7 @@ def refuse(config: KafkaSink, known: Transactions, connection: KafkaConnection) 
 
 
 def topics(config: KafkaSink, known: Transactions) -> Topics:
-    """Partitions and largest batch of each topic.
+    """What each topic takes, as its brokers say.
 
     Raises:
         InvalidPipeline: a topic does not exist.
@@ -68,14 +70,30 @@ def topics(config: KafkaSink, known: Transactions) -> Topics:
             "Onceonly creates no topics.",
             "Create it (kafka-topics --create), or correct KafkaSink(topic=…). Nothing was written.",
         )
-    return Topics({name: (counts[name], _largest(name, known)) for name in counts})
+    return Topics({name: _topic(name, counts[name], known) for name in counts})
 
 
-def _largest(topic: str, known: Transactions) -> int:
+def _topic(name: str, partitions: int, known: Transactions) -> Topic:
     try:
-        return int(known.topic_config(topic)["max.message.bytes"])
+        config = known.topic_config(name)
     except InvalidPipeline:  # not everyone may ask (DescribeConfigs)
-        return USUAL_LARGEST
+        return Topic(partitions, USUAL_LARGEST)
+    stamped = config.get("message.timestamp.type") == "LogAppendTime"
+    return Topic(
+        partitions,
+        int(config["max.message.bytes"]),
+        keyed="compact" in config.get("cleanup.policy", ""),
+        stamped=stamped,
+        behind=None if stamped else _milliseconds(config, "before"),
+        ahead=None if stamped else _milliseconds(config, "after"),
+    )
+
+
+def _milliseconds(config: Mapping[str, str], side: str) -> int | None:
+    """By which a record may be dated before or after its arrival. Below Kafka 4 there is an older setting for both."""
+    own, both = (config.get(f"message.timestamp.{name}.max.ms") for name in (side, "difference"))
+    known = [int(most) for most in (own, both) if most is not None and int(most) < ANY]
+    return known[0] if known else None
 
 
 def schema(config: KafkaSink, root: Path) -> str | None:

@@ -27,6 +27,11 @@ class Tx:
         return self.producer_id, self.epoch
 
     @property
+    def name(self) -> tuple[str, int, int]:
+        """What no other transaction has: an id of a pool is used again."""
+        return self.id, *self.producer
+
+    @property
     def pooled(self) -> bool:
         return slot_of(self.id) is not None
 

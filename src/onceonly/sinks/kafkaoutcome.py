@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from time import monotonic, sleep
@@ -9,7 +10,7 @@ from time import monotonic, sleep
 from onceonly.checkpoint import Handle
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import EndRefused, Sighting, Transactions
-from onceonly.sinks.kafkahandle import Part, Tx
+from onceonly.sinks.kafkahandle import Part, Partition, Tx
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
@@ -69,6 +70,20 @@ class Settler:
                     raise
                 sleep(PAUSE)
 
+    def fenced(self, part: Part) -> Fate:
+        """What became of it, once no process can publish it any more: only then the log is looked at.
+
+        Raises:
+            OutcomeUnknown, NotCommitted: the brokers do not answer; call again.
+        """
+        tx = part.tx
+        if tx is None:
+            return Fate.LOST
+        if tx.word is not None:
+            return self._shown(tx) or Fate.DOUBT
+        give_back(self._known, tx)
+        return self._seen(tx)
+
     def describe(self, part: Part) -> list[str]:
         """What the log shows, partition by partition; changes nothing."""
         if part.tx is None:
@@ -81,51 +96,66 @@ class Settler:
         """The outcome as the log (or a person) shows it; None while the transaction may be open.
 
         One partition's marker decides for all: one coordinator writes them from one record of its own. Only a person
-        can have made them differ (`_hanging`).
+        can have made them differ (`_hanging`). What is decided is published once every partition shows it.
         """
         if tx.word is not None:
             return Fate.WAS_COMMITTED if tx.word else Fate.LOST
         seen = set(self._sightings(tx).values())
-        if shown := seen & SHOWN.keys():
-            return SHOWN[shown.pop()] if len(shown) == 1 else Fate.DOUBT
+        fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
+        if fates == {Fate.WAS_COMMITTED} and Sighting.NONE in seen:
+            return self._seen(tx, Fate.WAS_COMMITTED)
+        if fates:
+            return fates.pop() if len(fates) == 1 else Fate.DOUBT
         return None if Sighting.NONE in seen else Fate.DOUBT
 
-    def _seen(self, tx: Tx) -> Fate:
-        """The outcome of what its coordinator has ended, once it shows in every partition: markers follow at once.
+    def _seen(self, tx: Tx, committed: Fate = Fate.COMMITTED) -> Fate:
+        """The outcome of what has ended, once it shows in every partition: markers follow at once.
+
+        A commit counts only then. Its coordinator writes the markers one by one, and until a partition has its own the
+        rows there are hidden from readers; should that marker never come, the spool is all there is of them.
 
         Raises:
-            OutcomeUnknown: none shows yet.
+            OutcomeUnknown: a partition does not show its end yet.
         """
         deadline = monotonic() + SETTLED
         while True:
-            seen = set(self._sightings(tx).values())
-            if Sighting.NONE not in seen or monotonic() > deadline:
+            seen = self._sightings(tx)
+            shown = {SHOWN[sighting] for sighting in seen.values() if sighting in SHOWN}
+            if len(shown) > 1 or Sighting.NONE not in seen.values() or monotonic() > deadline:
                 break
             sleep(SOON)
-        fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
-        if not fates and Sighting.NONE in seen:
-            raise self._hanging(tx)
-        if fates == {Fate.WAS_COMMITTED}:
-            return Fate.COMMITTED
-        return Fate.LOST if fates == {Fate.LOST} else Fate.DOUBT
+        if shown == {Fate.LOST}:
+            return Fate.LOST
+        if len(shown) < 2 and Sighting.NONE in seen.values():
+            raise self._hanging(tx, seen)
+        return committed if shown == {Fate.WAS_COMMITTED} else Fate.DOUBT
 
-    def _hanging(self, tx: Tx) -> OutcomeUnknown:
+    def _hanging(self, tx: Tx, seen: Mapping[Partition, Sighting]) -> OutcomeUnknown:
         """A broker that restarts while a partition has no leader may take it for deleted, and never write its marker.
 
         Seen with Kafka 4.3: its coordinator then says "complete", and read_committed readers wait for ever.
         """
+        without = sorted(partition for partition, sighting in seen.items() if sighting is Sighting.NONE)
+        committed = Sighting.COMMITTED in seen.values()
         now = self._known.describe([tx.id]).get(tx.id)
-        starts = self._known.starts(tx.producer_id, tx.partitions) if now is None or now.state in COMPLETE else {}
+        ends = self._ends_by_hand(tx, without) if now is None or now.state in COMPLETE else ""
+        names = ", ".join(f"{topic}-{number}" for topic, number in without)
+        return OutcomeUnknown(
+            f"transaction '{tx.id}' has ended, and how does not show in the log of {names}.",
+            f"Its marker is missing there after {SETTLED:g} s; its coordinator says {now.state if now else 'nothing'}."
+            f"{' Other partitions show that it was committed.' if committed else ''}",
+            f"Nothing is lost: the rows are spooled. Publish again: onceonly recover. {ends}".strip(),
+        )
+
+    def _ends_by_hand(self, tx: Tx, without: Sequence[Partition]) -> str:
+        """What a person can do where its coordinator will not write the missing markers any more."""
+        starts = self._known.starts(tx.producer_id, without)
         ends = "; ".join(
             f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
             for (topic, number), start in sorted(starts.items())
         )
-        lost = f"If it stays so, the brokers have lost it. End it yourself, and its rows are written again: {ends}"
-        return OutcomeUnknown(
-            f"transaction '{tx.id}' has ended, and how does not show in the log.",
-            f"Its marker is missing after {SETTLED:g} s; its coordinator says {now.state if now else 'nothing'}.",
-            f"Nothing is lost: the rows are spooled. Publish again: onceonly recover. {lost if ends else ''}".strip(),
-        )
+        then = "its rows are written again, or, where other partitions have theirs, you are asked what is to be done"
+        return f"If it stays so, the brokers have lost it. End it yourself, and {then}: {ends}" if ends else ""
 
     def _still_open(self, tx: Tx) -> Tx | None:
         """Where nothing is left of the log, but its coordinator says that it is open: no marker is hidden by that.
@@ -141,7 +171,7 @@ class Settler:
             return None
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
-    def _sightings(self, tx: Tx) -> dict[tuple[str, int], Sighting]:
+    def _sightings(self, tx: Tx) -> dict[Partition, Sighting]:
         since = {partition: end for partition, (_, end) in tx.partitions.items()}
         ids = {topic: self._topics[topic] for topic, _ in since}
         return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)

@@ -18,29 +18,11 @@ import pyarrow.compute as pc
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.connection import DENIED
 from onceonly.kafka.transactions import Transactions
+from onceonly.sinks.kafkarows import QUEUE, Topics
 
 PATIENCE = 60.0  # seconds without any progress
-QUEUE = 64 << 10  # KiB that wait to be sent: what bounds the memory
-RECORD_OVERHEAD = 70  # bytes, at most, of a record batch with this one record
 UNASSIGNED, NOW = -1, 0  # a record without a partition, without a timestamp
 SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters comes as an error
-
-
-@dataclass(frozen=True)
-class Topics:
-    """What has to be known of the topics before a row is written; name -> (partitions, most bytes of a batch)."""
-
-    limits: Mapping[str, tuple[int, int]]
-
-    @property
-    def only(self) -> str:
-        """The one there is."""
-        (name,) = self.limits
-        return name
-
-    @property
-    def smallest(self) -> int:
-        return min(most for _, most in self.limits.values())
 
 
 @dataclass(frozen=True)
@@ -56,38 +38,6 @@ class Target:
     config: Mapping[str, str]
     topics: Topics
     timeout: float
-
-
-def check_rows(target: Target, batch: pa.RecordBatch, first: int, where: str) -> None:
-    """Refuse rows that the brokers would refuse, and say which.
-
-    Args:
-        first: number of the batch's first row, from 0.
-        where: what the rows are part of, for people.
-    """
-    names = target.topics.limits
-    topics = batch.column("topic")
-    for name in pc.unique(topics).to_pylist():
-        if name not in names:
-            row = first + pc.index(topics, pa.scalar(name, pa.string())).as_py() if name is not None else first
-            _refuse(
-                target,
-                f"row {row} of {where} goes to topic {name!r}.",
-                f"Allowed: {', '.join(sorted(names))}.",
-                "topics",
-            )
-        mine = batch.filter(pc.equal(topics, name)) if len(names) > 1 else batch
-        _check_partitions(target, name, mine, where)
-    sizes = _sizes(batch)
-    if (largest := pc.max(sizes).as_py() or 0) + RECORD_OVERHEAD > target.topics.smallest:
-        row = pc.index(sizes, pa.scalar(largest, sizes.type)).as_py()
-        key = (batch.column("key")[row].as_py() or b"")[:80]
-        _refuse(
-            target,
-            f"row {first + row} of {where} (key {key!r}) has {largest:,} bytes.",
-            f"topic '{topics[row]}' takes {target.topics.smallest:,} at most (max.message.bytes).",
-            "rows",
-        )
 
 
 class Output:
@@ -226,7 +176,7 @@ def write_all(
 def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[str, Any]:
     def report(error: Any, message: Any) -> None:
         if error:
-            failed(f"{error.str()} (topic '{message.topic()}' partition {message.partition()})")
+            failed(f"{error.str()} (topic '{message.topic()}' partition {message.partition()}){_advice(error.code())}")
 
     def report_fatal(error: Any) -> None:  # without it, the client raises in the middle of the other reports
         if error.fatal():
@@ -239,7 +189,8 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
         "acks": "all",
         "partitioner": "murmur2_random",  # keys land where Java's producers put them
         "message.max.bytes": min(max(target.topics.smallest, 1000), 1_000_000_000),
-        "queue.buffering.max.kbytes": QUEUE,
+        "batch.size": min(max(target.topics.smallest, 1), 1_000_000),  # of several rows, where that is below 1000
+        "queue.buffering.max.kbytes": QUEUE >> 10,
         "linger.ms": 5,  # more makes batches of a queue that no longer fits into the cache: 0.2 µs of CPU a row
         "reconnect.backoff.ms": 10,  # how often the client looks whether its coordinator is connected, too
         "delivery.report.only.error": True,
@@ -249,6 +200,18 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
     if transactional_id:
         ours |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(target.timeout * 1000)}
     return {**target.config, **ours}
+
+
+def _advice(code: int) -> str:
+    """Of what was in order when it was staged, and is refused now."""
+    from confluent_kafka import KafkaError
+
+    settings = {
+        KafkaError.INVALID_TIMESTAMP: "message.timestamp.before.max.ms and .after.max.ms",
+        KafkaError.INVALID_RECORD: "cleanup.policy",
+        KafkaError.MSG_SIZE_TOO_LARGE: "max.message.bytes",
+    }
+    return f"; the topic's {settings[code]} must allow it, at least until it is written" if code in settings else ""
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -283,36 +246,6 @@ def _headers(column: pa.Array) -> Iterable[Any]:
     if not len(column.flatten()):
         return repeat(None)
     return (row and [(header["key"], header["value"]) for header in row] for row in column.to_pylist())
-
-
-def _sizes(batch: pa.RecordBatch) -> pa.Array:
-    """Bytes of each row's key, value and headers."""
-    lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
-    total = pc.add(pc.cast(lengths[0], pa.int64()), lengths[1])
-    headers = batch.column("headers")
-    if not len(headers.flatten()):
-        return total
-    sizes = [sum(len(h["key"]) + len(h["value"] or b"") + 10 for h in row or ()) for row in headers.to_pylist()]
-    return pc.add(total, pa.array(sizes, pa.int64()))
-
-
-def _check_partitions(target: Target, topic: str, batch: pa.RecordBatch, where: str) -> None:
-    partitions = batch.column("partition")
-    span = pc.min_max(partitions).as_py()
-    count = target.topics.limits[topic][0]
-    for wrong in (span["min"], span["max"]):
-        if wrong is not None and not 0 <= wrong < count:
-            what = f"a row of {where} names partition {wrong} of topic '{topic}'."
-            _refuse(target, what, f"It has {count} partitions, from 0.", "partition")
-
-
-def _refuse(target: Target, what: str, why: str, column: str) -> None:
-    todo = {
-        "topics": "Mend the column 'topic', or add the topic to KafkaSink(topics=…).",
-        "rows": "Make the rows smaller, or raise the topic's max.message.bytes.",
-        "partition": "Mend the column 'partition', or leave it null to let the key decide.",
-    }[column]
-    raise InvalidPipeline(f"sink '{target.sink}': {what}", why, f"{todo} Nothing was published.")
 
 
 def _not_written(target: Target, why: str) -> OnceonlyError:

@@ -19,9 +19,10 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
-from onceonly.sinks import kafkaproduce
+from onceonly.sinks import kafkarows
 from onceonly.sinks.kafkaids import Ids
 from onceonly.sinks.kafkaproduce import Output, Target
+from onceonly.sinks.kafkarows import Rows
 from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -127,7 +128,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         if not batch.num_rows:
             continue
         records = _whole(job.target, batch)
-        kafkaproduce.check_rows(job.target, records, rows, f"Spark partition {part}")
+        kafkarows.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if job.spool:
             spool = spool or SpoolFile(job.spool, part)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import uuid
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,8 +15,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from onceonly.manifests import AT_ONCE
+from onceonly.sinks import folders
+from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
-from onceonly.sinks.folders import Folders, to_disk
+from onceonly.sinks.folders import to_disk
+
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 class LocalFiles(FileSystem):
@@ -36,27 +41,46 @@ class LocalFiles(FileSystem):
                 f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
                 "Choose a folder below it.",
             )
-
-    def try_out(self, folder: str) -> None:
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        probe, name = place / ".probe", place / f".{uuid.uuid4().hex}"
-        try:
-            probe.touch()
-            os.link(probe, name)
-        except OSError as error:
+        above = os.path.realpath(place.parent)
+        if mounted := {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points():
             raise Unfit(
-                f"the file system of {folder} cannot give a file its name in one step ({error.strerror}).",
-                "Use one with hard links, or a DeltaSink.",
-            ) from error
-        finally:
-            name.unlink(missing_ok=True)
-            probe.unlink(missing_ok=True)
+                f"{mounted.pop()} is a mount point: no link goes from where the rows are staged to where they are "
+                "published.",
+                "Mount the folder above it, or choose a folder below it.",
+            )
 
-    def move(self, old: str, new: str) -> None:
+    def same(self, one: str, other: str) -> bool:
+        """By what they are, not by how they are called: through whatever mount or link."""
+        with suppress(FileNotFoundError):
+            return one == other or os.path.samefile(one, other)
+        with suppress(FileNotFoundError):  # none there yet
+            return Path(one).name == Path(other).name and os.path.samefile(parent(one), parent(other))
+        return False
+
+    def try_out(self, folder: OwnPath, target: str) -> None:
+        """A bind mount has the same device number on both sides, and no link goes across."""
+        probe = folder.below(".probe")
+        name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
+        try:
+            os.makedirs(folder.path, exist_ok=True)
+            Path(probe.path).touch()
+            os.link(probe.path, name.path)
+        except OSError as error:
+            raise _no_link(folder.path, target, error) from error
+        finally:
+            self.remove(name)
+            self.remove(probe)
+
+    def move(self, old: OwnPath, new: str) -> None:
         """Two steps: for a moment the file has both names."""
-        os.link(old, new)
-        Path(old).unlink(missing_ok=True)
+        os.link(old.path, new)
+        self.remove(old)
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        if not os.path.exists(new.path):
+            with suppress(FileNotFoundError):
+                os.rename(old.path, new.path)
+                to_disk(Path(new.path).parent)
 
     def fingerprint(self, path: str) -> Print:
         with Path(path).open("rb") as file:
@@ -89,7 +113,9 @@ class LocalFiles(FileSystem):
             list(pool.map(to_disk, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
         for root, _, _ in os.walk(folder):
             to_disk(Path(root))
-        to_disk(Path(folder).parent)
+        for above in list(Path(folder).parents)[:3]:  # the transaction's, the sink's, and what that is in
+            with suppress(PermissionError):
+                to_disk(above)
 
     def visible(self, folder: str) -> Iterator[str]:
         for root, places, names in os.walk(folder):
@@ -101,15 +127,35 @@ class LocalFiles(FileSystem):
     def names(self, folder: str) -> list[str]:
         return os.listdir(folder) if os.path.isdir(folder) else []
 
-    def remove(self, path: str) -> None:
-        Path(path).unlink(missing_ok=True)
+    def remove(self, file: OwnPath) -> None:
+        Path(file.path).unlink(missing_ok=True)
 
     def remove_empty(self, folder: str) -> None:
         with suppress(OSError):
             os.rmdir(folder)
 
-    def delete(self, folder: str) -> None:
-        Folders(parent(folder)).delete(Path(folder).name)
+    def delete(self, folder: OwnPath) -> None:
+        folders.delete(folder)
 
     def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
         return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
+
+
+def _no_link(folder: str, target: str, error: OSError) -> Unfit:
+    if error.errno == errno.EXDEV:
+        return Unfit(
+            f"{target} is on another file system or mount than {folder}, where its rows are staged ({error.strerror}).",
+            "Mount the folder above it, or choose a folder below the mount point.",
+        )
+    return Unfit(
+        f"the file system of {target} cannot give a file its name in one step ({error.strerror}).",
+        "Use one with hard links, or a DeltaSink.",
+    )
+
+
+def _mount_points() -> set[str]:
+    """As Linux tells them, blanks and such escaped; elsewhere none: `try_out` meets them."""
+    with suppress(OSError):
+        found = (line.split(" ")[4] for line in MOUNTS.read_text().splitlines())
+        return {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in found}
+    return set()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
@@ -16,6 +17,8 @@ from onceonly.offsets import TopicLog, TopicRange, check_held
 from onceonly.pipeline import KafkaSource
 from onceonly.protocols import Found, Trace
 from onceonly.sources import kafkagroup
+
+MARKERS = 1.0  # seconds in which the markers of a transaction follow its end, as a rule
 
 
 class KafkaReader:
@@ -56,19 +59,33 @@ class KafkaReader:
     def offsets_at(self, time: datetime) -> Mapping[int, Found]:
         """Per partition the first record at or after `time` that a read_committed reader sees, else the LSO.
 
-        The broker's answer may be an aborted record, or a commit marker (stamped with the broker's clock, so found
-        for any time up to now): it is only where the search begins. The LSO is taken first, so that a record which
-        arrives meanwhile is never below a boundary that it belongs above.
+        Asked again for a moment where a transaction holds it: the markers of one that has ended may be on their way.
 
         Args:
             time: aware.
         """
-        millis = _millis(time)
+        limit = monotonic() + MARKERS
+        while True:
+            found = self._offsets_at(_millis(time))
+            if monotonic() > limit or not any(each.held for each in found.values()):
+                return found
+            sleep(MARKERS / 10)
+
+    def _offsets_at(self, millis: int) -> dict[int, Found]:
+        """As `offsets_at`, now.
+
+        The broker's answer may be an aborted record, or a commit marker (stamped with the broker's clock, so found
+        for any time up to now): it is only where the search begins. The LSO is taken before, so that a record which
+        arrives meanwhile is never below a boundary that it belongs above; and the end of the log before that, so that
+        such a record is not taken for one that an open transaction holds back.
+        """
         _, partitions = self._topic.describe()
+        ends = self._topic.offsets(partitions, LATEST, committed=False)
         stable = self._topic.offsets(partitions, LATEST)
         hints = self._topic.offsets(partitions, millis)
         seen = self._topic.first_seen({p: hint.offset for p, hint in hints.items() if hint.offset >= 0}, millis)
-        return {p: seen.get(p) or Found(stable[p].offset, None) for p in partitions}
+        last = {p: Found(stable[p].offset, None, held=stable[p].offset < ends[p].offset) for p in partitions}
+        return {p: seen.get(p) or last[p] for p in partitions}
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         try:

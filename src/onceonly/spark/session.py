@@ -21,8 +21,11 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
         more: settings of a session that is started here, such as spark.master.
     """
     if settings.spark_remote:
+        from onceonly.spark.connect import bound
+
         remote: Any = SparkSession.builder.remote(settings.spark_remote)
         connected: SparkSession = remote.getOrCreate()
+        bound(connected.client)
         connected.conf.set("spark.sql.session.timeZone", "UTC")
         _redact(connected)
         return connected

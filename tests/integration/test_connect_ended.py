@@ -1,0 +1,77 @@
+"""A Spark Connect server that dies: its clients do not wait for it for minutes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.project import CHILDREN, output
+
+from onceonly.services.spark import SparkConnect
+
+pytestmark = pytest.mark.integration
+CLIENT = """
+import sys
+from onceonly.settings import Settings
+from onceonly.spark import connect
+from onceonly.spark.session import session
+
+connect.TRIES = 3  # a second in all: what is tested is that nothing else waits
+spark = session(Settings.from_env({"SPARK_REMOTE": sys.argv[1]}))
+print("counted", spark.range(5).count(), flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    try:
+        spark.range(5).count()
+    except Exception as error:
+        print("failed", type(error).__name__, flush=True)
+"""
+A_MINUTE = 60  # for what takes a few seconds, and took ten minutes
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SparkConnect]:
+    """One of the test's own."""
+    server = SparkConnect(tmp_path, 0)
+    server.launch()
+    server.wait()
+    yield server
+    server.daemon.stop()
+
+
+def client(address: str, calls: int) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address, str(calls)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    CHILDREN.append(child)
+    return child
+
+
+def test_a_client_whose_server_has_died_ends_soon(server: SparkConnect) -> None:
+    running = server.daemon.running()
+    assert running is not None and running.pid is not None
+    idle, calling = (client(server.address(running.port), calls) for calls in (0, 5))
+    for each in (idle, calling):
+        assert each.stdout is not None
+        assert each.stdout.readline() == "counted 5\n"
+    os.killpg(running.pid, signal.SIGKILL)
+    began = time.monotonic()
+    for each in (idle, calling):
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    said = [output(each, A_MINUTE - (time.monotonic() - began)) for each in (idle, calling)]
+    assert "failed" not in said[0]
+    assert said[1].count("failed SparkConnectGrpcException") == 5
+    assert (idle.returncode, calling.returncode) == (0, 0)

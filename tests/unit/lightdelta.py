@@ -1,0 +1,68 @@
+"""A Delta sink that stages through deltalake, so that tests of its commits need no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from onceonly.checkpoint import Handle, Transaction
+from onceonly.pipeline import DeltaSink, Pipeline
+from onceonly.sinks import deltalog
+from onceonly.sinks.delta import DeltaWriter
+
+STATE = "5e1f" * 8
+
+
+def no_spark() -> Any:
+    raise AssertionError("this needs no Spark")
+
+
+class LightDelta(DeltaWriter):
+    """Rows are numbers, in column n."""
+
+    def __init__(self, uri: Path, name: str = "lake") -> None:
+        super().__init__(DeltaSink(name, str(uri)), str(uri), no_spark)
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        data = pa.table({"n": pa.array(list(rows), pa.int64())})
+        target = deltalog.open_table(self.uri)
+        if target is None:
+            target = DeltaTable.create(self.uri, Schema.from_arrow(data.schema))
+        folder = deltalog.STAGED + txn.name
+        write_deltalake(deltalog.create_staged(target, folder, True, [], {}), data, mode="append")
+        adds = deltalog.staged_adds(self.uri, folder, 1)
+        count, size = deltalog.count(adds)
+        return {
+            "kind": "delta",
+            "uri": self.uri,
+            "table_id": target.metadata().id,
+            "fingerprint": deltalog.fingerprint(target),
+            "added": [],
+            "app_id": txn.app_id,
+            "folder": folder,
+            "publish": "delta-rs",
+            **{"files": len(adds), "rows": count, "bytes": size},
+        }
+
+    def numbers(self) -> list[int]:
+        return sorted(DeltaTable(self.uri).to_pyarrow_table()["n"].to_pylist())
+
+
+class LightParts:
+    """The parts of a pipeline whose sinks are such tables; everything else as `rest` has it."""
+
+    def __init__(self, folder: Path, rest: Any) -> None:
+        self.folder, self._rest = folder, rest
+
+    def sink(self, pipeline: Pipeline, name: str) -> LightDelta:
+        return LightDelta(self.folder / name, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
+
+
+def transaction(epoch: int = 1, attempt: int = 1, state: str = STATE) -> Transaction:
+    return Transaction(state, "flights", "lake", epoch, attempt, f"{epoch:04x}{attempt:04x}0000")

@@ -1,0 +1,152 @@
+"""What may be deleted, and which names out of a handle are taken for ours."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceonly.checkpoint import Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.sinks import confined, deltafolders
+from onceonly.sinks.confined import OwnPath
+from onceonly.sinks.folders import Folders
+
+TXN = Transaction("0123456789abcdef0123456789abcdef", "flights", "lake", 7, 1, "0a1b2c3d4e5f")
+STEM = "flights-lake-000007-01234567"
+OWN = [
+    TXN.name,
+    f"staged-{TXN.name}",
+    f".{TXN.name}",
+    f"{TXN.name}/changes",
+    f"{TXN.name}/data/place=a%2Fb/part-00000.parquet",
+    f"{STEM}-00000.parquet",
+    f"place=a%2Fb/{STEM}-00000.jsonl",
+    f"_onceonly/{STEM}.manifest",
+]
+FOREIGN = [
+    "",
+    ".",
+    "..",
+    "/",
+    f"/{TXN.name}",
+    f"../{TXN.name}",
+    f"{TXN.name}/..",
+    f"{TXN.name}/../../victim",
+    f"{TXN.name}//data",
+    f"{TXN.name}/",
+    f"./{TXN.name}",
+    f"{TXN.name}\0",
+    f"place=a/{TXN.name}",
+    "changes",
+    "_onceonly",
+    "_onceonly/other.manifest",
+    f"_onceonly/../{STEM}.manifest",
+    f"../{STEM}-00000.parquet",
+    f"_onceonly/{STEM}-00000.parquet",
+    "part-00000.parquet",
+    "0-..-lake-7-1-abc",
+    "0-flights-lake-7-1-",
+    "0-flights-lake-07-1-abc",
+    "0-flights-lake-7-1-%2e%2e",
+]
+
+
+def test_names_of_ours_are_known() -> None:
+    assert [OwnPath("/lake/", name).path for name in OWN] == [f"/lake/{name}" for name in OWN]
+    assert confined.parsed(TXN.name) == TXN
+    assert (confined.stem(TXN), confined.manifest_of(TXN)) == (STEM, f"_onceonly/{STEM}.manifest")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nothing_else_is_deleted(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "state"
+    (root / TXN.name).mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for delete in (Folders(str(root)).delete, lambda folder: deltafolders.delete(str(root), folder)):
+        with pytest.raises(InvalidPipeline, match="is not deleted"):
+            delete(name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("root", ["", "/", "//"])
+def test_nothing_is_deleted_at_the_root_of_everything(root: str) -> None:
+    with pytest.raises(InvalidPipeline, match="is not deleted"):
+        OwnPath(root, TXN.name)
+
+
+def test_a_name_is_no_escape_in_a_uri(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    folders = Folders((tmp_path / "state").as_uri())
+    folders.delete(f"{TXN.name}/%2e%2e/%2e%2e/victim")
+    assert victim.exists()
+
+
+def test_a_delta_handle_names_a_staged_folder_and_a_kafka_handle_a_file_of_its_own() -> None:
+    confined.check_folder("lake", f"staged-{TXN.name}", "staged-")
+    confined.check_file("lake", "0-0a1b2c.parquet")
+    for folder in (TXN.name, "staged-", "day=2013-01-01", f"staged-{TXN.name}/..", None):
+        with pytest.raises(CannotPublish, match="damaged or forged"):
+            confined.check_folder("lake", folder, "staged-")
+    for file in ("../x.parquet", "/x.parquet", "", "a/b", None):
+        with pytest.raises(CannotPublish, match="damaged or forged"):
+            confined.check_file("lake", file)
+
+
+# ---- every deletion in the sources
+
+DELETES = {"rmtree", "delete_dir", "delete_dir_contents", "delete_root_dir_contents", "delete_file"}
+DELETES |= {"unlink", "rmdir", "rm", "rm_file", "removedirs", "vacuum"}
+BY_OWN_PATH = {
+    "sinks/folders.py delete",
+    "sinks/localfiles.py remove",
+    "sinks/hdfs.py remove",
+    "sinks/hdfs.py delete",
+    "sinks/deltafolders.py _delete",
+}
+OTHERWISE = {
+    "sinks/localfiles.py remove_empty",  # nothing is in it
+    "sinks/hdfs.py remove_empty",
+    "report.py delete",  # of a stage job: named by the task that reads it
+    "gate/docs.py delete",  # of an examination that has just been made
+    "fakes.py abort",
+    "services/daemon.py stop",  # its own record
+    "services/embedded.py down",
+    "state.py tidy",  # what no entry of its own log names any more
+    "demo/run.py clear",  # the demo's own folder
+    "demo/run.py _killed_after_decision",
+}
+
+
+def deletions() -> Iterator[tuple[str, str]]:
+    """ "file function" of each call that deletes, and the function's source."""
+    root = Path(confined.__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        source = file.read_text()
+        tree = ast.parse(source)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if _deletes(call.func):
+                around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
+                inner = max(around, key=lambda f: f.lineno, default=None)
+                name = inner.name if inner else "(module)"
+                yield f"{file.relative_to(root)} {name}", ast.get_source_segment(source, inner or tree) or ""
+
+
+def _deletes(called: ast.expr) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id in DELETES
+    if not isinstance(called, ast.Attribute):
+        return False
+    of_os = isinstance(called.value, ast.Name) and called.value.id == "os"
+    return called.attr in DELETES or (of_os and called.attr == "remove")
+
+
+def test_every_deletion_goes_by_a_name_of_ours() -> None:
+    found = dict(deletions())
+    assert set(found) == BY_OWN_PATH | OTHERWISE
+    assert [name for name in BY_OWN_PATH if "OwnPath" not in found[name]] == []

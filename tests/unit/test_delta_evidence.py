@@ -1,0 +1,81 @@
+"""The one number in a Delta log that says which decision of a sink was published, and by which transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceonly.checkpoint import Transaction
+from onceonly.errors import CannotPublish, Fenced, StateBehind
+from onceonly.sinks import deltaevidence
+from onceonly.sinks.deltaevidence import Shown, given_up, shown, version
+
+
+def folder(nonce: str) -> str:
+    return "staged-" + Transaction("5e1f" * 8, "flights", "lake", 7, 2, nonce).name
+
+
+def handle(nonce: str) -> dict[str, Any]:
+    return {"app_id": "onceonly/5e1f/flights/lake", "uri": "/lake", "folder": folder(nonce), "rows": 3}
+
+
+OURS = version(7, folder("a1b2c3d4e5f6"))
+OTHER = version(7, folder("0a0b0c0d0e0f"))
+
+
+def test_it_reads_as_the_decision_and_the_beginning_of_the_nonce() -> None:
+    assert f"{OURS:x}" == "7a1b2c3d4"
+    assert deltaevidence.decision_of(OURS) == 7
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (None, Shown.EARLIER),
+        (version(6, folder("f" * 12)), Shown.EARLIER),
+        (given_up(6), Shown.EARLIER),
+        (OURS, Shown.OURS),
+        (OTHER, Shown.ANOTHER),
+        (version(7, folder("f" * 12)), Shown.ANOTHER),
+        (given_up(7), Shown.GIVEN_UP),
+        (version(8, folder("a1b2c3d4e5f6")), Shown.LATER),
+        (given_up(8), Shown.LATER),
+        (6, Shown.EARLIER),  # as it was written before: a plain decision
+        (7, Shown.OURS),
+        (8, Shown.LATER),
+    ],
+)
+def test_what_a_version_says_to_decision_seven(seen: int | None, says: Shown) -> None:
+    assert shown(seen, OURS) is says
+
+
+def test_whatever_the_nonce_a_transaction_is_below_the_end_of_its_decision_and_above_the_one_before() -> None:
+    for nonce in ("0" * 12, "f" * 12, "ffffffff0000"):
+        assert given_up(6) < version(7, folder(nonce)) < given_up(7) < 2**63
+        assert version(1, folder(nonce)) >= 2**32, "never taken for a plain decision"
+
+
+def test_what_may_be_published_and_what_is_published_already() -> None:
+    assert deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), None, OURS) is None
+    done = deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), OURS, OURS)
+    assert done is not None and done.already and done.detail == {"rows": 3}
+
+
+@pytest.mark.parametrize("seen", [OTHER, version(9, folder("a1b2c3d4e5f6")), 9])
+def test_what_the_state_table_does_not_know_is_refused_with_the_command_to_give(seen: int) -> None:
+    with pytest.raises(StateBehind, match="the state table is behind /lake") as error:
+        deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)
+    assert f"({seen:x})" in error.value.why
+    assert "onceonly state forward flights" in error.value.todo
+
+
+def test_what_was_given_up_is_fenced() -> None:
+    with pytest.raises(Fenced, match="decision 7 was given up"):
+        deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), given_up(7), OURS)
+
+
+@pytest.mark.parametrize("name", ["", "staged-x", "../staged-s-p-l-1-1-a1b2c3d4e5f6", "staged-s-p/../l-1-1-a1b2c3d4"])
+def test_a_folder_that_is_no_transactions_is_refused(name: str) -> None:
+    with pytest.raises(CannotPublish, match="is none of a transaction"):
+        version(1, name)

@@ -1,0 +1,169 @@
+"""Who may publish a decision to a Delta table, and what the table says of it, whatever the processes do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import Transaction as DeltaTxn
+from unit.lightdelta import LightDelta, transaction
+
+from onceonly.errors import CannotPublish, Fenced, OutcomeUnknown, StateBehind
+from onceonly.sinks import delta as module
+
+NEVER: Any = None
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LightDelta:
+    return LightDelta(tmp_path / "lake")
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> None:
+    """The next commit stops just before its log entry, with the snapshot that it has read, while others act."""
+    real = module._commit_files
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(module, "_commit_files", real)
+        meanwhile()
+        real(*arguments)
+
+    monkeypatch.setattr(module, "_commit_files", late)
+
+
+# ---- who may publish
+
+
+def test_of_two_committers_from_one_snapshot_one_publishes(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lake.stage(transaction(), [1, 2])
+    interrupted(monkeypatch, lambda: lake.commit(handle, 1, NEVER))
+    assert lake.commit(handle, 1, NEVER).already
+    assert lake.numbers() == [1, 2]
+
+
+def test_what_others_write_meanwhile_is_no_hindrance(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lake.stage(transaction(), [1, 2])
+    interrupted(monkeypatch, lambda: write_deltalake(lake.uri, pa.table({"n": [9]}), mode="append"))
+    assert not lake.commit(handle, 1, NEVER).already
+    assert lake.numbers() == [1, 2, 9]
+
+
+@pytest.mark.parametrize("theirs", [1, 2])
+def test_another_transaction_at_this_decision_or_later_is_never_taken_for_ours(lake: LightDelta, theirs: int) -> None:
+    mine, other = lake.stage(transaction(1, 1), [1]), lake.stage(transaction(1, 2), [2])
+    lake.commit(other, theirs, NEVER)
+    with pytest.raises(StateBehind):
+        lake.commit(mine, 1, NEVER)
+    assert lake.numbers() == [2]
+
+
+@pytest.mark.parametrize(("plain", "published"), [(1, False), (2, True)])
+def test_a_plain_decision_of_an_older_version_counts_as_before(lake: LightDelta, plain: int, published: bool) -> None:
+    handle = lake.stage(transaction(), [1])
+    stamp = CommitProperties(app_transactions=[DeltaTxn(handle["app_id"], plain)])
+    write_deltalake(lake.uri, pa.table({"n": [9]}), mode="append", commit_properties=stamp)
+    assert lake.commit(handle, 2, NEVER).already is published
+    assert lake.numbers() == ([9] if published else [1, 9])
+
+
+# ---- closing a decision
+
+
+def test_what_is_closed_is_published_by_nobody(lake: LightDelta) -> None:
+    handle = lake.stage(transaction(), [1])
+    assert [lake.fence(handle, 1) for _ in range(2)] == [None, None]
+    assert DeltaTable(lake.uri).version() == 1, "closed once"
+    with pytest.raises(Fenced, match="was given up"):
+        lake.commit(handle, 1, NEVER)
+    assert lake.numbers() == []
+
+
+def test_a_committer_that_hangs_in_its_commit_is_shut_out(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lake.stage(transaction(), [1])
+    interrupted(monkeypatch, lambda: lake.fence(handle, 1))
+    with pytest.raises(Fenced):
+        lake.commit(handle, 1, NEVER)
+    assert lake.numbers() == []
+
+
+def test_a_committer_that_is_first_is_seen(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lake.stage(transaction(), [1])
+    interrupted(monkeypatch, lambda: lake.commit(handle, 1, NEVER))
+    found = lake.fence(handle, 1)
+    assert found is not None and found.already
+    assert lake.numbers() == [1]
+
+
+def test_what_was_published_is_not_closed(lake: LightDelta) -> None:
+    handle = lake.stage(transaction(), [1])
+    lake.commit(handle, 1, NEVER)
+    found = lake.fence(handle, 1)
+    assert found is not None and found.already and found.detail["rows"] == 1
+    assert lake.commit(handle, 1, NEVER).already
+
+
+def test_the_next_decision_is_open(lake: LightDelta) -> None:
+    lake.fence(lake.stage(transaction(1), [1]), 1)
+    assert not lake.commit(lake.stage(transaction(2), [2]), 2, NEVER).already
+    assert lake.numbers() == [2]
+
+
+@pytest.mark.parametrize("theirs", [1, 2])
+def test_where_another_transaction_is_shown_ours_never_will_be(lake: LightDelta, theirs: int) -> None:
+    mine = lake.stage(transaction(1, 1), [1])
+    lake.commit(lake.stage(transaction(1, 2), [2]), theirs, NEVER)
+    assert lake.fence(mine, 1) is None
+    assert DeltaTable(lake.uri).version() == 1
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_table_that_is_gone_or_another_one_needs_no_closing(lake: LightDelta, made_again: bool) -> None:
+    handle = lake.stage(transaction(), [1])
+    shutil.rmtree(lake.uri)
+    if made_again:
+        DeltaTable.create(lake.uri, pa.schema([("n", pa.int64())]))
+    assert lake.fence(handle, 1) is None
+    assert Path(lake.uri).exists() is made_again
+    assert not made_again or DeltaTable(lake.uri).version() == 0
+    with pytest.raises(CannotPublish):
+        lake.commit(handle, 1, NEVER)
+
+
+def test_storage_that_does_not_answer_leaves_it_open(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lake.stage(transaction(), [1])
+
+    def broken(*_: Any) -> None:
+        raise OSError("storage does not answer")
+
+    monkeypatch.setattr(module, "_commit_files", broken)
+    with pytest.raises(OutcomeUnknown, match="could not be closed"):
+        lake.fence(handle, 1)
+    monkeypatch.undo()
+    assert not lake.commit(handle, 1, NEVER).already
+
+
+# ---- what it shows of earlier decisions
+
+
+def test_every_state_table_that_has_written_is_shown_with_its_last_decision(lake: LightDelta) -> None:
+    assert lake.traces("flights") == []
+    for state, decisions in (("a" * 32, (1, 2)), ("b" * 32, (5,))):
+        for decision in decisions:
+            lake.commit(lake.stage(transaction(decision, state=state), [decision]), decision, NEVER)
+    stamp = CommitProperties(app_transactions=[DeltaTxn("onceonly/c/flights/lake", 3), DeltaTxn("theirs", 9)])
+    write_deltalake(lake.uri, pa.table({"n": [9]}), mode="append", commit_properties=stamp)
+    expected = [("a" * 32, 2), ("b" * 32, 5), ("c", 3)]
+    assert [(trace.state_id, trace.decision) for trace in lake.traces("flights")] == expected
+    assert lake.traces("flights")[0].where == f"table {lake.uri}"
+    assert lake.traces("other") == LightDelta(Path(lake.uri), "other").traces("flights") == []
+
+    DeltaTable(lake.uri).create_checkpoint()
+    for entry in sorted((Path(lake.uri) / "_delta_log").glob("*.json"))[:-1]:  # as a cleanup does
+        entry.unlink()
+    lake.commit(lake.stage(transaction(3, state="a" * 32), [3]), 3, NEVER)
+    assert [(t.state_id, t.decision) for t in lake.traces("flights")] == [("a" * 32, 3), *expected[1:]]

@@ -1,0 +1,151 @@
+"""Where Delta's own log store in Spark does not arbitrate: on S3 it is refused, on a local disk writers take turns."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from unit.lightdelta import LightDelta, transaction
+
+from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalock, deltalog, deltaschema, deltaspark, deltastage
+from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.deltaschema import Change
+
+NEVER: Any = None
+BUCKET = "s3://bucket/lake"
+
+
+class Session:
+    """Of Spark: its settings alone."""
+
+    def __init__(self, **settings: str) -> None:
+        self.conf = {name.replace("_", "."): value for name, value in settings.items()}
+
+    @property
+    def sparkSession(self) -> Session:
+        return self
+
+
+UNSAFE = [
+    Session(),
+    Session(spark_delta_logStore_s3a_impl="io.delta.storage.S3SingleDriverLogStore"),
+    Session(spark_delta_logStore_s3_impl="io.delta.storage.S3DynamoDBLogStore"),  # Spark is given s3a:// paths
+]
+SAFE = [
+    Session(spark_delta_logStore_s3a_impl="io.delta.storage.S3DynamoDBLogStore"),
+    Session(spark_delta_logStore_class="com.example.Conditional"),
+]
+
+
+@pytest.mark.parametrize("uri", [BUCKET, "s3a://bucket/lake"])
+@pytest.mark.parametrize("session", UNSAFE)
+def test_on_s3_the_default_log_store_of_spark_is_refused(session: Session, uri: str) -> None:
+    with pytest.raises(InvalidPipeline, match="cannot be published to") as error:
+        deltaspark.refuse_unsafe("lake", uri, lambda: session)
+    assert "spark.delta.logStore.s3a.impl" in error.value.todo
+
+
+@pytest.mark.parametrize("session", SAFE)
+def test_one_that_arbitrates_is_taken(session: Session) -> None:
+    deltaspark.refuse_unsafe("lake", BUCKET, lambda: session)
+
+
+@pytest.mark.parametrize("uri", ["/lake", "file:///lake", "gs://bucket/lake", "abfss://c@a.dfs.core.windows.net/lake"])
+def test_elsewhere_spark_is_not_asked(uri: str) -> None:
+    deltaspark.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LightDelta:
+    return LightDelta(tmp_path / "lake")
+
+
+def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = {**lake.stage(transaction(), [1]), "publish": "spark"}
+    table, files = DeltaTable(lake.uri), deltalog.file_system(lake.uri)
+    monkeypatch.setattr(deltalog, "open_table", lambda uri: table)
+    monkeypatch.setattr(deltalog, "file_system", lambda uri: files)
+    monkeypatch.setattr(deltalog, "takes_plain_append", lambda table: "rowTracking")
+    monkeypatch.setattr(deltastage, "target", lambda *_: table)
+    monkeypatch.setattr(deltaschema, "check", lambda *_: Change([], {}))
+    far = DeltaWriter(DeltaSink("lake", BUCKET), BUCKET, Session)
+    with pytest.raises(InvalidPipeline, match="cannot be published to"):
+        far.check()
+    with pytest.raises(InvalidPipeline, match="cannot be published to"):
+        far.stage(transaction(2), Session())
+    with pytest.raises(CannotPublish, match="refuses the staged rows") as error:
+        far.commit(handle, 1, NEVER)
+    assert "S3SingleDriverLogStore lets the last of two writers win" in error.value.why
+    with pytest.raises(OutcomeUnknown, match="is not known"):
+        far.fence(handle, 1)
+    assert table.version() == 0
+
+
+# ---- on a local disk
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deltalock, "PATIENCE", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_publishers_of_delta_rs_share_and_one_through_spark_is_alone(lake: LightDelta) -> None:
+    lake.stage(transaction(), [1])
+    with deltalock.shared(lake.uri), deltalock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="nobody may"):
+        deltalock.alone(lake.uri).__enter__()
+    for other in (deltalock.alone, deltalock.shared):
+        with deltalock.alone(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
+            other(lake.uri).__enter__()
+
+
+def test_whoever_waits_goes_on_when_the_other_has_ended(lake: LightDelta) -> None:
+    handle, begun, may_end = lake.stage(transaction(), [1]), threading.Event(), threading.Event()
+
+    def publishes_through_spark() -> None:
+        with deltalock.alone(lake.uri):
+            begun.set()
+            may_end.wait(60)
+
+    other = threading.Thread(target=publishes_through_spark)
+    other.start()
+    assert begun.wait(60)
+    waiting = threading.Thread(target=lake.commit, args=(handle, 1, NEVER))
+    waiting.start()
+    waiting.join(0.2)
+    assert lake.numbers() == []
+    may_end.set()
+    waiting.join(60)
+    other.join(60)
+    assert lake.numbers() == [1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nothing_is_written_to_the_log_beside_spark(lake: LightDelta) -> None:
+    """Rows, columns, and the end of a decision."""
+    handle = lake.stage(transaction(), [1])
+    column = {"name": "text", "type": "string", "nullable": True, "metadata": {}}
+    with deltalock.alone(lake.uri):
+        for tried in (handle, {**handle, "added": [column]}):
+            with pytest.raises(OutcomeUnknown, match="another process has been writing"):
+                lake.commit(tried, 1, NEVER)
+        with pytest.raises(OutcomeUnknown, match="another process has been writing"):
+            lake.fence(handle, 1)
+    assert DeltaTable(lake.uri).version() == 0
+
+
+def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelta, monkeypatch: Any) -> None:
+    def without(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    handle = lake.stage(transaction(), [1])
+    monkeypatch.setattr(deltalock.fcntl, "flock", without)
+    assert not lake.commit(handle, 1, NEVER).already
+    with pytest.raises(OSError, match="No locks"):
+        deltalock.alone(lake.uri).__enter__()

@@ -1,0 +1,165 @@
+"""Handles that come back damaged, or forged, from the state table: refused before a sink does anything with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceonly.errors import CannotPublish
+from onceonly.fakes import FakeReceipts
+from onceonly.pipeline import DeltaSink, FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.settings import Settings
+from onceonly.sinks.handles import check_handle
+from onceonly.wiring import LiveParts
+
+TXN = "0123456789ab-flights-out-1-1-abcdef"
+FILE = {"staged": "day=1/part-0.parquet", "final": "day=1/flights-0.parquet", "bytes": 5, "sha256": "aa"}
+OLD_DELTA = {"folder": f"staged-{TXN}", "files": 1, "table_id": "t"}
+TX = {"id": "onceonly-1", "producer_id": 1, "epoch": 0, "partitions": [["late", 0, None, 5], ["late", 1, 3, 4]]}
+GOOD: dict[str, dict[str, Any]] = {
+    "delta": {
+        "kind": "delta",
+        "uri": "/lake/out",
+        "table_id": "t",
+        "fingerprint": "f",
+        "added": [{"name": "new", "type": "string", "nullable": True, "metadata": {}}],
+        "app_id": "onceonly/0123456789ab/flights/out",
+        "folder": f"staged-{TXN}",
+        "publish": "delta-rs",
+        "files": 1,
+        "rows": 1,
+        "bytes": 1,
+        "where": [["day", "=", "2013-01-01"]],
+        "replaces": OLD_DELTA,
+        "of a newer version": 1,
+    },
+    "files": {
+        "kind": "files",
+        "target": "/lake/out",
+        "format": "parquet",
+        "txn": TXN,
+        "folder": f"/lake/.out.staged/{TXN}/data",
+        "manifest": "_onceonly/flights.manifest",
+        "rows": 1,
+        "bytes": 5,
+        "files": [FILE],
+        "retracts": [{"manifest": "_onceonly/old.manifest", "files": [FILE]}],
+    },
+    "kafka": {
+        "kind": "kafka",
+        "guarantee": "exactly-once",
+        "mode": "staged",
+        "cluster": "c",
+        "transaction_version": 2,
+        "topics": {"late": "id"},
+        "txn": TXN,
+        "slot": None,
+        "folder": f"/spool/{TXN}",
+        "rows": 1,
+        "bytes": 1,
+        "parts": [{"spool": "0.parquet", "rows": 1, "tx": TX}, {"spool": "1.parquet", "rows": 0, "tx": None}],
+        "opened_at": "2013-01-01T00:00:00+00:00",
+        "timeout": 900.0,
+    },
+    "state": {
+        "kind": "state",
+        "txn": None,
+        "schema": "page STRING",
+        "key": ["page"],
+        "runs": [{"folder": "a/changes", "rows": 1}],
+        "retired": [{"folder": "b/changes", "rows": 1, "since": 1}],
+        "forget": [],
+        "rows": 0,
+    },
+}
+Change = Callable[[Any], Any]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_what_a_sink_makes_is_let_through(kind: str) -> None:
+    check_handle("out", kind, GOOD[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("delta", lambda h: h.pop("table_id"), "table_id is missing"),
+        ("delta", lambda h: h.update(kind="kafka"), "kind is 'kafka'"),
+        ("delta", lambda h: h.update(files="1"), "files is '1'"),
+        ("delta", lambda h: h.update(rows=-1), "rows is -1"),
+        ("delta", lambda h: h.update(folder="../other"), "folder is '../other'"),
+        ("delta", lambda h: h.update(folder="_delta_log"), "folder is '_delta_log'"),
+        ("delta", lambda h: h.update(app_id="another/application"), "app_id is"),
+        ("delta", lambda h: h.update(publish="rsync"), "publish is 'rsync'"),
+        ("delta", lambda h: h["replaces"].update(folder="staged-x/../.."), "replaces.folder is"),
+        ("delta", lambda h: h.update(added=["new"]), "added[0] is 'new'"),
+        ("delta", lambda h: h.update(where=[["day", "="]]), "where is"),
+        ("files", lambda h: h["files"][0].update(final="../../victim"), "files[0].final is '../../victim'"),
+        ("files", lambda h: h["files"][0].update(staged="/etc/passwd"), "files[0].staged is '/etc/passwd'"),
+        ("files", lambda h: h.update(manifest="_onceonly/../../x"), "manifest is"),
+        ("files", lambda h: h["retracts"][0].update(manifest="/x"), "retracts[0].manifest is"),
+        ("files", lambda h: h["retracts"][0]["files"][0].update(final=".."), "retracts[0].files[0].final is"),
+        ("files", lambda h: h.update(txn="x"), "txn is 'x'"),
+        ("kafka", lambda h: h["parts"][0].update(spool="../x"), "parts[0].spool is '../x'"),
+        ("kafka", lambda h: h["parts"][0]["tx"].pop("producer_id"), "parts[0].tx.producer_id is missing"),
+        ("kafka", lambda h: h["parts"][0]["tx"].update(epoch="0"), "parts[0].tx.epoch is '0'"),
+        ("kafka", lambda h: h["parts"][0]["tx"]["partitions"].append(["late", 2]), "partitions[2] is"),
+        ("kafka", lambda h: h.update(topics=["late"]), "topics is"),
+        ("state", lambda h: h.update(runs=[{"folder": 5, "rows": 1}]), "runs[0].folder is 5"),
+        ("state", lambda h: h.update(txn="../x"), "txn is '../x'"),
+        ("state", lambda h: h["retired"][0].pop("since"), "retired[0].since is missing"),
+    ],
+)
+def test_a_damaged_handle_is_refused_with_what_is_wrong(kind: str, change: Change, said: str) -> None:
+    handle = json.loads(json.dumps(GOOD[kind]))
+    change(handle)
+    with pytest.raises(CannotPublish, match="the handle in the state table is damaged") as refused:
+        check_handle("out", kind, handle)
+    assert said in refused.value.why
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> LiveParts:
+    return LiveParts(Settings.from_env({"ONCEONLY_HOME": str(tmp_path), "ONCEONLY_PROJECT": str(tmp_path)}))
+
+
+SINKS = [DeltaSink("delta", "lake/out"), FileSink("files", "lake/files"), StateSink("state", "page STRING", ["page"])]
+
+
+@pytest.mark.parametrize("name", ["delta", "files", "state"])
+def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveParts, tmp_path: Path) -> None:
+    live = parts.sink(Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=SINKS), name)
+    bad, receipts = {**GOOD[name], "rows": "many"}, FakeReceipts(tmp_path / "receipts")
+    steps: dict[str, Callable[[], Any]] = {
+        "commit": lambda: live.commit(bad, 1, receipts),
+        "fence": lambda: live.fence(bad, 1),
+        "retraction": lambda: live.retraction(None, [bad], None),  # type: ignore[arg-type]
+        "check_replace": lambda: live.check_replace(bad),
+        "staged": lambda: live.staged(bad),
+        "evidence": lambda: live.evidence(handle=bad),
+    }
+    for step in steps.values():
+        with pytest.raises(CannotPublish, match="damaged"):
+            step()
+
+
+def test_a_forged_handle_deletes_nothing_elsewhere(parts: LiveParts, tmp_path: Path) -> None:
+    victim = tmp_path / "victim" / "keep"
+    victim.parent.mkdir()
+    victim.write_text("precious")
+    target = tmp_path / "lake" / "files"
+    target.mkdir(parents=True)
+    forged = {
+        **GOOD["files"],
+        "target": str(target),
+        "files": [],
+        "replaces": {"manifest": "_onceonly/old", "files": [{**FILE, "final": "../../victim/keep"}]},
+    }
+    live = parts.sink(Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=SINKS), "files")
+    with pytest.raises(CannotPublish, match="damaged"):
+        live.commit(forged, 1, FakeReceipts(tmp_path / "receipts"))
+    assert victim.read_text() == "precious"

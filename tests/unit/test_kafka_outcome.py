@@ -1,0 +1,175 @@
+"""What the markers of a transaction's partitions say together, and what is not decided by them yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceonly.checkpoint import Handle
+from onceonly.errors import CannotPublish, NotCommitted, OutcomeUnknown
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.transactions import Sighting
+from onceonly.pipeline import KafkaSink
+from onceonly.sinks import kafkaoutcome
+from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sinks.kafkahandle import Part, Tx
+from onceonly.sinks.kafkaoutcome import Fate, Settler
+
+COMMITTED, ABORTED, NONE, GONE = Sighting.COMMITTED, Sighting.ABORTED, Sighting.NONE, Sighting.GONE
+ID = "onceonly-0123456789ab-flights-late-1-1-nonce-0-12345678"
+
+
+class Log:
+    """What two partitions show, look after look; the last look stays."""
+
+    def __init__(self, *looks: tuple[Sighting, Sighting]) -> None:
+        self.looks, self.done = list(looks), list[str]()
+
+    def look_at_all(self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any) -> dict[tuple[str, int], Sighting]:
+        self.done.append("look")
+        found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return dict(zip(sorted(since), found, strict=True))
+
+    def end(self, *_: Any, commit: bool) -> None:
+        self.done.append("commit")
+
+    def withdraw(self, *_: Any) -> None:
+        self.done.append("withdraw")
+
+    def fence(self, id: str) -> None:
+        self.done.append("fence")
+
+    def describe(self, ids: Any) -> dict[str, Any]:
+        return {}
+
+    def open(self, pattern: str) -> list[str]:
+        return []
+
+    def starts(self, producer_id: int, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(partitions, 17)
+
+    def topic_ids(self, topics: Any) -> dict[str, str]:
+        return {}
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafkaoutcome, "SETTLED", 0.05)
+    monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.0)
+
+
+def part(id: str = ID, word: bool | None = None) -> Part:
+    return Part("0-spool.parquet", 2, Tx(id, 1, 0, {("t", 0): (0, 1), ("t", 1): (0, 1)}, word))
+
+
+def settle(log: Any, tx: Part | None = None) -> Fate:
+    return Settler(log, {"topics": {"t": "id"}}).settle(tx or part())
+
+
+def test_it_is_published_once_every_partition_shows_it():
+    log = Log((COMMITTED, NONE), (COMMITTED, NONE), (COMMITTED, COMMITTED))
+    assert settle(log) is Fate.WAS_COMMITTED
+    assert "commit" not in log.done
+    assert settle(Log((NONE, NONE), (COMMITTED, NONE), (COMMITTED, COMMITTED))) is Fate.COMMITTED
+
+
+@pytest.mark.parametrize("looks", [((COMMITTED, NONE),), ((NONE, NONE), (NONE, COMMITTED))])
+def test_while_one_partition_lacks_its_marker_the_outcome_is_not_known(looks):
+    with pytest.raises(OutcomeUnknown) as error:
+        settle(Log(*looks))
+    assert not isinstance(error.value, CannotPublish)
+    missing = 1 if looks[-1][1] is NONE else 0
+    assert f"how does not show in the log of t-{missing}." in error.value.what
+    assert "Other partitions show that it was committed" in error.value.why
+    assert "Publish again: onceonly recover" in error.value.todo
+    assert f"abort --topic t --partition {missing} --start-offset 17" in error.value.todo
+
+
+@pytest.mark.parametrize("looks", [((COMMITTED, GONE),), ((GONE, NONE), (GONE, COMMITTED))])
+def test_a_partition_whose_log_is_gone_is_not_waited_for(looks):
+    assert settle(Log(*looks)) in (Fate.COMMITTED, Fate.WAS_COMMITTED)
+
+
+@pytest.mark.parametrize("second", [NONE, GONE, ABORTED])
+def test_an_abort_marker_anywhere_means_that_it_was_lost(second):
+    assert settle(Log((ABORTED, second))) is Fate.LOST
+
+
+@pytest.mark.parametrize("seen", [(COMMITTED, ABORTED), (GONE, GONE)])
+def test_what_is_contradicted_or_gone_is_in_doubt(seen):
+    log = Log(seen)
+    assert settle(log) is Fate.DOUBT
+    assert "commit" not in log.done
+
+
+# ---- fenced: what a person gives up
+
+
+class Writer(KafkaWriter):
+    """On one log that stands for the cluster."""
+
+    def __init__(self, log: Any, guarantee: Any = "exactly-once") -> None:
+        config = KafkaSink(name="late", topic="t", guarantee=guarantee)
+        super().__init__(config, KafkaConnection.plaintext("nowhere:1"), True, "/nowhere", Path("/nowhere"))
+        self._transactions = lambda: log  # type: ignore[method-assign]
+
+
+def handle(*parts: Part, guarantee: str = "exactly-once") -> Handle:
+    name = "0123456789ab-flights-late-1-1-nonce"
+    plain = {"guarantee": guarantee, "txn": name, "slot": None, "rows": 2 * len(parts), "topics": {"t": "id"}}
+    return {**plain, "parts": [each.to_json() for each in parts]}
+
+
+def test_it_is_looked_at_only_after_it_was_fenced():
+    log = Log((NONE, NONE), (ABORTED, ABORTED))
+    assert Writer(log).fence(handle(part()), 1) is None
+    assert log.done[0] == "fence"
+    assert log.done.count("fence") == 1
+
+
+def test_what_was_published_before_the_fence_is_told():
+    outcome = Writer(Log((COMMITTED, COMMITTED))).fence(handle(part(), part()), 1)
+    assert outcome is not None
+    assert (outcome.already, outcome.detail) == (True, {"rows": 4})
+
+
+@pytest.mark.parametrize("other", [Part("1-spool.parquet", 2, None), part(word=False)])
+def test_where_a_part_never_will_be_it_is_not_published(other):
+    assert Writer(Log((COMMITTED, COMMITTED))).fence(handle(part(), other), 1) is None
+
+
+def test_a_pooled_id_may_be_in_other_hands_and_is_not_fenced():
+    log = Log((COMMITTED, COMMITTED))
+    pooled = part("onceonly-0123456789ab-flights-late-pool-3-0")
+    assert Writer(log).fence(handle(pooled), 1) is not None
+    assert log.done == ["withdraw", "look"]
+
+
+def test_brokers_that_do_not_answer_leave_it_open():
+    class Silent(Log):
+        def fence(self, id: str) -> None:
+            raise NotCommitted("the Kafka broker did not answer.", "Silence.", "This is safe to retry.")
+
+    with pytest.raises(OutcomeUnknown, match="did not answer"):
+        Writer(Silent((NONE, NONE))).fence(handle(part()), 1)
+
+
+def test_an_end_that_does_not_show_yet_leaves_it_open():
+    with pytest.raises(OutcomeUnknown, match=r"does not show in the log of t-1\."):
+        Writer(Log((COMMITTED, NONE))).fence(handle(part()), 1)
+
+
+def test_without_transactions_there_is_nothing_to_fence():
+    assert Writer(Log(), "at-least-once").fence(handle(part(), guarantee="at-least-once"), 1) is None
+    written = Writer(Log(), "none").fence(handle(part(), guarantee="none"), 1)
+    assert written is not None
+    assert written.already
