@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from explore.scenarios import SCENARIOS, by_name
-from explore.search import Found, Search, Violation, play, verdict
+from explore.search import Found, Violation, named, play, verdict
 
 PROCESSES = 2
 
@@ -26,7 +26,7 @@ def explore(names: list[str]) -> int:
     started, spawn = time.monotonic(), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, spawn, max_tasks_per_child=1) as pool:
         results = []
-        for found in pool.map(search, chosen):
+        for found in pool.map(named, chosen):
             print("\n".join([line(found), *(text for each in found.violations for text in lines(each))]), flush=True)
             results.append(found)
     bad = sum(len(found.violations) for found in results)
@@ -35,10 +35,6 @@ def explore(names: list[str]) -> int:
         f"{sum(found.schedules for found in results):,} schedules, {time.monotonic() - started:.0f} s, {bad} violations"
     )
     return 1 if bad else 0
-
-
-def search(name: str) -> Found:
-    return Search(by_name(name)).run()
 
 
 def line(found: Found) -> str:

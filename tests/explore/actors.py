@@ -7,7 +7,6 @@ from functools import partial
 
 from explore.scheduler import Act
 from explore.world import NAME, World, before
-
 from onceonly import gating
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
@@ -71,7 +70,7 @@ def tidy_stage(epoch: int = 1, owner: str | None = None) -> Act:
         me = world.steps.actor
         try:
             stage(epoch, owner)(world)
-        except (OnceonlyError, ConnectionError):
+        except (Fenced, ConnectionError):
             left = {name for target in world.targets.values() for name in target.left() if name.endswith(me)}
             world.broken += [f"{me} failed, and {name} is left" for name in sorted(left)]
             raise

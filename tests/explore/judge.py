@@ -13,8 +13,7 @@ from explore import actors, targets
 from explore.scenario import EXPECTED, Scenario
 from explore.scheduler import MOST, Act
 from explore.steps import Endless, Point
-from explore.world import NAME, World
-
+from explore.world import World
 from onceonly.checkpoint import Checkpoint, State
 
 ROUNDS = 12  # of recovery; each of them settles something

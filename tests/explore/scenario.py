@@ -8,14 +8,12 @@ from datetime import timedelta
 
 from explore.scheduler import Act, Cost
 from explore.world import NAME, NOON, World
-
 from onceonly.errors import CannotPublish, InDoubt, OnceonlyError
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 
-
 EXPECTED = (OnceonlyError, ConnectionError, FileNotFoundError)  # errors that a process may end with
-PAIRS, SINGLES = Cost(2, 1, 1, any=2), Cost(1, 1, 1, any=1)
+PAIRS, SINGLES, SWITCHES = Cost(2, 1, 1, any=2), Cost(1, 1, 1, any=1), Cost(2, 0, 0, any=2)
 
 
 def pipeline(*sinks, **changes) -> Pipeline:
@@ -52,7 +50,7 @@ class Scenario:
         return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
 
     def expects(self, error: BaseException) -> bool:
-        """Whether an actor may end with it: not with what its state machine refuses, nor told to give up what is well."""
+        """Whether an actor may end with it: not with what the state machine refuses, nor told to give up a sound sink."""
         if isinstance(error, CannotPublish) and not isinstance(error, InDoubt) and not self.may_lose:
             return False
         return isinstance(error, EXPECTED) and "illegal transition" not in str(error)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from explore import actors as a
-from explore.scenario import SINGLES, Scenario, pipeline
+from explore.scenario import SINGLES, SWITCHES, Scenario, pipeline
 from explore.scheduler import Act, Cost
 from explore.world import minutes
-
 from onceonly.pipeline import DeltaSink, FileSink, Gate, KafkaSink, StateSink
 
 LAKE, OTHER, FILES = DeltaSink("a", "a"), DeltaSink("b", "b"), FileSink("f", "f")
@@ -62,10 +61,13 @@ TASKS = [
         "sink-gone-goes-on",
         {"stage": a.stage(), "run": a.one_after_the_other(a.run("run1"), a.arrives(0), a.run("run2"))},
         GONE,
+        SINGLES,
         before=[a.plan("run1", now="old")],
     ),
-    Scenario("stage-fails", {"stage": a.tidy_stage()}, TWO, before=PLANNED),
-    Scenario("stage-fenced", {"stage": a.tidy_stage(owner="run1"), "run2": a.run("run2")}, TWO, before=PLANNED),
+    Scenario("stage-fails", {"stage": a.tidy_stage()}, TWO, SINGLES, before=PLANNED),
+    Scenario(
+        "stage-fenced", {"stage": a.tidy_stage(owner="run1"), "run2": a.run("run2")}, TWO, SWITCHES, before=PLANNED
+    ),
     Scenario(
         "aborted-again",
         {"one": a.abort(), "two": a.one_after_the_other(a.abort(), a.plan("run2"), a.stage(), a.abort())},

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from greenlet import GreenletExit, getcurrent, greenlet
+
 from explore.steps import AFTER, BEFORE, Endless, Point
 from explore.world import World
-from greenlet import GreenletExit, getcurrent, greenlet
 
 MOST = 600  # steps of a schedule
 DIES, GOES_ON = "dies", "goes on"

@@ -1,4 +1,4 @@
-"""All schedules of a scenario up to a bound, those with few deviations first; situations that were met are not gone on from.
+"""All schedules of a scenario up to a bound, those with few deviations first; what was met is not gone on from.
 
 Source: Musuvathi and Qadeer, Iterative Context Bounding (PLDI 2007): few preemptions find nearly everything.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from explore.judge import judge
 from explore.scenario import Scenario
+from explore.scenarios import by_name
 from explore.scheduler import Cost, Schedule
 from explore.steps import Endless
 
@@ -97,6 +98,11 @@ class Search:
             return True
         before.append(left)
         return False
+
+
+def named(scenario: str) -> Found:
+    """All schedules of the scenario of that name."""
+    return Search(by_name(scenario)).run()
 
 
 def play(scenario: Scenario, world, deviations: Mapping[int, str], bound: Cost, known=None) -> Schedule:

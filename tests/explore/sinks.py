@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
-
 from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.protocols import Pooled, Receipts, Sink, Trace
@@ -103,7 +103,7 @@ def _instead(handle: Handle) -> tuple[str, ...]:
 
 
 class LakeSink(MemorySink):
-    """As the Delta sink: evidence is decision and name of the application's last entry, in the snapshot published from."""
+    """As the Delta sink: evidence is decision and name of the application's last entry, in its snapshot."""
 
     target: targets.Lake
 
@@ -116,7 +116,7 @@ class LakeSink(MemorySink):
                 raise self._not_ours(decision, last)
             entry = Entry(handle["txn"], decision, _instead(handle))
             self.step("looks whether all is there", lambda: self._check_there(handle))
-            if self.step(f"publishes decision {decision}", lambda: self._publish(handle, last, entry), EITHER):
+            if self.step(f"publishes decision {decision}", partial(self._publish, handle, last, entry), EITHER):
                 return Outcome(detail={"rows": handle["rows"]})
         raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
 
@@ -142,7 +142,7 @@ class LakeSink(MemorySink):
                 return Outcome(already=True, detail={"rows": handle["rows"]})
             if last and last[0] >= decision:
                 return None
-            if self.step(f"fences decision {decision}", lambda: self._fence(handle, last, decision), EITHER):
+            if self.step(f"fences decision {decision}", partial(self._fence, handle, last, decision), EITHER):
                 return None
 
     def _fence(self, handle: Handle, last: tuple[int, str] | None, decision: int) -> bool:
@@ -278,7 +278,7 @@ class StateSinkInMemory(MemorySink):
 
 
 class TopicSink(MemorySink):
-    """As the Kafka sink: rows are spooled; a transaction that was lost is written again, and recorded before it ends."""
+    """As the Kafka sink: rows are spooled; a lost transaction is written again, and recorded before it ends."""
 
     target: targets.Topic
 

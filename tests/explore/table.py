@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from explore.steps import EITHER, Steps
-
 from onceonly.checkpoint import Checkpoint, Event, Row, canonical, first
 from onceonly.errors import OutcomeUnknown
 from onceonly.offsets import Boundary, Interval, range_of
@@ -24,7 +23,7 @@ class Chain:
 
     number: int = 0
     rows: tuple[Row, ...] = ()
-    head: Head = Head()
+    head: Head = field(default_factory=Head)
     checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
 
     def then(self, row: Row) -> Chain:

@@ -13,7 +13,6 @@ from unittest import mock
 from explore import invariants, sinks, targets
 from explore.steps import BEFORE, Made, Steps
 from explore.table import MemoryTable
-
 from onceonly import offsets, serial
 from onceonly.checkpoint import Checkpoint, Event, Row
 from onceonly.coordinator import Coordinator
@@ -87,7 +86,14 @@ class World:
     def key(self) -> Hashable:
         chain = self.table.chain(NAME).number
         shown = tuple(target.key() for target in self.targets.values())
-        return (chain, shown, self.records, self.looks, self.topic_id, str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items())))
+        return (
+            chain,
+            shown,
+            self.records,
+            self.looks,
+            self.topic_id,
+            str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items())),
+        )
 
     @property
     def coordinator(self) -> Coordinator:
