@@ -1,4 +1,4 @@
-"""What must never happen at any step (docs/design.md, "Invariants"); worked out anew, without the code that is tried."""
+"""What must never happen at any step (docs/design.md, "Invariants"), worked out without the code that is tried."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ def of_row(
     """What a row that is about to be written breaks."""
     if before and (before.ranges, before.interval) != (after.ranges, after.interval):
         yield f"7: what epoch {row.epoch} pinned was moved"
+    yield from _of_plan(known, row, before, after)
     match row.event:
-        case Event.PLANNED | Event.EMPTY if before is None:
-            yield from _overlapping(known, after)
-        case Event.PLANNED if before and before.state is not State.ABORTED and before.owner != row.owner:
-            yield f"epoch {row.epoch} was taken over from {before.owner}, and was not aborted"
         case Event.STAGED:
             yield from _staged(after)
         case Event.VERDICT:
@@ -35,6 +32,13 @@ def of_row(
             yield from _replaced(targets[row.sink or ""], row, before)
         case Event.PUBLISHED:
             yield from _recorded(targets[row.sink or ""], row, after)
+
+
+def _of_plan(known: Checkpoints, row: Row, before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
+    if before is None:
+        yield from _overlapping(known, after)
+    elif row.event is Event.PLANNED and before.state is not State.ABORTED and before.owner != row.owner:
+        yield f"epoch {row.epoch} was taken over from {before.owner}, and was not aborted"
 
 
 def of_actor(row: Row, before: Checkpoint | None, owner: str | None, since: int | None) -> Iterator[str]:

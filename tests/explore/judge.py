@@ -1,5 +1,5 @@
-"""What is looked at when all has ended: recovery is run as long as it helps, a person does what they are told to do, and
-a last run reads what is left; then every sink has to show every record once.
+"""What is looked at when all has ended: recovery is run as long as it helps, a person does what they are told, and a
+last run reads what is left; then every sink has to show every record once.
 """
 
 from __future__ import annotations

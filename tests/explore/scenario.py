@@ -50,7 +50,7 @@ class Scenario:
         return not self.intervals or any(each.start <= at < each.end for each in self.intervals)
 
     def expects(self, error: BaseException) -> bool:
-        """Whether an actor may end with it: not with what the state machine refuses, nor told to give up a sound sink."""
+        """Whether an actor may end with it: not with an illegal row, nor told to give up a sound sink."""
         if isinstance(error, CannotPublish) and not isinstance(error, InDoubt) and not self.may_lose:
             return False
         return isinstance(error, EXPECTED) and "illegal transition" not in str(error)
