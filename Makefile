@@ -12,7 +12,7 @@ DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 
-.PHONY: help setup demo test unit lint format bench trial lock clean
+.PHONY: help setup demo test unit lint format bench trial explore mutants lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -46,6 +46,12 @@ bench: setup  ## against the alternatives, side by side
 
 trial: setup  ## minutes on a real Airflow, killed and interfered with: ARGS=backfill
 	PYTHONPATH=tests $(BIN)/python -m trials $(ARGS)
+
+explore: setup  ## every schedule of a few processes, up to a bound; ARGS="--replay ID", or names of scenarios
+	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)
+
+mutants: setup  ## each guard of the core taken out: some schedule has to notice; ARGS=words of names
+	PYTHONPATH=tests $(BIN)/python -m explore.mutate $(ARGS)
 
 lock: $(DEPS)  ## requirements.in -> requirements.lock
 	$(BIN)/uv pip compile requirements.in -o requirements.lock --universal --python-version 3.11 \

@@ -120,8 +120,6 @@ def of_effect(
     elif what == "stage":
         if name in target.staged:
             yield f"4: two processes stage as {name}"
-    elif what == "take from":
-        yield from _taken(checkpoint, sink, txn, tx)
     elif what == "publish":
         yield from _published(known, target, checkpoint, sink, name, decision, tx)
     elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
@@ -159,10 +157,17 @@ def _is_owed(checkpoint: Checkpoint, sink: str, name: str) -> bool:
     return decided and checkpoint.handles[sink].get("txn") == name
 
 
-def _taken(checkpoint: Checkpoint, sink: str, txn: Transaction, tx: str | None) -> Iterator[str]:
-    """Somebody else ends what is open under an id of a pool."""
-    current = txn.attempt == checkpoint.attempt and checkpoint.claims[txn.attempt].nonce == txn.nonce
-    staging = checkpoint.state is State.PLANNED and checkpoint.staging == txn.nonce
+def of_pool(known: Checkpoints, sink: str, name: str, tx: str | None, by: str | None) -> Iterator[str]:
+    """A process that is not fenced ends what is open under an id of a pool and needed; a zombie may do so."""
+    txn, zombie = Transaction.parse(name), by is not None and not _is_staging(known, by)
+    if txn is None or zombie:
+        return
+    checkpoint = known[txn.epoch]
     waits = checkpoint.state in (State.STAGED, State.COMMITTING) and sink in checkpoint.waiting
-    if current and (staging or (waits and checkpoint.handles[sink]["tx"] == tx)):
+    if _is_staging(known, name) or (waits and checkpoint.handles[sink]["tx"] == tx):
         yield f"4: a transaction of epoch {checkpoint.epoch} that is needed is ended"
+
+
+def _is_staging(known: Checkpoints, name: str) -> bool:
+    txn = Transaction.parse(name)
+    return txn is not None and known[txn.epoch].staging == txn.nonce

@@ -299,14 +299,14 @@ class TopicSink(MemorySink):
         return made
 
     def _begin(self, made: str, name: str, rows: tuple[int, ...], pooled: str | None) -> None:
-        self._take_from(self.target.slots.get(pooled or ""))
+        self._take_from(self.target.slots.get(pooled or ""), name)
         self.target.open(made, name, rows, pooled)
 
-    def _take_from(self, id: str | None) -> None:
+    def _take_from(self, id: str | None, by: str | None = None) -> None:
         """Other hands take a pooled id, or end what is open under it; its own process may do that."""
         tx = self.target.txs.get(id or "")
         if tx and tx.stands == "open" and not tx.name.endswith(self._steps.actor):
-            self._watch("take from", self.name, tx.name, None, id)
+            self._watch("take from", self.name, tx.name, None, id, by)
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         for _ in range(TRIES):

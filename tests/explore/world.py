@@ -86,14 +86,8 @@ class World:
     def key(self) -> Hashable:
         chain = self.table.chain(NAME).number
         shown = tuple(target.key() for target in self.targets.values())
-        return (
-            chain,
-            shown,
-            self.records,
-            self.looks,
-            self.topic_id,
-            str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items())),
-        )
+        doomed = str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items()))
+        return (chain, shown, self.records, self.looks, self.topic_id, doomed)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -117,8 +111,13 @@ class World:
             left = self.doomed.pop(row.epoch, frozenset()) & invariants.still_there(self.targets, after)
             self.broken += [f"epoch {row.epoch} is aborted, and {name} is still there" for name in sorted(left)]
 
-    def watch(self, what: str, sink: str, name: str, decision: int | None = None, tx: str | None = None) -> None:
-        self.broken += invariants.of_effect(self.checkpoints, self.targets[sink], what, sink, name, decision, tx)
+    def watch(
+        self, what: str, sink: str, name: str, decision: int | None = None, tx: str | None = None, by: str | None = None
+    ) -> None:
+        if what == "take from":
+            self.broken += invariants.of_pool(self.checkpoints, sink, name, tx, by)
+        else:
+            self.broken += invariants.of_effect(self.checkpoints, self.targets[sink], what, sink, name, decision, tx)
 
     @contextmanager
     def deterministic(self) -> Iterator[None]:
