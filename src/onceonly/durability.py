@@ -1,0 +1,102 @@
+"""What a power failure leaves on a local disk: for sure only files and folders that fsync has been told of.
+
+Of a Delta log it may leave an entry without its content. Readers take an empty entry for a commit of nothing: such a
+row was not written. But whoever acted on it would be wrong, hence `Log.keep`: for those who write an entry, and for
+those who read one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+AT_ONCE = 8
+ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # of a Delta log: a commit, or the sum of all up to it
+
+
+def to_disk(path: Path) -> None:
+    """fsync, of a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():  # some network file systems have no fsync of folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def way_to_disk(folder: Path) -> None:
+    """A folder and all above it: any of them may be new."""
+    to_disk(folder)
+    for place in folder.absolute().parents:
+        with suppress(PermissionError):  # somebody else's
+            to_disk(place)
+
+
+def tree_to_disk(folder: Path) -> None:
+    """All that is below a folder, and the way to it."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(to_disk, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
+    for root, _, _ in os.walk(folder):
+        to_disk(Path(root))
+    way_to_disk(folder.parent)
+
+
+def write(path: Path, content: bytes) -> None:
+    """A file under its name, whole: never in part, and not before it is on disk."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        draft.write_bytes(content)
+        to_disk(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    to_disk(path.parent)
+
+
+class Log:
+    """The log of a Delta table at a local path, and how far it is known to be on disk."""
+
+    def __init__(self, table: Path) -> None:
+        self.folder = table / "_delta_log"
+        self._kept = -1
+
+    def keep(self, version: int) -> None:
+        """See to it that every entry up to `version` is on disk. Costs nothing where nothing is new.
+
+        Raises:
+            OSError: it may not be there after a power failure.
+        """
+        if version == self._kept:
+            return
+        new = version < self._kept or self._kept < 0
+        for name in [name for name in self.tail(version) if new or self._kept < _version(name)]:
+            with suppress(FileNotFoundError):  # cleaned up, so a later sum of the log is on disk
+                to_disk(self.folder / name)
+        if new:
+            way_to_disk(self.folder)
+        to_disk(self.folder)
+        self._kept = version
+
+    def tail(self, version: int) -> list[str]:
+        """Names of the entries up to `version` from the last sum of the log on: all that a reader needs."""
+        found = (name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
+        names = sorted(name for name in found if _version(name) <= version)
+        sums = [name for name in names if not name.endswith(".json") and self._has_content(name)]
+        start = _version(sums[-1]) if sums else 0
+        return [name for name in names if _version(name) >= start]
+
+    def _has_content(self, name: str) -> bool:
+        with suppress(FileNotFoundError):
+            return (self.folder / name).stat().st_size > 0
+        return False
+
+
+def _version(name: str) -> int:
+    return int(name[:20])
