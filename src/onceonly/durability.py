@@ -67,30 +67,29 @@ class Log:
         self.folder = table / "_delta_log"
         self._kept = -1
 
-    def keep(self, version: int) -> None:
-        """See to it that every entry up to `version` is on disk. Costs nothing where nothing is new.
+    def keep(self) -> None:
+        """See to it that every entry that is there is on disk. One look at the folder, where nothing is new.
 
         Raises:
             OSError: it may not be there after a power failure.
         """
-        if version == self._kept:
-            return
-        new = version < self._kept or self._kept < 0
-        for name in [name for name in self.tail(version) if new or self._kept < _version(name)]:
+        tail = self.tail()
+        newest = version_of(tail[-1])
+        known = self._kept if self._kept <= newest else -1  # -1: a new process, or a log that went back
+        new = [name for name in tail if version_of(name) > known]
+        for name in new:
             with suppress(FileNotFoundError):  # cleaned up, so a later sum of the log is on disk
                 to_disk(self.folder / name)
         if new:
-            way_to_disk(self.folder)
-        to_disk(self.folder)
-        self._kept = version
+            (way_to_disk if known < 0 else to_disk)(self.folder)
+        self._kept = newest
 
-    def tail(self, version: int) -> list[str]:
-        """Names of the entries up to `version` from the last sum of the log on: all that a reader needs."""
-        found = (name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
-        names = sorted(name for name in found if _version(name) <= version)
+    def tail(self) -> list[str]:
+        """Names of the entries from the last sum of the log on, in order: all that a reader needs."""
+        names = sorted(name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
         sums = [name for name in names if not name.endswith(".json") and self._has_content(name)]
-        start = _version(sums[-1]) if sums else 0
-        return [name for name in names if _version(name) >= start]
+        start = version_of(sums[-1]) if sums else 0
+        return [name for name in names if version_of(name) >= start]
 
     def _has_content(self, name: str) -> bool:
         with suppress(FileNotFoundError):
@@ -98,5 +97,5 @@ class Log:
         return False
 
 
-def _version(name: str) -> int:
+def version_of(name: str) -> int:
     return int(name[:20])

@@ -156,7 +156,9 @@ class StateTable:
         checkpoint = known.apply(row) if known else first(row)
         head = view.head.after(row, checkpoint)
         table = self._write(view.table.delta, replace(row, head=head.to_json()))
-        return View(view.pipeline, Reading(self._open, table), head, {**view.checkpoints, row.epoch: checkpoint})
+        return View(
+            view.pipeline, Reading(self._open, table, behind=True), head, {**view.checkpoints, row.epoch: checkpoint}
+        )
 
     def pipelines(self) -> list[str]:
         """Every pipeline that ever wrote a row."""
@@ -216,14 +218,14 @@ class StateTable:
                 f"Its identity was {self.id} and is now {opened.id}: it was deleted, or forked.",
                 "Restore the table, or start again if that was meant. Nothing was written to it.",
             )
-        self._keep(opened.table)
+        self._keep()
         return opened.table
 
-    def _keep(self, table: DeltaTable) -> None:
-        """Before anything follows from what `table` shows, a power failure can take nothing of it back."""
+    def _keep(self) -> None:
+        """Before anything follows from what the table shows: a power failure can take nothing of it back."""
         try:
             if self._log:
-                self._log.keep(table.version())
+                self._log.keep()
         except OSError as error:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} may not survive a power failure.",
@@ -232,7 +234,7 @@ class StateTable:
             ) from error
 
     def _write(self, table: DeltaTable, row: Row) -> DeltaTable:
-        """The table with the row in it, on disk."""
+        """Append it, once and durably; returns the table to go on from."""
         failed, error = 0, None
         while failed < TRIES:
             self._require_next(table, row, written=error is not None)
@@ -241,18 +243,20 @@ class StateTable:
             except (DeltaError, OSError) as failure:
                 error, before = failure, table.version()
                 table, landed = self._look(row, error)
-                if not landed:
+                if not landed:  # an attempt counts unless others have written meanwhile, each of them once
                     failed += not (isinstance(error, CommitFailedError) and table.version() > before)
                     continue
-            self._keep(table)
+            self._keep()
             return table
         raise _unknown(row, self.uri, error)
 
     def _require_next(self, table: DeltaTable, row: Row, written: bool) -> None:
-        """Raises Lost; `written`: a file of the row is there, and surely in no log entry."""
-        with suppress(DeltaError, OSError):  # an old snapshot, whose log entries were cleaned up
-            if (table.transaction_version(row.pipeline) or 0) == row.seq - 1:
-                return  # the commit is from this very snapshot: a fresh one would accept the same number again
+        """Raises Lost; `written`: a file of the row is there, and surely in no log entry.
+
+        The number is looked up in the snapshot that the commit is made from: conflicts count from there.
+        """
+        if _last(table, row.pipeline) == row.seq - 1:
+            return
         if written:
             statefiles.remove(self.uri, row.pipeline, row.id)
         raise Lost
@@ -277,6 +281,14 @@ class Snapshot(StateTable):
 
     def _reading(self) -> Reading:
         return self._at
+
+
+def _last(table: DeltaTable, pipeline: str) -> int | None:
+    """Its last number; None from a snapshot that can be brought up to date no more: its log was cleaned up."""
+    with suppress(DeltaError, OSError):
+        table.update_incremental()
+        return table.transaction_version(pipeline) or 0
+    return None
 
 
 def _load(table: Reading, pipeline: str, epochs: Sequence[int], until: int) -> dict[int, Checkpoint]:

@@ -30,7 +30,7 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 
 def append(table: DeltaTable, row: Row) -> None:
-    """One row, by a commit that conflicts with every other of that number; `table` then shows it."""
+    """One row, by a commit that conflicts with every other of that number."""
     add = put(table.table_uri, [row], row.id)
     _commit(table, [add], CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)]))
 
@@ -90,7 +90,6 @@ def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties)
         commit_properties=properties,
         post_commithook_properties=hooks,
     )
-    table.update_incremental()
 
 
 def _stats(table: pa.Table) -> dict[str, Any]:

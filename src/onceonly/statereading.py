@@ -23,9 +23,10 @@ T = TypeVar("T")
 class Reading:
     """The table as of `delta`; what bounds a question by sequence numbers gets one answer, from whatever version."""
 
-    def __init__(self, reopen: Callable[[], DeltaTable], delta: DeltaTable | None = None) -> None:
+    def __init__(self, reopen: Callable[[], DeltaTable], delta: DeltaTable | None = None, behind: bool = False) -> None:
         self._reopen = reopen
         self.delta = delta or reopen()
+        self._behind = behind  # does not show yet what was written from it; often nobody asks
 
     def ask(self, question: Callable[[DeltaTable], T]) -> T:
         """Its answer, of a newer version where this one cannot be read any more.
@@ -35,12 +36,15 @@ class Reading:
         """
         for _ in range(TRIES):
             try:
+                if self._behind:
+                    self.delta.update_incremental()
+                    self._behind = False
                 return question(self.delta)
             except OnceonlyError:
                 raise
             except Exception as error:  # of the query engine too, whose errors have no class of their own
                 trouble = error
-            self.delta = self._reopen()
+            self.delta, self._behind = self._reopen(), False
         raise OutcomeUnknown(
             f"the state table at {self.delta.table_uri} cannot be read.",
             f"{type(trouble).__name__}: {trouble}",

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from onceonly import durability, statefiles
-from onceonly.durability import Log
+from onceonly.durability import Log, version_of
 from onceonly.statefiles import NO_HOOKS
 from onceonly.statereading import Reading
 from onceonly.statestore import local_path
@@ -83,9 +83,7 @@ def _small(table: DeltaTable, pipeline: str) -> tuple[dict[str, int], int, int]:
 
 def _is_long(table: DeltaTable) -> bool:
     local = local_path(table.table_uri)
-    return (
-        local is not None and len(Log(local).tail(table.version())) > LONG_LOG
-    )  # elsewhere delta-rs does it by the way
+    return local is not None and len(Log(local).tail()) > LONG_LOG  # elsewhere delta-rs does it by the way
 
 
 def _shorten(uri: str) -> None:
@@ -103,7 +101,7 @@ def _sum_up(table: Path, version: int) -> None:
     with TemporaryDirectory(prefix="onceonly-") as scratch:
         copy = Path(scratch) / log.folder.name
         copy.mkdir()
-        for name in log.tail(version):
+        for name in (name for name in log.tail() if version_of(name) <= version):
             shutil.copyfile(log.folder / name, copy / name)
         DeltaTable(scratch).create_checkpoint()
         for name in (f"{version:020}.checkpoint.parquet", LAST):  # the second names the first
