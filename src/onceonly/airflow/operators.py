@@ -258,6 +258,7 @@ class RecoverOperator(OnceonlyOperator):
         self._committed: list[Checkpoint] = []
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly import report
         from onceonly.airflow.assets import announce_recovered
 
         through, settled, errors = self.coordinator(), {}, []
@@ -269,6 +270,7 @@ class RecoverOperator(OnceonlyOperator):
                 self.log.error("%s", error)
                 errors.append(error)
             self._warn(through.state.view(name).open)
+        report.sweep(through.state)
         if errors:
             raise errors[0]
         for checkpoint in self._committed:

@@ -58,6 +58,7 @@ class DeltaWriter(Sink):
         deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         staged_rows, size = deltalog.count(adds)
+        deltalog.keep(self.uri, folder)
         deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
         return {
             "kind": "delta",
@@ -82,6 +83,14 @@ class DeltaWriter(Sink):
             CannotPublish: the target or the staged files are not what they were; a person must act.
             OutcomeUnknown: the log could not be written or read back; safe to call again.
         """
+        outcome = self._commit(handle, decision)
+        try:
+            deltalog.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
+        except OSError as error:
+            raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
+        return outcome
+
+    def _commit(self, handle: Handle, decision: int) -> Outcome:
         for _ in range(TRIES):
             target = self._target(handle)
             version = target.transaction_version(handle["app_id"])

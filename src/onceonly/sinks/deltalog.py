@@ -22,6 +22,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
+from onceonly import durability
 from onceonly.checkpoint import canonical
 from onceonly.statestore import local_path
 
@@ -219,6 +220,19 @@ def staged_folders(target_uri: str, prefix: str) -> Iterator[str]:
 def published_folders(table: DeltaTable) -> set[str]:
     """Staged folders that the table's log refers to."""
     return {path.split("/", 1)[0] for path in active_files(table) if path.startswith(STAGED)}
+
+
+def keep(target_uri: str, folder: str | None = None) -> None:
+    """From now on the table's log, and what is staged in `folder`, survive a power failure.
+
+    Raises:
+        OSError: they may not. Nothing may follow from them.
+    """
+    local = local_path(target_uri)
+    if local and folder:
+        durability.tree_to_disk(local / folder)
+    if local:
+        durability.Log(local).keep()
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow.fs as pafs
 
@@ -53,12 +51,3 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
         return pafs.LocalFileSystem(), str(local)
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
-
-
-def to_disk(path: Path) -> None:
-    """fsync, of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
