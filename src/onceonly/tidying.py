@@ -97,15 +97,17 @@ def _shorten(uri: str) -> None:
 
 
 def _sum_up(table: Path, version: int) -> None:
-    log = Log(table)
+    log, name = Log(table), f"{version:020}.checkpoint.parquet"
+    if (log.folder / name).exists():
+        return
     with TemporaryDirectory(prefix="onceonly-") as scratch:
         copy = Path(scratch) / log.folder.name
         copy.mkdir()
-        for name in (name for name in log.tail() if version_of(name) <= version):
-            shutil.copyfile(log.folder / name, copy / name)
+        for entry in (entry for entry in log.tail() if version_of(entry) <= version):
+            shutil.copyfile(log.folder / entry, copy / entry)
         DeltaTable(scratch).create_checkpoint()
-        for name in (f"{version:020}.checkpoint.parquet", LAST):  # the second names the first
-            durability.write(log.folder / name, (copy / name).read_bytes())
+        for made in (name, LAST):  # the second names the first
+            durability.write(log.folder / made, (copy / made).read_bytes())
 
 
 def _delete_merged(uri: str) -> None:
