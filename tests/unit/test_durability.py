@@ -5,8 +5,10 @@ import json
 import os
 import re
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -16,6 +18,7 @@ from onceonly.checkpoint import Event, Row, Transaction
 from onceonly.durability import Log
 from onceonly.errors import OutcomeUnknown
 from onceonly.ledger import next_row
+from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink
 from onceonly.sinks import deltalog, deltaschema, deltastage
 from onceonly.sinks.delta import DeltaWriter
@@ -184,8 +187,7 @@ def adds(folder: Path) -> list[dict]:
 
 def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path):
     view = add(table)
-    noon = staterow.from_arrow(staterow.to_arrow(table.history("flights")))[0].at.replace(hour=12)
-    hour = state.Interval(noon, noon.replace(hour=13))
+    hour = Interval(datetime(2013, 1, 1, 12, tzinfo=UTC), datetime(2013, 1, 1, 13, tzinfo=UTC))
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
@@ -197,7 +199,7 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
 
 def statistics(uri: str) -> list[dict]:
     files = DeltaTable(uri).get_add_actions(flatten=True)
-    known = re.compile(r"(min|max|null_count)\.(?!head|body|at$)|num_records")  # at: theirs in milliseconds
+    known = re.compile(r"(min|max|null_count)\.(?!head|body|at$)|num_records")  # at: theirs is cut to milliseconds
     names = sorted(name for name in files.schema.names if known.match(name))
     found = [{name: files[name][number].as_py() for name in names} for number in range(files.num_rows)]
     return sorted(found, key=lambda each: each["min.seq"])
@@ -431,7 +433,7 @@ def made(uri: str, schema: Schema) -> DeltaTable:
 
 
 def rows_of_numbers():
-    return staterow.pa.table({"n": [1, 2, 3]})
+    return pa.table({"n": [1, 2, 3]})
 
 
 def test_what_is_staged_is_on_disk_before_its_handle_is_recorded(lake, disk):
