@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InDoubt
 from onceonly.pipeline import DeltaSink
+from onceonly.report import Report
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +59,15 @@ def test_what_an_ended_run_staged_is_published_and_announced(world: World, recov
     settled, sent = recover()
     assert settled == {"flights": {1: "committed"}}
     assert [(uri, extra["epoch"], extra["rows"]) for uri, extra in sent] == [("onceonly://lake/flights", 1, 5)]
+
+
+def test_what_jobs_have_said_to_nobody_goes(world: World, recover: Any) -> None:
+    staged(world)
+    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    said.say("60 of 100 tasks")
+    os.utime(said.uri, (0, 0))
+    recover()
+    assert not Path(said.uri).exists()
 
 
 def test_doubt_fails_the_task_with_the_command_to_give(
