@@ -91,6 +91,10 @@ class Log:
         start = version_of(sums[-1]) if sums else 0
         return [name for name in names if version_of(name) >= start]
 
+    def passes_over(self, version: int) -> bool:
+        """Whether readers begin after that version, so that an entry of that number may have been cleaned up."""
+        return version_of(self.tail()[0]) >= version
+
     def _has_content(self, name: str) -> bool:
         with suppress(FileNotFoundError):
             return (self.folder / name).stat().st_size > 0

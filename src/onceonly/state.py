@@ -240,6 +240,7 @@ class StateTable:
             self._require_next(table, row, written=error is not None)
             try:
                 statefiles.append(table, row)
+                self._check_read(table.version() + 1)
             except (DeltaError, OSError) as failure:
                 error, before = failure, table.version()
                 table, landed = self._look(row, error)
@@ -260,6 +261,14 @@ class StateTable:
         if written:
             statefiles.remove(self.uri, row.pipeline, row.id)
         raise Lost
+
+    def _check_read(self, version: int) -> None:
+        """A commit from that version on is in the log as it is read.
+
+        Of a process that was stopped for hours just before, the name may have been cleaned up meanwhile and so be free.
+        """
+        if self._log and self._log.passes_over(version):
+            raise OSError(f"the log goes on after version {version}")
 
     def _look(self, row: Row, error: Exception) -> tuple[DeltaTable, bool]:
         """After a failed write: the table as it is now, and whether the row is in it after all."""
