@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 AT_ONCE = 8
-ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # of a Delta log: a commit, or the sum of all up to it
+ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # of a Delta log: a commit, or the state after it
 
 
 def to_disk(path: Path) -> None:
@@ -42,9 +42,9 @@ def way_to_disk(folder: Path) -> None:
 def tree_to_disk(folder: Path) -> None:
     """All that is below a folder, and the way to it."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(to_disk, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
+        list(pool.map(_if_there, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
     for root, _, _ in os.walk(folder):
-        to_disk(Path(root))
+        _if_there(Path(root))
     way_to_disk(folder.parent)
 
 
@@ -78,17 +78,18 @@ class Log:
         known = self._kept if self._kept <= newest else -1  # -1: a new process, or a log that went back
         new = [name for name in tail if version_of(name) > known]
         for name in new:
-            with suppress(FileNotFoundError):  # cleaned up, so a later sum of the log is on disk
-                to_disk(self.folder / name)
+            _if_there(self.folder / name)  # else it was cleaned up, and a later log checkpoint is on disk
         if new:
             (way_to_disk if known < 0 else to_disk)(self.folder)
         self._kept = newest
 
     def tail(self) -> list[str]:
-        """Names of the entries from the last sum of the log on, in order: all that a reader needs."""
+        """Names of the entries from the last log checkpoint on, in order: all that a reader needs."""
         names = sorted(name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
-        sums = [name for name in names if not name.endswith(".json") and self._has_content(name)]
-        start = version_of(sums[-1]) if sums else 0
+        if not names:
+            raise FileNotFoundError(f"{self.folder} holds no log")
+        checkpoints = [name for name in names if not name.endswith(".json") and self._has_content(name)]
+        start = version_of(checkpoints[-1]) if checkpoints else 0
         return [name for name in names if version_of(name) >= start]
 
     def passes_over(self, version: int) -> bool:
@@ -99,6 +100,11 @@ class Log:
         with suppress(FileNotFoundError):
             return (self.folder / name).stat().st_size > 0
         return False
+
+
+def _if_there(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        to_disk(path)
 
 
 def version_of(name: str) -> int:

@@ -1,7 +1,7 @@
-"""Keeping the state table small: merged files, a log that begins with its sum, nothing that is needed no more.
+"""Keeping the state table small: few files, a short log, nothing that is no longer needed.
 
 Whatever takes the place of something else is on disk before that goes. On a local disk delta-rs does not see to it, so
-files are merged here, and the sum of the log (Delta: a checkpoint) is made in a copy and brought over.
+files are merged here, and the log checkpoint is made in a copy of the log and brought over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onceonly.statereading import Reading
 from onceonly.statestore import local_path
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is left alone, so that tidying costs the same for ever
-LONG_LOG = 50  # entries since the last sum, as the table's delta.checkpointInterval
+LONG_LOG = 50  # entries since the last log checkpoint, as the table's delta.checkpointInterval
 PIPELINE = "partition.pipeline"
 LAST = "_last_checkpoint"
 TRIES = 20  # commits lost to writers of other pipelines
@@ -87,16 +87,16 @@ def _is_long(table: DeltaTable) -> bool:
 
 
 def _shorten(uri: str) -> None:
-    """What comes before the sum of the log goes when it is an hour old."""
+    """What comes before a log checkpoint goes when it is an hour old."""
     local, table = local_path(uri), DeltaTable(uri)
     if local:
-        _sum_up(local, table.version())
+        _checkpoint(local, table.version())
     else:
         table.create_checkpoint()
     DeltaTable(uri).cleanup_metadata()
 
 
-def _sum_up(table: Path, version: int) -> None:
+def _checkpoint(table: Path, version: int) -> None:
     log, name = Log(table), f"{version:020}.checkpoint.parquet"
     if (log.folder / name).exists():
         return

@@ -279,7 +279,7 @@ def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, dis
     assert len(DeltaTable(folder).file_uris()) == 1
 
 
-def test_the_sum_of_a_log_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
+def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
     monkeypatch.setattr(tidying, "LONG_LOG", 2)
     real, before = Path.replace, []
 
@@ -296,7 +296,7 @@ def test_the_sum_of_a_log_is_on_disk_before_it_gets_its_name(table, disk, folder
     assert disk.lost() == []
 
 
-def test_deltalake_makes_no_sum_of_the_log_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
+def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
     settings = {**statestore.CONFIGURATION, "delta.checkpointInterval": "2"}
     monkeypatch.setattr(statestore, "CONFIGURATION", settings)
     add(StateTable(str(folder)), rows=4)
