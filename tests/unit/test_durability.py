@@ -18,11 +18,12 @@ from onceonly.checkpoint import Event, Row, Transaction
 from onceonly.durability import Log
 from onceonly.errors import OutcomeUnknown
 from onceonly.ledger import next_row
-from onceonly.offsets import Interval
+from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink
 from onceonly.sinks import deltalog, deltaschema, deltastage
 from onceonly.sinks.delta import DeltaWriter
 from onceonly.state import Lost, StateTable, View
+from onceonly.statereading import Reading
 
 BODY = {"definition": {"name": "flights"}, "ranges": []}
 
@@ -376,6 +377,36 @@ def test_an_old_view_answers_as_it_would_have(cleaned, table):
     later = table.append(later, row(later))
     assert cleaned.checkpoint(1).epoch == 1
     assert [found.epoch for found in cleaned.planned_by("run")] == [1, 2, 3]
+
+
+def test_a_view_that_is_read_from_a_newer_version_shows_nothing_newer(table):
+    hours = [
+        Interval(datetime(2013, 1, 1, hour, tzinfo=UTC), datetime(2013, 1, 1, hour + 1, tzinfo=UTC)) for hour in (9, 5)
+    ]
+    body = {**BODY, "ranges": [TopicRange("flights", "id", {0: (0, 8)}).to_json()]}
+    view = table.view("flights")
+    view = table.append(view, replace(row(view), event=Event.PLANNED, interval=hours[0], body=body))
+    later = table.append(view, next_row(view, 1, Event.ABORTING, 0))
+    table.append(later, replace(row(later), interval=hours[1], body=body))
+    newer = View("flights", Reading(table._open), view.head)
+    assert newer.checkpoint(1) == view.checkpoints[1]
+    assert newer.boundaries(hours[1].end, "flights")[0] is None
+    assert newer.boundaries(hours[0].start, "flights")[0].time == hours[0].start
+
+
+def test_a_view_is_whole_although_others_write_while_it_is_read(table, folder, monkeypatch):
+    add(table)
+    real, others = Reading.version, StateTable(str(folder))
+
+    def overtaken(at: Reading, pipeline: str) -> int:
+        version = real(at, pipeline)
+        monkeypatch.setattr(Reading, "version", real)
+        add(others)
+        at.delta.update_incremental()  # as after files that were cleaned up
+        return version
+
+    monkeypatch.setattr(Reading, "version", overtaken)
+    assert table.view("flights").head.seq == 1
 
 
 def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, table):
