@@ -22,6 +22,7 @@ from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink
 from onceonly.sinks import deltalog, deltaschema, deltastage
 from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
 from onceonly.state import Lost, StateTable, View
 from onceonly.statereading import Reading
 
@@ -321,6 +322,19 @@ def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
 
 
+def test_a_merge_that_landed_although_it_failed_keeps_its_file(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view, real = add(table, rows=3), statefiles.replace
+
+    def lands_and_fails(*given) -> None:
+        real(*given)
+        raise CommitFailedError("503")
+
+    monkeypatch.setattr(statefiles, "replace", lands_and_fails)
+    assert table.tidy(view).head.seq == 3
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+
+
 def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 2)
     view, others, real = add(table, rows=3), StateTable(str(folder)), statefiles.replace
@@ -454,6 +468,18 @@ def test_rows_that_are_gone_for_good_are_not_known(table, folder):
     with pytest.raises(OutcomeUnknown, match="cannot be read") as unknown:
         table.view("flights")
     assert "restore" in unknown.value.todo
+
+
+# ---- spooled rows
+
+
+def test_spooled_rows_and_the_way_to_them_are_on_disk(tmp_path, monkeypatch):
+    disk = Disk(tmp_path / "spool")
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    file = SpoolFile(str(tmp_path / "spool" / "flights" / "transaction"), 0)
+    file.write(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+    file.close()
+    assert disk.lost() == []
 
 
 # ---- Delta targets
