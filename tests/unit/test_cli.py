@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from onceonly.cli.app import Cli, json_option
 from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.report import Report
 from onceonly.state import StateTable
 
 Invoke = Callable[..., Result]
@@ -257,6 +259,15 @@ def test_sweep_names_what_it_removes_and_leaves_live_attempts_alone(onceonly: In
     result = onceonly("sweep", "flights", "--json")
     assert (result.exit_code, told(result)) == (0, {"swept": [], "errors": []})
     assert onceonly("sweep", "nobody").exit_code == 2
+
+
+def test_sweep_removes_what_jobs_have_said_to_nobody(onceonly: Invoke, table: Table) -> None:
+    table.commit()
+    said = Report.of(table.state.uri, "stage-flights-1-0123456789ab")
+    said.say("60 of 100 tasks")
+    os.utime(said.uri, (0, 0))
+    assert onceonly("sweep").exit_code == 0
+    assert not Path(said.uri).exists()
 
 
 def test_resolve_wants_one_word_on_one_sink(onceonly: Invoke, table: Table) -> None:

@@ -257,6 +257,8 @@ class RecoverOperator(OnceonlyOperator):
         self._committed: list[tuple[str, int]] = []
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly import report
+
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
             try:
@@ -267,6 +269,7 @@ class RecoverOperator(OnceonlyOperator):
                 errors.append(error)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             self._warn(through.state.view(name).open)
+        report.sweep(through.state)
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}

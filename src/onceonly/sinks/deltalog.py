@@ -20,6 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
+from onceonly import durability
 from onceonly.checkpoint import canonical
 from onceonly.statestore import local_path
 
@@ -197,6 +198,19 @@ def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> l
     there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)
+
+
+def keep(target_uri: str, folder: str | None = None) -> None:
+    """From now on the table's log, and what is staged in `folder`, survive a power failure.
+
+    Raises:
+        OSError: they may not. Nothing may follow from them.
+    """
+    local = local_path(target_uri)
+    if local and folder:
+        durability.tree_to_disk(local / folder)
+    if local:
+        durability.Log(local).keep()
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:
