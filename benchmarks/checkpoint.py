@@ -27,7 +27,7 @@ def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
 def _ours(parts: LiveParts, number: int) -> None:
     sinks = [DeltaSink("out", path="lake/ours")]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
-    whole(anew(parts, number), Pipeline(name="bench", source=source, transform=transform, sinks=sinks))
+    whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
 def _plain(parts: LiveParts) -> None:

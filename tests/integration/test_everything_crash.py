@@ -60,6 +60,7 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)]),
     }
     settings = Settings.from_env(env)
+    StateTable.make(settings.state)
     assert load.load(settings, topic, DAYS).skipped == 0
     days, chance, died = DAYS, random.Random(2013), list[str]()
     while len(died) < KILLS:

@@ -31,7 +31,7 @@ class Table:
     """Writes transitions as the coordinator does, one by one."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.state = home, StateTable(str(home / "state"))
+        self.home, self.state = home, StateTable.make(str(home / "state"))
 
     def add(self, pipeline: str, event: Event, epoch: int = 1, attempt: int = 1, **columns: Any) -> None:
         view = self.state.view(pipeline)

@@ -35,7 +35,7 @@ FLIGHTS = Pipeline(
 def rows(tmp_path_factory) -> list[dict[str, Any]]:
     """Every event that there is, as written by a coordinator."""
     folder = tmp_path_factory.mktemp("schema")
-    parts, state = FakeParts(folder), StateTable(str(folder / "state"))
+    parts, state = FakeParts(folder), StateTable.make(str(folder / "state"))
     coordinator, source = Coordinator(state, parts), parts.sources(FLIGHTS)["flights"]
     source.append(0, (NOON, "a"), None, (NOON + 2 * HOUR, "b"))
 

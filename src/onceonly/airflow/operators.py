@@ -109,7 +109,7 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            through, owner = self.coordinator(), owner_of(context)
+            through, owner = self.planner(), owner_of(context)
             self._check(context, through)
             planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
         checkpoint = planned.checkpoint
@@ -121,6 +121,11 @@ class PlanOperator(OnceonlyOperator):
         for range_ in checkpoint.ranges:
             self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
         return checkpoint.epoch
+
+    def planner(self) -> Coordinator:
+        from onceonly.wiring import planner
+
+        return planner(self.parts(), log=self._log_transition)
 
     def _check(self, context: Any, through: Coordinator) -> None:
         """What this run would trip over later is refused while nothing is planned yet."""

@@ -191,7 +191,7 @@ def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
     from onceonly import liveness, wiring
 
     running = _Run(pipeline, parts, liveness.this_process(), steps)
-    running.through = wiring.coordinator(parts, running.notice)
+    running.through = wiring.planner(parts, running.notice)
     return running
 
 
