@@ -37,12 +37,13 @@ class Cut:
             SourceLost: a source no longer holds what would have to be read.
             InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
         """
-        self._check_lineage(view.latest)
+        self.check_lineage(view.latest)
         if self.interval:
             serial.check_next(self._pipeline, view.latest, self.interval)
         return tuple(pins.range(view) for pins in self._pins)
 
-    def _check_lineage(self, latest: Checkpoint | None) -> None:
+    def check_lineage(self, latest: Checkpoint | None) -> None:
+        """Refuse another pipeline of the same name."""
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)

@@ -72,7 +72,7 @@ def open_(uri: str) -> Opened:
     if table is None:
         raise Missing(
             f"there is no state table at {uri}.",
-            "It says what was published so far. Is its volume mounted? Do ONCEONLY_STATE and ONCEONLY_HOME name its place?",
+            "It says what was published so far. Is its volume mounted? Does ONCEONLY_STATE (or _HOME) name its place?",
             "If there has never been one: onceonly state init. Nothing was written.",
         )
     configuration = table.metadata().configuration
