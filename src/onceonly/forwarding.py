@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from onceonly import lineage
-from onceonly.checkpoint import Checkpoint, Event, Row
+from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import InvalidPipeline
 from onceonly.ledger import Ledger, get, how_to_settle, next_row
 from onceonly.offsets import Interval, Offsets, Ranges, TopicLog, TopicRange, range_of, same_topic
@@ -129,10 +129,17 @@ def _span(
 
 def _ends(pipeline: Pipeline, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
     Cut(pipeline, sources).check_lineage(view.latest)
-    before = view.latest.ranges if view.latest else ()
     return tuple(
-        _end(pipeline, source.log(), range_of(before, topic), said.ends[topic]) for topic, source in sources.items()
+        _end(pipeline, source.log(), _read(view.latest, topic), said.ends[topic]) for topic, source in sources.items()
     )
+
+
+def _read(latest: Checkpoint | None, topic: str) -> TopicRange | None:
+    """What ends where the next checkpoint would begin now: an aborted one's offsets come first again."""
+    range_ = range_of(latest.ranges, topic) if latest else None
+    if latest is None or range_ is None or latest.state is State.COMMITTED:
+        return range_
+    return TopicRange(topic, range_.topic_id, {p: (start, start) for p, start in range_.starts.items()})
 
 
 def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Offsets) -> TopicRange:

@@ -98,6 +98,19 @@ def test_the_command_in_the_message_goes_on_with_every_row_once(restored):
     assert values(restored.lake) == values(restored.files) == [0, 1, 2, 3, 4, 20, 30, 40]
 
 
+def test_what_was_planned_and_refused_meanwhile_is_not_read_again(restored, monkeypatch):
+    without_group(monkeypatch)
+    with pytest.warns(RuntimeWarning):
+        planned = restored.plan("run-4")
+    with pytest.warns(RuntimeWarning), pytest.raises(InvalidPipeline):
+        restored.stage(planned.epoch)
+    restored.abort(planned.epoch)
+    monkeypatch.undo()
+    forward(restored)
+    restored.run("run-4")
+    assert values(restored.lake) == [0, 1, 2, 3, 4, 20, 30, 40]
+
+
 def test_given_twice_it_is_recorded_once(restored):
     assert forward(restored) == forward(restored)
     assert restored.events().count("empty") == 1

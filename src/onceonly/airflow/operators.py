@@ -325,6 +325,8 @@ def _interval(context: Any) -> Interval:
 
 
 def _settled(checkpoint: Checkpoint) -> str:
+    if checkpoint.forwarded:
+        return f"published before, as {checkpoint.owner} says ({checkpoint.reason})"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     again = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'

@@ -8,6 +8,7 @@ import click
 
 from onceonly.checkpoint import NAME
 from onceonly.cli import console as show
+from onceonly.cli.forward import forward
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 
@@ -63,6 +64,9 @@ def fork() -> None:
     _refuse_open(table, uri)
     statestore.fork(uri)
     show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+
+
+state.add_command(forward)
 
 
 def _copy(uri: str) -> Any:
