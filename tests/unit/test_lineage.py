@@ -2,14 +2,19 @@
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner, Result
 from unit.world import World, minutes, values
 
+from onceonly import wiring
 from onceonly.checkpoint import State
+from onceonly.cli import main
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
-from onceonly.fakes import FakeSink, FakeSource
+from onceonly.fakes import FakeParts, FakeSink, FakeSource
 from onceonly.forwarding import Forward
 from onceonly.liveness import nobody
 from onceonly.pipeline import DeltaSink, StateSink
@@ -348,3 +353,89 @@ def test_a_checkpoint_that_is_committed_meanwhile_is_not_taken_for_a_newer_table
     monkeypatch.setattr(FakeSource, "traces", slow)
     assert world.plan("run-2") is None  # nothing is left to do
     assert world.events().count("planned") == 1
+
+
+# ---- by the command line
+
+
+@dataclass
+class Shell:
+    """The command line on fakes; each folder is a home of its own, all on one topic and with one set of targets."""
+
+    parts: FakeParts
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def __call__(self, home: str, *args: object) -> Result:
+        self.monkeypatch.setenv("ONCEONLY_HOME", str(self.folder / home))
+        self.monkeypatch.setenv("ONCEONLY_PROJECT", str(self.folder))
+        return CliRunner(env={"COLUMNS": None}).invoke(main, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def shell(world, tmp_path, monkeypatch) -> Shell:
+    for name in ("ONCEONLY_STATE", "ONCEONLY_NOTIFY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "pipelines.py").write_text(f"from onceonly.pipeline import *\nflights = {world.pipeline!r}")
+
+    def live(settings):
+        world.parts.settings, world.parts.kafka = settings, lambda connection, bootstrap: SimpleNamespace(describe=str)
+        return world.parts
+
+    def stage(parts, through, name, epoch, owner):
+        return through.stage(name, epoch, parts.produce, owner)
+
+    monkeypatch.setattr(wiring, "LiveParts", live)
+    monkeypatch.setattr(wiring, "check", lambda pipeline, parts: [])
+    monkeypatch.setattr(wiring, "stage", stage)
+    return Shell(world.parts, tmp_path, monkeypatch)
+
+
+RUN = ("run", "pipelines.py:flights")
+
+
+def test_the_same_command_in_another_folder_is_refused_and_can_be_carried_on(shell, world):
+    assert shell("one", *RUN).exit_code == 0
+    refused = shell("two", *RUN)
+    assert refused.exit_code == 2
+    assert BEFORE in refused.stderr and "Was the command given in another folder" in refused.stderr
+    assert values(world.lake) == [0, 1, 2, 3, 4]
+    [decision, ends] = re.findall(r"--decision (\d+) --ends (\S+) ", refused.stderr)[0]
+    carried = ("state", "forward", "pipelines.py:flights", "--decision", decision, "--ends", ends)
+    done = shell("two", *carried, "--reason", "the disk is gone")
+    assert (done.exit_code, "goes on after decision 1" in done.stdout) == (0, True), done.output
+    assert "the disk is gone" in shell("two", "describe", "flights", 1).stdout
+    world.put(50)
+    assert shell("two", *RUN).exit_code == 0
+    assert values(world.lake) == [0, 1, 2, 3, 4, 50]
+
+
+@pytest.mark.parametrize("ends", ["flights", "flights:0", "flights=3", "flights:x=3", ":0=3"])
+def test_ends_that_are_not_understood_are_refused(shell, ends):
+    said = shell("one", "state", "forward", "pipelines.py:flights", "--decision", 1, "--ends", ends, "--reason", "x")
+    assert said.exit_code == 2
+    assert "TOPIC:PARTITION=OFFSET" in said.stderr
+
+
+def test_only_a_run_makes_the_embedded_table(shell):
+    for reading in (["status"], ["status", "flights"], ["describe", "flights", 1], ["recover"], ["sweep"]):
+        shell("one", *reading)
+        assert not (shell.folder / "one").exists()
+    assert "will be made by the first run" in shell("one", "check", "pipelines.py:flights").stdout
+    assert not (shell.folder / "one").exists()
+    assert shell("one", *RUN, "--until", "plan").exit_code == 0
+    assert (shell.folder / "one" / "state").exists()
+
+
+def test_a_table_that_somebody_has_placed_is_made_by_state_init_alone(shell, monkeypatch):
+    monkeypatch.setenv("ONCEONLY_STATE", str(shell.folder / "volume" / "state"))
+    for command in (RUN, ["status"], ["recover"], ["check", "pipelines.py:flights"]):
+        refused = shell("one", *command)
+        assert refused.exit_code == 2
+        assert "there is no state table" in refused.stderr
+    assert not (shell.folder / "volume").exists()
+    assert "is made" in shell("one", "state", "init").stdout
+    assert "is there already: nothing to do" in shell("one", "state", "init").stdout
+    assert shell("one", *RUN).exit_code == 0
+    monkeypatch.setenv("ONCEONLY_STATE", "hdfs://lake/state")
+    assert "cannot hold the state table" in shell("one", "state", "init").stderr
