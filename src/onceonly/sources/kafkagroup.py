@@ -126,7 +126,7 @@ class Group:
             raise OutcomeUnknown(
                 what.format(group=f"consumer group '{self.name}'"),
                 error.args[0].str(),
-                "Nothing stops for it. Is the group in use by others, or forbidden? (Grant Describe and Read on it.)",
+                "Nothing stops for it. Is the group in use by others, or forbidden? (Grant Read on it.)",
             ) from error
 
 
