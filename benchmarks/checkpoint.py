@@ -28,7 +28,7 @@ def ours(parts: LiveParts, number: int) -> None:
     """A whole checkpoint, with a state table of that number."""
     sinks = [DeltaSink("out", path="lake/ours")]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
-    whole(anew(parts, number), Pipeline(name="bench", source=source, transform=transform, sinks=sinks))
+    whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
 def _plain(parts: LiveParts) -> None:

@@ -39,7 +39,7 @@ def steps(folder: Path, mode: str, held: int) -> Iterator[None]:
     pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=[DeltaSink("s", path="s")], mode=mode)
     source = parts.sources(pipeline)["t"]
     source.append(0, *[(START, "past")])
-    state = StateTable(str(folder / "state"))
+    state = StateTable.make(str(folder / "state"))
     generate(state, pipeline, source.log().topic_id, held)
     through = Coordinator(state, parts)
     for number in count(held):

@@ -124,6 +124,12 @@ class StateTable:
         local = statestore.local_path(uri)
         self._log = Log(local) if local else None  # what an object store has taken is durable
 
+    @classmethod
+    def make(cls, uri: str) -> StateTable:
+        """The table at `uri`, made if there is none; not for a process that only expects one."""
+        statestore.make(uri)
+        return cls(uri)
+
     def view(self, pipeline: str) -> View:
         """The pipeline now. Cost follows its open checkpoints, not its history."""
         table = self._reading()
@@ -211,7 +217,14 @@ class StateTable:
 
     def _open(self) -> DeltaTable:
         """The table as it is now; a new one in its place is not the table, and would number everything from 1."""
-        opened = statestore.open_(self.uri)
+        try:
+            opened = statestore.open_(self.uri)
+        except statestore.Missing as error:  # says "nothing was written", which this process cannot say any more
+            raise OutcomeUnknown(
+                f"the state table at {self.uri} is gone.",
+                "This process began with it. Was its volume unmounted, or its folder deleted?",
+                "Nothing was deleted. Bring it back, then: onceonly recover",
+            ) from error
         if opened.id != self.id:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} is not the one that this process began with.",

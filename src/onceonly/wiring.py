@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly import liveness, serial, transforms
+from onceonly import liveness, serial, statestore, transforms
 from onceonly.checkpoint import Checkpoint, Handle, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
@@ -99,6 +99,13 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
             hook(checkpoint, row)
 
     return Coordinator(StateTable(settings.state), parts, notify)
+
+
+def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
+    """The same for a plan, which is the only step that makes a state table: the embedded one."""
+    if parts.settings.embedded:
+        statestore.make(parts.settings.state)
+    return coordinator(parts, log)
 
 
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:

@@ -33,7 +33,7 @@ class Table:
     """Writes transitions as the coordinator does, one by one."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.state = home, StateTable(str(home / "state"))
+        self.home, self.state = home, StateTable.make(str(home / "state"))
 
     def add(self, pipeline: str, event: Event, epoch: int = 1, attempt: int = 1, **columns: Any) -> None:
         view = self.state.view(pipeline)
@@ -50,7 +50,11 @@ class Table:
         self.plan(name, epoch, owner)
         claim = {"nonce": "abc", "state_id": self.state.id, "worker": "vm:7"}
         self.add(name, Event.CLAIMED, epoch, body=claim)
-        told = {"uri": str(self.home / "lake"), "rows": 10, "files": 1, "table_id": "x", "app_id": "a", "folder": "f"}
+        told = {
+            **{"kind": "delta", "uri": str(self.home / "lake"), "table_id": "x", "fingerprint": "f", "added": []},
+            **{"app_id": f"onceonly/{self.state.id}/{name}/lake", "folder": f"staged-0-{name}-lake-{epoch}-1-abc"},
+            **{"publish": "delta-rs", "files": 1, "rows": 10, "bytes": 100},
+        }
         self.add(name, Event.STAGED, epoch, body={"handles": {"lake": told | handle}})
 
     def commit(self, name: str = "flights", epoch: int = 1) -> None:

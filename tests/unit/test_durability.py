@@ -87,7 +87,7 @@ def disk(folder, monkeypatch) -> Disk:
 
 @pytest.fixture
 def table(folder, disk) -> StateTable:
-    return StateTable(str(folder))
+    return StateTable.make(str(folder))
 
 
 # ---- rows
@@ -302,7 +302,7 @@ def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder
 def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
     settings = {**statestore.CONFIGURATION, "delta.checkpointInterval": "2"}
     monkeypatch.setattr(statestore, "CONFIGURATION", settings)
-    add(StateTable(str(folder)), rows=4)
+    add(StateTable.make(str(folder)), rows=4)
     assert len(list((folder / "_delta_log").iterdir())) == 5
 
 

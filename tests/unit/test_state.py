@@ -16,7 +16,7 @@ from onceonly import state, statefiles, statestore
 from onceonly.checkpoint import FORMAT, Event, Row, State
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.offsets import Interval, TopicRange
-from onceonly.state import Lost, StateTable, View
+from onceonly.state import Lost, Snapshot, StateTable, View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
@@ -30,7 +30,7 @@ def uri(tmp_path) -> str:
 
 @pytest.fixture
 def table(uri) -> StateTable:
-    return StateTable(uri)
+    return StateTable.make(uri)
 
 
 def planned(view: View, owner: str = "run", interval: Interval | None = None, event: Event = Event.PLANNED) -> Row:
@@ -336,9 +336,25 @@ def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(tabl
     """A new one would number everything from 1 and read the log from its start."""
     table.append(table.view("flights"), planned(table.view("flights")))
     shutil.rmtree(uri)
+    with pytest.raises(OutcomeUnknown, match=r"is gone(.|\n)*unmounted(.|\n)*onceonly recover"):
+        table.view("flights")
+    assert not Path(uri).exists()
+    StateTable.make(uri)
     with pytest.raises(OutcomeUnknown, match="is not the one that this process began with") as replaced:
         table.view("flights")
     assert "Restore the table" in replaced.value.todo
+
+
+def test_a_table_that_is_missing_is_refused_and_not_made(uri):
+    for kind in (StateTable, Snapshot):
+        with pytest.raises(InvalidPipeline, match=r"there is no state table(.|\n)*mounted(.|\n)*onceonly state init"):
+            kind(uri)
+    assert not Path(uri).exists()
+
+
+def test_making_it_again_changes_nothing(table, uri):
+    assert not statestore.make(uri)
+    assert StateTable.make(uri).id == table.id
 
 
 def test_storage_that_does_not_answer_is_said_so(uri):
@@ -359,9 +375,10 @@ def test_storage_that_does_not_answer_is_said_so(uri):
 )
 def test_storage_on_which_two_writers_could_both_be_first_is_refused(monkeypatch, uri, variable, value, why):
     monkeypatch.setenv(variable, value)
-    with pytest.raises(InvalidPipeline, match="cannot hold the state table") as refused:
-        StateTable(uri)
-    assert why in str(refused.value)
+    for opened in (StateTable, StateTable.make):
+        with pytest.raises(InvalidPipeline, match="cannot hold the state table") as refused:
+            opened(uri)
+        assert why in str(refused.value)
 
 
 @pytest.mark.parametrize("uri", ["/data/state", "state", "file:///data/state", "s3://a/b", "gs://a/b", "abfss://a@b/c"])
@@ -374,7 +391,7 @@ def test_storage_with_put_if_absent_is_taken(uri):
 
 def hammer(uri: str, rows: int) -> None:
     """Append `rows` rows to one pipeline, reading again whenever another was first."""
-    table, written = StateTable(uri), 0
+    table, written = StateTable.make(uri), 0
     while written < rows:
         view = table.view("flights")
         try:
