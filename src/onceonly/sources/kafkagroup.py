@@ -14,8 +14,10 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from onceonly.errors import OutcomeUnknown
+from onceonly.kafka.connection import DENIED
 from onceonly.protocols import Trace
 
+SLICE = 1.0  # seconds that one look waits; longer ones would hide a refusal
 T = TypeVar("T")
 
 
@@ -73,7 +75,7 @@ class Group:
             OutcomeUnknown: the brokers refuse, or do not answer.
         """
         with self._consumer("the checkpoint is committed, but {group} does not show it.") as consumer:
-            _patiently(lambda: self._move(consumer, marks), self.patience)
+            _patiently(consumer, lambda: self._move(consumer, marks), self.patience)
 
     def traces(self, partitions: Sequence[int]) -> list[Trace]:
         """By state table, the last decision; what has offsets and no mark is of an unknown one.
@@ -82,7 +84,7 @@ class Group:
             OutcomeUnknown: as `report`.
         """
         with self._consumer("{group} cannot be read: whether it is ahead of the state table is not known.") as consumer:
-            known = _patiently(lambda: self._known(consumer, partitions), self.patience)
+            known = _patiently(consumer, lambda: self._known(consumer, partitions), self.patience)
         marks = {at.partition: mark for at in known if (mark := Mark.parse(at.metadata))}
         where = f"consumer group '{self.name}' of topic '{self.topic}'"
         if not marks and any(at.offset >= 0 for at in known):
@@ -100,7 +102,7 @@ class Group:
         """
         from confluent_kafka import TopicPartition
 
-        return _sound(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=self.patience))
+        return _sound(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=SLICE))
 
     def _move(self, consumer: Any, marks: Mapping[int, Mark]) -> None:
         from confluent_kafka import TopicPartition
@@ -140,11 +142,12 @@ def _sound(answer: Any) -> Any:
     return answer
 
 
-def _patiently(ask: Callable[[], T], patience: float) -> T:
+def _patiently(consumer: Any, ask: Callable[[], T], patience: float) -> T:
     """A coordinator that is just being made, or moved, is waited for."""
     from confluent_kafka import KafkaError, KafkaException
 
     moving = (
+        KafkaError._TIMED_OUT,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
@@ -154,6 +157,16 @@ def _patiently(ask: Callable[[], T], patience: float) -> T:
         try:
             return ask()
         except KafkaException as error:
+            _raise_denied(consumer)
             if error.args[0].code() not in moving or monotonic() > limit:
                 raise
         sleep(0.05)
+
+
+def _raise_denied(consumer: Any) -> None:
+    """Where the group is forbidden, librdkafka goes on asking and says why among the messages only."""
+    from confluent_kafka import KafkaException
+
+    message = consumer.poll(0)
+    if message is not None and message.error() and message.error().code() in DENIED:
+        raise KafkaException(message.error())
