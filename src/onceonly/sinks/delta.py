@@ -20,7 +20,7 @@ from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import PARTITIONS, DeltaSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import deltalog, deltaschema, deltaspark, deltastage
+from onceonly.sinks import deltalog, deltalook, deltaschema, deltaspark, deltastage
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
@@ -165,7 +165,7 @@ class DeltaWriter(Sink):
         return [txn for txn in found if txn]
 
     def staged(self, handle: Handle) -> Any:
-        return deltalog.read(f"{self.uri.rstrip('/')}/{handle['folder']}")
+        return deltalook.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.read.format("delta").load(deltastage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))

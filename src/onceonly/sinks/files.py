@@ -17,7 +17,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.manifests import FOLDER as MANIFESTS
 from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink
-from onceonly.sinks import filemoves, filestage, sparkfiles
+from onceonly.sinks import filelook, filemoves, filestage, rowtypes
 from onceonly.sinks.filemoves import Missing, StagedFile, Taken
 from onceonly.sinks.filesystem import FileSystem, parent
 from onceonly.sinks.folders import named
@@ -49,6 +49,8 @@ class FileWriter(Sink):
             "txn": txn.name,
             "folder": folder,
             "manifest": f"{MANIFESTS}/{filestage.stem(txn)}.manifest",
+            "schema": rowtypes.of(rows),
+            "partition_by": list(self.config.partition_by),
             "rows": count,
             "bytes": sum(file.print.bytes for file in files),
             "files": [file.to_json() for file in files],
@@ -129,11 +131,10 @@ class FileWriter(Sink):
         return named(self._on.names(self._staging), prefix)
 
     def staged(self, handle: Handle) -> Any:
-        return filestage.read(self._on, handle["folder"], self.config.format)
+        return filelook.batches(self._on, handle)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        options = filestage.OPTIONS.get(self.config.format, {}) | filestage.READ.get(self.config.format, {})
-        return spark.read.format(self.config.format).options(**options).load(sparkfiles.uri(handle["folder"]))
+        return filelook.frame(handle, spark)
 
     def evidence(self, handle: Handle) -> list[str]:
         if self._is_published(handle):

@@ -8,23 +8,22 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.dataset as ds
-
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.manifests import AT_ONCE
 from onceonly.pipeline import FileSink
-from onceonly.sinks import sparkfiles
+from onceonly.sinks import rowtext, sparkfiles
 from onceonly.sinks.filemoves import StagedFile
 from onceonly.sinks.filesystem import FileSystem, Unfit
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.statestore import local_path
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
-READ = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # and what they are written with
-OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
+BLANKS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}  # by default Spark strips them
+OPTIONS = {
+    "csv": {"header": "true", "escape": '"', **BLANKS, **rowtext.MICROS},
+    "json": {"ignoreNullFields": "false", **rowtext.MICROS},
+}
 
 
 def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
@@ -88,15 +87,6 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
         on.try_out(folder)
     data, options = f"{folder}/data", OPTIONS.get(config.format, {})
     return data, sparkfiles.write(rows, data, config.format, options, config.partition_by)
-
-
-def read(on: FileSystem, folder: str, format: str) -> pa.RecordBatchReader | None:
-    """The rows of a staged folder, types as they look in text and names of folders; None: pyarrow reads no Avro."""
-    if format == "avro":
-        return None
-    csv = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True))
-    kinds = {"csv": csv, "json": ds.JsonFileFormat(), "parquet": ds.ParquetFileFormat()}
-    return on.rows(folder, kinds[format])
 
 
 def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:

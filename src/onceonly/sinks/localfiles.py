@@ -111,5 +111,8 @@ class LocalFiles(FileSystem):
     def delete(self, folder: str) -> None:
         Folders(parent(folder)).delete(Path(folder).name)
 
-    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
-        return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        hive = ds.partitioning(by, flavor="hive")
+        return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
