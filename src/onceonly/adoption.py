@@ -41,7 +41,7 @@ class Asked:
         self.known = known = _known(view, self.pipeline, self.owner, self.cut.interval, self.again)
         if known is None:
             self.row = _pin(view, self.pipeline, self.cut, self.owner)
-        elif self.again and known.state is State.COMMITTED and known.handles and not self._has_replaced(known):
+        elif self.again and known.state is State.COMMITTED and has_data(known.ranges) and not self._has_replaced(known):
             self.row = self._replace(view, known)
         else:
             self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
@@ -92,7 +92,7 @@ def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
     if not has_data(ranges) and cut.interval is None:
         return None
     body = {"definition": pipeline.to_json(), "ranges": [range_.to_json() for range_ in ranges]}
-    event = Event.PLANNED if has_data(ranges) else Event.EMPTY
+    event = Event.PLANNED if has_data(ranges) or pipeline.judges_no_records() else Event.EMPTY
     return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
 
 

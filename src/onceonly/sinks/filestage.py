@@ -137,12 +137,24 @@ def _check_columns(config: FileSink, rows: Any) -> None:
         )
     if set(rows.columns) <= set(config.partition_by):
         raise _refused(config, "every column is one to partition by.", "Leave a column for the files.")
-    nested = [
-        field.name for field in rows.schema.fields if field.dataType.typeName() in ("struct", "map", "array", "binary")
-    ]
-    if config.format == "csv" and nested:
+    if unreadable := [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]:
+        raise _refused(config, f"{unreadable} holds bytes, and names of folders are text.", "Cast it, as by hex().")
+    if config.format == "csv":
+        _check_csv(config, rows)
+
+
+def _check_csv(config: FileSink, rows: Any) -> None:
+    fields = [field for field in rows.schema.fields if field.name not in config.partition_by]
+    nested = [field.name for field in fields if field.dataType.typeName() in ("struct", "map", "array", "binary")]
+    if nested:
         raise _refused(
             config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet."
+        )
+    if len(fields) == 1 and fields[0].nullable:
+        raise _refused(
+            config,
+            f"'{fields[0].name}' is the only column in the files, and in CSV a row in which it is null is no row.",
+            "Add a column, make it never null (coalesce), or use Parquet.",
         )
 
 
