@@ -10,7 +10,7 @@ import pytest
 from onceonly.checkpoint import Event, Row, fold
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
-from onceonly.gate.inspector import LiveInspector
+from onceonly.gate.inspector import LiveInspector, _nothing
 from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
 
@@ -179,3 +179,11 @@ def test_values_of_rows_do_nothing_in_a_page(tmp_path):
     assert "default-src 'none'" in page
     docs.delete(index)
     assert not (tmp_path / "d").exists()
+
+
+def test_a_suite_asked_of_no_rows_has_every_column_that_is_staged(tmp_path):
+    """A condition names columns that no expectation is about."""
+    suite = write(tmp_path, '{"expectations": [{"type": "expect_x", "kwargs": {"column": "b"}}]}')
+    rows = pa.table({"a": pa.array([], pa.int64())}).to_reader()
+    assert list(_nothing(suite, rows).columns) == ["a", "b"]
+    assert list(_nothing(suite, None).columns) == ["b"]

@@ -9,6 +9,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from onceonly.sinks import rowtypes
 
+MICROS = "SET datafusion.execution.parquet.coerce_int96 = 'us'"  # Spark's times, as nanoseconds, would wrap in 2262
+
 
 def batches(uri: str) -> pa.RecordBatchReader | None:
     """Every row of a table, by delta-rs's own engine; None: only Spark can read them."""
@@ -17,8 +19,9 @@ def batches(uri: str) -> pa.RecordBatchReader | None:
         schema = rowtypes.arrow(json.loads(table.schema().to_json()))
     except rowtypes.OnlySpark:
         return None
-    query = QueryBuilder().register("staged", table).execute("SELECT * FROM staged")
-    rows = pa.RecordBatchReader.from_stream(query)
+    engine = QueryBuilder().register("staged", table)
+    engine.execute(MICROS)
+    rows = pa.RecordBatchReader.from_stream(engine.execute("SELECT * FROM staged"))
     return pa.RecordBatchReader.from_batches(schema, (_typed(batch, schema) for batch in rows))
 
 
