@@ -103,7 +103,7 @@ def _format(format: str, typed: bool = False) -> ds.FileFormat:
     if format == "json":
         return _lines() if typed else ds.JsonFileFormat()
     nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]} if typed else {}
-    parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not typed)
+    parse = pacsv.ParseOptions(newlines_in_values=True)
     return ds.CsvFileFormat(parse, convert_options=pacsv.ConvertOptions(**nulls))
 
 
