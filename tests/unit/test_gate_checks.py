@@ -1,8 +1,10 @@
 """What a gate finds, without Spark and without Great Expectations."""
 
+import math
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from onceonly.checkpoint import Event, Row, fold
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
-from onceonly.gate.inspector import LiveInspector, _nothing
+from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
 from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
 
@@ -187,3 +189,12 @@ def test_a_suite_asked_of_no_rows_has_every_column_that_is_staged(tmp_path):
     rows = pa.table({"a": pa.array([], pa.int64())}).to_reader()
     assert list(_nothing(suite, rows).columns) == ["a", "b"]
     assert list(_nothing(suite, None).columns) == ["b"]
+
+
+def test_numbers_beside_nulls_stay_what_they_are():
+    columns = {"n": pa.array([2**62 + 1, None]), "d": pa.array([Decimal("0.10"), None], pa.decimal128(5, 2))}
+    frame = _in_pandas(pa.table(columns).to_reader())
+    assert frame["n"].tolist() == [2**62 + 1, None]
+    assert frame["d"][0] == Decimal("0.10")
+    assert math.isnan(float(frame["d"][1])), "as Great Expectations takes a mean"
+    assert frame["d"].isna().tolist() == [False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,14 @@ def _asked(gate: Gate) -> list[str]:
 
 
 def _in_pandas(rows: Any) -> Any:
-    return rows.read_all().to_pandas(integer_object_nulls=True)  # integers beside nulls stay integers
+    """Integers beside nulls stay integers; nulls beside decimals are such, for Great Expectations makes floats of them."""
+    import pyarrow as pa
+
+    table = rows.read_all()
+    frame = table.to_pandas(integer_object_nulls=True)
+    for name in (field.name for field in table.schema if pa.types.is_decimal(field.type)):
+        frame[name] = frame[name].where(frame[name].notna(), Decimal("NaN"))
+    return frame
 
 
 def _nothing(suite: Suite, staged: Any) -> Any:
