@@ -107,7 +107,7 @@ def _asked(gate: Gate) -> list[str]:
 
 
 def _in_pandas(rows: Any) -> Any:
-    """Integers beside nulls stay integers; nulls beside decimals are such, for Great Expectations makes floats of them."""
+    """Integers beside nulls stay integers; nulls beside decimals are decimals, of which floats can be made."""
     import pyarrow as pa
 
     table = rows.read_all()
