@@ -68,7 +68,8 @@ class Asked:
 
 def _replaceable(known: Checkpoint) -> bool:
     """Not an interval that held no records."""
-    return known.state is State.COMMITTED and bool(known.handles or known.forwarded)
+    published = bool(known.handles) and has_data(known.ranges)
+    return known.state is State.COMMITTED and (published or known.forwarded is not None)
 
 
 def _check_kind(pipeline: Pipeline) -> None:
@@ -106,7 +107,7 @@ def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
     if not has_data(ranges) and cut.interval is None:
         return None
     body = {"definition": pipeline.to_json(), "ranges": [range_.to_json() for range_ in ranges]}
-    event = Event.PLANNED if has_data(ranges) else Event.EMPTY
+    event = Event.PLANNED if has_data(ranges) or pipeline.judges_no_records() else Event.EMPTY
     return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
 
 

@@ -15,7 +15,7 @@ from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.ledger import Notify
-from onceonly.offsets import Ranges, TopicRange
+from onceonly.offsets import Ranges, TopicRange, has_data
 from onceonly.pipeline import FileSink, KafkaSink, Pipeline, StateSink
 from onceonly.protocols import Sink, Source
 from onceonly.settings import Settings
@@ -179,12 +179,16 @@ class _Producing:
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
-            return self._suited(transforms.outputs(self._pipeline, self._transform(given)))
+            return self._suited(self._outputs(claimed, self._transform(given)))
         writer = self._parts.sink(self._pipeline, state.name)
         assert isinstance(writer, StateWriter)
-        result = self._transform(given, writer.read(self._spark, self._before))
-        outputs = transforms.outputs(self._pipeline, result)
+        outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
         return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+
+    def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
+        """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+        outputs = transforms.outputs(self._pipeline, result)
+        return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
 
     def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The gate's suites are about columns that are there: refused before any row is written."""

@@ -28,6 +28,7 @@ from onceonly.sinks import (
     deltafolders,
     deltalock,
     deltalog,
+    deltalook,
     deltaschema,
     deltaspark,
     deltastage,
@@ -214,7 +215,7 @@ class DeltaWriter(Sink):
         deltafolders.settle(self.uri, deltalog.STAGED + txn.name)
 
     def staged(self, handle: Handle) -> Any:
-        return deltalog.read(f"{self.uri.rstrip('/')}/{handle['folder']}")
+        return deltalook.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.read.format("delta").load(deltastage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))

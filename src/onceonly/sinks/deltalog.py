@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
@@ -150,12 +149,6 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
         )
         for add in adds
     ]
-
-
-def read(uri: str) -> pa.RecordBatchReader:
-    """Every row of a table, by delta-rs's own engine."""
-    query = QueryBuilder().register("staged", DeltaTable(uri)).execute("SELECT * FROM staged")
-    return pa.RecordBatchReader.from_stream(query)
 
 
 def active_files(table: DeltaTable) -> dict[str, int]:

@@ -129,8 +129,11 @@ class LocalFiles(FileSystem):
     def delete(self, folder: OwnPath) -> None:
         folders.delete(folder)
 
-    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
-        return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        hive = ds.partitioning(by, flavor="hive")
+        return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
 
 
 def _no_link(folder: str, target: str, error: OSError) -> Unfit:
