@@ -10,6 +10,7 @@ from benchmarks.airflow_overhead import airflow_overhead
 from benchmarks.checkpoint import checkpoint
 from benchmarks.dag_import import dag_import
 from benchmarks.files import files, second_sink
+from benchmarks.fsync import state_table, whole_checkpoint
 from benchmarks.history import history
 from benchmarks.kafka_sink import against_flink, kafka_sink
 from benchmarks.keys import keys
@@ -25,6 +26,7 @@ def main(names: list[str]) -> None:
             "airflow_overhead": lambda: [airflow_overhead(Path(folder) / "airflow")],
             "history": lambda: [history(Path(folder), mode) for mode in ("chained", "interval")],
             "checkpoint": lambda: [checkpoint(Path(folder))],
+            "fsync": lambda: [state_table(Path(folder) / "fakes"), whole_checkpoint(Path(folder) / "whole")],
             "pages": lambda: [pages(Path(folder) / "pages")],
             "files": lambda: [files(Path(folder) / "files")],
             "second_sink": lambda: [second_sink(Path(folder) / "second")],

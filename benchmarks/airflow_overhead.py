@@ -16,6 +16,7 @@ from onceonly.demo.standalone import Standalone, free_port
 from onceonly.demo.wait import until
 from onceonly.services import Services
 from onceonly.settings import Settings
+from onceonly.state import StateTable
 
 DAG = "flights"
 RUNS = 4  # of 6,000 flights each: January has no more
@@ -54,6 +55,7 @@ def _standalone(folder: Path) -> Iterator[Standalone]:
     settings = replace(Settings.from_env(), home=folder, state=str(folder / "state"), bootstrap=None)
     services, airflow = Services(folder, port=0), Standalone(settings, free_port(0))
     services.up()
+    StateTable.make(settings.state)
     try:
         load(settings, "flights", flights.month("2013-01"))
         airflow.start({})

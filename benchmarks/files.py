@@ -39,7 +39,7 @@ def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
 def _ours(parts: LiveParts, number: int, *names: str) -> None:
     sinks = [FileSink(name, path=f"lake/{name}") for name in names]
     source, transform = KafkaSource(TOPIC), "benchmarks.checkpoint:shape"
-    whole(anew(parts, number), Pipeline(name="bench", source=source, transform=transform, sinks=sinks))
+    whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
 def _plain(parts: LiveParts) -> None:

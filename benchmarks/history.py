@@ -27,19 +27,19 @@ CHUNK = 2_000  # checkpoints in one generated file, about what tidying leaves
 
 def history(folder: Path, mode: str, epochs: int = 20_000, rounds: int = 15) -> Ratio:
     """One more checkpoint on a long history, and on a short one."""
-    long, short = (_steps(folder / f"{mode}-{held}", mode, held) for held in (epochs, 10))
+    long, short = (steps(folder / f"{mode}-{held}", mode, held) for held in (epochs, 10))
     name = f"plan + commit, {mode} mode: {epochs:,} checkpoints of history against 10"
     return alternate(name, lambda: next(long), lambda: next(short), 1.5, rounds, warm=3)
 
 
-def _steps(folder: Path, mode: str, held: int) -> Iterator[None]:
-    """Each step plans, stages (a fake: next to nothing) and commits one checkpoint."""
+def steps(folder: Path, mode: str, held: int) -> Iterator[None]:
+    """After `held` checkpoints each step plans, stages (a fake: next to nothing) and commits one more."""
     folder.mkdir(parents=True)
     parts = FakeParts(folder)
     pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=[DeltaSink("s", path="s")], mode=mode)
     source = parts.sources(pipeline)["t"]
     source.append(0, *[(START, "past")])
-    state = StateTable(str(folder / "state"))
+    state = StateTable.make(str(folder / "state"))
     generate(state, pipeline, source.log().topic_id, held)
     through = Coordinator(state, parts)
     for number in count(held):

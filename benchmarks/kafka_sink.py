@@ -62,7 +62,7 @@ def against_flink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
 def _ours(parts: LiveParts, number: int) -> tuple[float, float]:
     """Seconds of the commit, per transaction: all of it, and what the sink needs."""
     pipeline = Pipeline(
-        name="bench",
+        name=f"bench_{number}",
         source=KafkaSource(TOPIC),
         transform="benchmarks.kafka_sink:copy",
         sinks=[KafkaSink(name="out", topic="ours")],

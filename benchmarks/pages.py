@@ -39,7 +39,7 @@ class Pages:
 def pages(folder: Path, epochs: int = 10_000, others: int = 40, rounds: int = 20) -> Pages:
     """One pipeline with a long history beside others with a short one."""
     home = folder / "home"
-    state = StateTable(str(home / "state"))
+    state = StateTable.make(str(home / "state"))
     generate(state, _pipeline("long"), "an-id", epochs)
     for number in range(others):
         generate(state, _pipeline(f"short_{number}"), "an-id", epochs // others)

@@ -13,6 +13,7 @@ from onceonly.checkpoint import Checkpoint
 from onceonly.pipeline import Pipeline
 from onceonly.services import Services
 from onceonly.settings import Settings
+from onceonly.state import StateTable
 from onceonly.wiring import LiveParts
 
 ROWS = 3_000_000
@@ -36,14 +37,17 @@ def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Itera
             spool=str(folder / "spool"),
             bootstrap=bootstrap,
         )
+        StateTable.make(settings.state)
         yield LiveParts(settings)
     finally:
         services.down()
 
 
 def anew(parts: LiveParts, number: int) -> LiveParts:
-    """With a state table of its own: each round reads the topic from its start."""
-    return LiveParts(replace(parts.settings, state=f"{parts.settings.state}-{number}"))
+    """With a state table of its own: each round, under another pipeline's name, reads the topic from its start."""
+    state = f"{parts.settings.state}-{number}"
+    StateTable.make(state)
+    return LiveParts(replace(parts.settings, state=state))
 
 
 def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:

@@ -42,7 +42,7 @@ class Asked:
         self.known = known = _known(view, self.pipeline, self.owner, self.cut.interval, self.again)
         if known is None:
             self.row = _pin(view, self.pipeline, self.cut, self.owner)
-        elif self.again and known.state is State.COMMITTED and known.handles and not self._has_replaced(known):
+        elif self.again and _replaceable(known) and not self._has_replaced(known):
             self.row = self._replace(view, known)
         else:
             self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
@@ -66,6 +66,12 @@ class Asked:
         return next_row(view, view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
 
+def _replaceable(known: Checkpoint) -> bool:
+    """Not an interval that held no records."""
+    published = bool(known.handles) and has_data(known.ranges)
+    return known.state is State.COMMITTED and (published or known.forwarded is not None)
+
+
 def _check_kind(pipeline: Pipeline) -> None:
     if pipeline.mode == "chained" or pipeline.state:
         why = "goes on from its state" if pipeline.state else "starts where the last one ended"
@@ -77,7 +83,13 @@ def _check_kind(pipeline: Pipeline) -> None:
 
 
 def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, Handle], parts: Parts) -> None:
-    """Refuse where a sink cannot take back what it has published."""
+    """Refuse where a sink cannot take back what it has published, or where that is not known."""
+    if old.forwarded is not None:
+        raise InvalidPipeline(
+            f"{pipeline.name}: {old.interval} cannot be processed again.",
+            f"Epoch {old.epoch} says that it is published ({old.reason}); what was published is not known here.",
+            "Take its rows out of the targets by hand, and run it under a new name. Nothing was written.",
+        )
     names = {sink.name for sink in pipeline.sinks}
     if gone := sorted(set(shown) - names):
         raise InvalidPipeline(
@@ -95,7 +107,7 @@ def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
     if not has_data(ranges) and cut.interval is None:
         return None
     body = {"definition": pipeline.to_json(), "ranges": [range_.to_json() for range_ in ranges]}
-    event = Event.PLANNED if has_data(ranges) else Event.EMPTY
+    event = Event.PLANNED if has_data(ranges) or pipeline.judges_no_records() else Event.EMPTY
     return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
 
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import gating, rewinding
+from onceonly import forwarding, gating, lineage, rewinding
 from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.forwarding import Forward
 from onceonly.gating import Gatekeeper
 from onceonly.ledger import Ledger, Notify, fenced, get, in_force, next_row
 from onceonly.offsets import Interval
@@ -79,6 +80,7 @@ class Coordinator:
         cut = Cut(pipeline, sources, interval)
         seen = self.state.tidy(self.state.view(pipeline.name))
         refuse_renamed(self.state, seen, pipeline, sources)
+        lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
         errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
@@ -107,6 +109,7 @@ class Coordinator:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
+            lineage.check_stage(self.state, pipeline, self.parts)
             handles = self._stage_sinks(pipeline, checkpoint, produce)
         except BaseException:
             self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
@@ -235,7 +238,7 @@ class Coordinator:
         try:
             sources = self.parts.sources(Pipeline.from_json(done.definition))
             for range_ in done.ranges:
-                sources[range_.topic].report(done.pipeline, (range_,))
+                sources[range_.topic].report(done, self.state.id)
         except OnceonlyError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
@@ -354,6 +357,14 @@ class Coordinator:
 
         view = self._ledger.change(name, decide)
         return self.commit(name, view.head.epoch)
+
+    def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
+        """Go on after what the targets show, where the state table is behind them, or new beside them.
+
+        Raises:
+            InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
+        """
+        return forwarding.forward(self._ledger, self.parts, pipeline, said)
 
     # ---- a person's word
 

@@ -93,14 +93,22 @@ class FakeSource:
         for range_ in ranges:
             offsets.check_held(range_, self.log())
 
-    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        range_ = offsets.range_of(done.ranges, self.topic)
+        ends = {str(p): end for p, end in range_.ends.items()} if range_ else {}
         with self._changed() as topic:
-            reported = topic.setdefault("reported", {}).setdefault(pipeline, {})
-            for range_ in ranges:
-                reported.update({str(p): max(end, reported.get(str(p), 0)) for p, end in range_.ends.items()})
+            reported = topic.setdefault("reported", {}).setdefault(done.pipeline, {})
+            reported.update({p: max(end, reported.get(p, 0)) for p, end in ends.items()})
+            shown = topic.setdefault("shown", {}).setdefault(done.pipeline, {})
+            if shown.get("state_id") != state_id or shown["decision"] < (done.decision or 0):
+                shown.update(state_id=state_id, decision=done.decision, ends=ends)
 
     def traces(self, pipeline: str) -> list[Trace]:
-        return []
+        shown = self._topic().get("shown", {}).get(pipeline)
+        if shown is None:
+            return []
+        ends = {int(p): end for p, end in shown["ends"].items()}
+        return [Trace(shown["state_id"], shown["decision"], f"the group of '{self.topic}'", {self.topic: ends})]
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         return error

@@ -89,6 +89,10 @@ class Gate:
     def asks_fresh(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
+    def asks_of_none(self) -> bool:
+        """Whether a checkpoint without a row may fail it."""
+        return bool(self.suites) or any(_mapping(self.min_rows).values())
+
     def large(self, handles: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether a suite has more rows to look at than it takes in process."""
         return any(handles[sink]["rows"] > self.in_process_rows for sink in _mapping(self.suites) if sink in handles)

@@ -337,6 +337,14 @@ class Pipeline:
         """What it remembers from checkpoint to checkpoint; such a pipeline runs one after the other."""
         return next((sink for sink in self.sinks if isinstance(sink, StateSink)), None)
 
+    def judges_no_records(self) -> bool:
+        """Whether an interval without records goes through the gate.
+
+        Never where a sink replaces by a condition: that there are no records is no reason to take all of it out.
+        """
+        replacing = [sink.replace for sink in self.sinks if isinstance(sink, DeltaSink)]
+        return self.gate is not None and self.gate.asks_of_none() and set(replacing) <= {None, PARTITIONS}
+
     def is_late(self, sink: KafkaSink) -> bool:
         """Whether its rows are written at commit only."""
         return (sink.mode or ("late" if self.mode == "interval" else "staged")) == "late"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from onceonly.checkpoint import Checkpoint, Handle, Outcome, Transaction
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import TopicLog, TopicRange
+from onceonly.offsets import Offsets, TopicLog, TopicRange
 from onceonly.pipeline import Pipeline
 
 
@@ -40,13 +40,15 @@ class Trace:
     """The last decision of a pipeline that a target, or a consumer group, shows.
 
     Args:
-        state_id: of the state table that took it.
+        state_id: of the state table that took it; empty where that is not said.
         where: for people, such as "table /lake/flights".
+        ends: by topic, where the pipeline was to go on after it, as far as that is shown.
     """
 
     state_id: str
     decision: int
     where: str
+    ends: Mapping[str, Offsets] = field(default_factory=dict)
 
 
 class Sink(Protocol):
@@ -189,11 +191,18 @@ class Source(Protocol):
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         """Raise SourceLost when a part of the ranges is not in the log (asked before and after reading)."""
 
-    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
-        """These ranges are committed: show it where people look for a consumer's lag. Nothing is decided by it."""
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        """Show what is committed where people look for a consumer's lag, and which decision of which state table it is.
+
+        Offsets only move forward, and so does the decision.
+        """
 
     def traces(self, pipeline: str) -> list[Trace]:
-        """What the pipeline's consumer group shows of its last committed checkpoint, where it shows one."""
+        """What the pipeline's consumer group shows of its last committed checkpoint, where it shows one.
+
+        Raises:
+            OutcomeUnknown: the group cannot be read. That stops nobody.
+        """
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """The error of a failed read in the user's terms (a BadRecord with partition and offset); else `error`."""

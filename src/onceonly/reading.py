@@ -24,10 +24,14 @@ CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
 def existing(settings: Settings) -> StateTable | None:
-    """The state table; None when there is none yet."""
+    """The state table; None when the embedded one is not made yet.
+
+    Raises:
+        InvalidPipeline: there is none where ONCEONLY_STATE says.
+    """
     from onceonly.state import StateTable
 
-    return StateTable(settings.state) if _exists(settings) else None
+    return StateTable(settings.state) if _exists(settings) or not settings.embedded else None
 
 
 def snapshot(settings: Settings) -> StateTable | None:
@@ -51,7 +55,7 @@ def required(settings: Settings) -> StateTable:
     if state is None:
         raise InvalidPipeline(
             f"there is no state table at {settings.state}.",
-            "It is made by the first run; ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for.",
+            "ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for; without the latter, the first run makes it.",
             "Run a pipeline: onceonly run dags/flights.py:flights",
         )
     return state

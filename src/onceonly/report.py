@@ -9,10 +9,16 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
 
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.folders import file_system
+from onceonly.state import StateTable
 
+SILENT = timedelta(hours=6)  # since its last line
+JOB = re.compile(r"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{12}")  # name of a report
 FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
 END = "\x04"  # what the last line begins with; the exit code follows
 
@@ -39,7 +45,7 @@ class Report:
         Raises:
             InvalidPipeline: pyarrow, unlike deltalake, has no file system for such a table.
         """
-        report = cls(f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}/{job}")
+        report = cls(f"{_folder(state)}/{job}")
         try:
             file_system(report.uri)
         except (ValueError, NotImplementedError) as error:
@@ -82,3 +88,40 @@ class Report:
             files.create_dir(path.rpartition("/")[0], recursive=True)
             with files.open_output_stream(path) as out:
                 out.write(self._text.encode())
+
+
+def sweep(state: StateTable) -> list[str]:
+    """Remove the reports that nobody will read: long silent, and of settled checkpoints. Returns their names.
+
+    The task that waited for such a job was killed, or comes too late to go by more than the state table.
+    """
+    return [name for name in _silent(state.uri) if _is_over(state, name) and _is_deleted(state.uri, name)]
+
+
+def _silent(state: str) -> list[str]:
+    try:
+        files, path = file_system(_folder(state))
+        found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    except (OSError, ValueError, NotImplementedError):  # the last two: no storage that a report could be left in
+        return []
+    now = datetime.now(UTC)
+    return sorted(info.base_name for info in found if info.mtime and now - info.mtime > SILENT)
+
+
+def _is_over(state: StateTable, name: str) -> bool:
+    job = JOB.fullmatch(name)
+    if job is None:
+        return False
+    checkpoint = state.view(job["pipeline"]).checkpoint(int(job["epoch"]))
+    return checkpoint is None or checkpoint.state.settled
+
+
+def _is_deleted(state: str, name: str) -> bool:
+    with suppress(OSError):  # another user's: it is in nobody's way
+        Report(f"{_folder(state)}/{name}").delete()
+        return True
+    return False
+
+
+def _folder(state: str) -> str:
+    return f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}"

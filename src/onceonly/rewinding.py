@@ -36,6 +36,8 @@ def undone(view: View, epoch: int) -> list[Checkpoint]:
         )
     found, at = [], get(view, view.head.epoch)
     while at.epoch > epoch:
+        if at.forwarded is not None:
+            raise _refused(view, epoch, f"What was published before epoch {at.epoch} ({at.reason}) is not known here.")
         if at.state is State.COMMITTED and at.rewinds_to is None:
             found.append(at)
         at = get(view, at.epoch - 1 if at.rewinds_to is None else at.rewinds_to)

@@ -1,7 +1,7 @@
 """Where things are, from the environment; nothing here is secret.
 
 ONCEONLY_HOME             the embedded default keeps everything here: state table, lake, services (./.onceonly)
-ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
+ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state: embedded, made by the first plan)
 ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are published ($ONCEONLY_HOME/spool)
 ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
 ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
@@ -40,6 +40,7 @@ class Settings:
     notify: str | None
     spark_remote: str | None
     transforms: tuple[str, ...]
+    embedded: bool = False  # nobody has said where the state table is
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -57,6 +58,7 @@ class Settings:
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
+            embedded=not env.get("ONCEONLY_STATE"),
         )
 
     def environment(self) -> dict[str, str]:

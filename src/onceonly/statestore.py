@@ -1,4 +1,7 @@
-"""Where the state table lives: created on first use, refused where compare-and-set cannot hold.
+"""Where the state table lives: made on purpose, refused where compare-and-set cannot hold.
+
+A table that is missing is an error: its folder may be on a volume that is not mounted, and an empty table in its place
+would have every pipeline start again. So `make` is called for a person, or by the plan of an embedded set-up alone.
 
 A copy of a state table must not pass for the table itself: both would number decisions of the same sinks. So the
 table remembers where it is (the folder's inode, or the URI) beside its identity, and a copy is refused until a person
@@ -38,15 +41,40 @@ class Opened:
     id: str
 
 
-def open_(uri: str) -> Opened:
-    """The table at `uri`, created if there is none.
+class Missing(InvalidPipeline):
+    """There is no state table."""
+
+
+def make(uri: str) -> bool:
+    """See to it that there is a table at `uri`; whether it was made just now.
 
     Raises:
+        InvalidPipeline: storage without put-if-absent.
+        NotCommitted: the storage does not answer.
+    """
+    check_atomic(uri)
+    if _existing(uri):
+        return False
+    _create(uri)
+    return True
+
+
+def open_(uri: str) -> Opened:
+    """The table at `uri`.
+
+    Raises:
+        Missing: there is none.
         InvalidPipeline: storage without put-if-absent, a newer format, or a copy of another state table.
         NotCommitted: the storage does not answer.
     """
     check_atomic(uri)
-    table = _existing(uri) or _create(uri)
+    table = _existing(uri)
+    if table is None:
+        raise Missing(
+            f"there is no state table at {uri}.",
+            "It says what was published so far. Is its volume mounted? Does ONCEONLY_STATE (or _HOME) name its place?",
+            "If there has never been one: onceonly state init. Nothing was written.",
+        )
     configuration = table.metadata().configuration
     check_format(int(configuration.get(FORMAT_KEY, FORMAT)))
     if ID not in configuration:
@@ -125,13 +153,13 @@ def _existing(uri: str) -> DeltaTable | None:
         ) from error
 
 
-def _create(uri: str) -> DeltaTable:
+def _create(uri: str) -> None:
     path = local_path(uri)
     if path:
         path.mkdir(parents=True, exist_ok=True)
     configuration = {**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)}
     try:
-        return DeltaTable.create(
+        DeltaTable.create(
             uri,
             SCHEMA,
             partition_by=["pipeline"],
@@ -139,7 +167,5 @@ def _create(uri: str) -> DeltaTable:
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError):
-        made_by_another = _existing(uri)
-        if made_by_another is None:
+        if _existing(uri) is None:  # else another process was first
             raise
-        return made_by_another

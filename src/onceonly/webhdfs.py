@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import requests
@@ -89,17 +90,25 @@ class Cluster:
         answer = self.ask("put", "CREATE", self.path(path), overwrite="false")
         self.fs.session.put(answer.headers["Location"], data=content)
 
-    def dataset(self, source: pafs.FileSelector | list[str], base: str, format: ds.FileFormat) -> ds.Dataset:
+    def dataset(
+        self,
+        source: pafs.FileSelector | list[str],
+        base: str,
+        format: ds.FileFormat,
+        schema: pa.Schema | None = None,
+        by: pa.Schema | None = None,
+    ) -> ds.Dataset:
         """As `pyarrow.dataset.dataset`, which looks for the schema while it holds the GIL that `fs` needs: a deadlock.
 
         Args:
             base: the folder below which the names of folders are columns.
+            schema, by: of all columns, and of those that are names of folders; by default as they look.
         """
-        hive = ds.partitioning(flavor="hive")
+        hive = ds.partitioning(by, flavor="hive")
         options = ds.FileSystemFactoryOptions(partitioning=hive, partition_base_dir=base)
         files = pafs.PyFileSystem(pafs.FSSpecHandler(self.fs))
         factory = ds.FileSystemDatasetFactory(files, source, format, options)
-        return factory.finish(factory.inspect(fragments=1))
+        return factory.finish(schema or factory.inspect(fragments=1))
 
     def ask(self, method: str, op: str, path: str, seconds: float = ANSWER, **options: str) -> requests.Response:
         """One request to the NameNode; a redirection to a DataNode is left to the caller."""

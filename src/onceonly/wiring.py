@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly import liveness, serial, transforms
+from onceonly import liveness, serial, statestore, transforms
 from onceonly.checkpoint import Checkpoint, Handle, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
@@ -15,7 +15,7 @@ from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.ledger import Notify
-from onceonly.offsets import Ranges, TopicRange
+from onceonly.offsets import Ranges, TopicRange, has_data
 from onceonly.pipeline import FileSink, KafkaSink, Pipeline, StateSink
 from onceonly.protocols import Sink, Source
 from onceonly.settings import Settings
@@ -101,6 +101,13 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
     return Coordinator(StateTable(settings.state), parts, notify)
 
 
+def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
+    """The same for a plan, which is the only step that makes a state table: the embedded one."""
+    if parts.settings.embedded:
+        statestore.make(parts.settings.state)
+    return coordinator(parts, log)
+
+
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
     transforms.load(pipeline.transform, parts.settings)
@@ -172,12 +179,16 @@ class _Producing:
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
-            return self._suited(transforms.outputs(self._pipeline, self._transform(given)))
+            return self._suited(self._outputs(claimed, self._transform(given)))
         writer = self._parts.sink(self._pipeline, state.name)
         assert isinstance(writer, StateWriter)
-        result = self._transform(given, writer.read(self._spark, self._before))
-        outputs = transforms.outputs(self._pipeline, result)
+        outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
         return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+
+    def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
+        """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+        outputs = transforms.outputs(self._pipeline, result)
+        return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
 
     def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The gate's suites are about columns that are there: refused before any row is written."""

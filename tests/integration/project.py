@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
 from onceonly.settings import Settings
+from onceonly.state import StateTable
 from onceonly.wiring import LiveParts
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -140,7 +141,9 @@ def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Projec
 
     (folder / f"transforms_{topic}.py").write_text(TRANSFORM)
     create_topic(bootstrap, topic)
-    return Project(folder, bootstrap, spark, topic)
+    made = Project(folder, bootstrap, spark, topic)
+    StateTable.make(made.settings.state)
+    return made
 
 
 def produce(project: Project, numbers: Iterable[int], times: Mapping[int, datetime] | None = None) -> None:

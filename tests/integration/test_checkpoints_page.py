@@ -78,7 +78,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("page")
     home = folder / "home"
-    state = StateTable(str(home / "state"))
+    state = StateTable.make(str(home / "state"))
     for past in (flights(state), other(state), by_hand(state)):
         past.write()
     env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}

@@ -121,6 +121,7 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)]),
     }
     settings = Settings.from_env(env)
+    StateTable.make(settings.state)
     assert load.load(settings, topic, DAYS).skipped == 0
     storm = Storm(tmp_path, env, (topic, out), spark_server)
     while len(storm.faults) < FAULTS:

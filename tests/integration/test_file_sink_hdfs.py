@@ -27,7 +27,7 @@ from onceonly.checkpoint import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.fakes import FakeReceipts
 from onceonly.pipeline import FileSink
-from onceonly.sinks import filestage
+from onceonly.sinks import filelook, filestage
 from onceonly.sinks.confined import manifest_of
 from onceonly.sinks.files import FileWriter
 from onceonly.webhdfs import Cluster
@@ -161,7 +161,7 @@ def test_each_format_is_looked_at_while_staged_and_read_back(lake: Lake, spark: 
     assert sorted(map(tuple, on_spark)) == rows
 
     assert lake.commit(handle) is False
-    options = filestage.OPTIONS.get(kind, {}) | filestage.READ.get(kind, {})
+    options = filestage.OPTIONS.get(kind, {}) | filelook.GUESS.get(kind, {})
     found = spark.read.format(kind).options(**options).load(lake.folder)
     assert sorted(map(tuple, found.selectExpr("CAST(n AS INT)", "text", "place").collect())) == rows
     if kind in ("parquet", "json"):

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from integration import test_airflow
-from integration.project import Project, make_project, produce
+from integration.project import Project, hour, make_project, produce
 from integration.test_airflow import Airflow
 
 from onceonly import liveness, wiring
@@ -169,6 +169,29 @@ def test_a_column_that_no_table_has_yet_is_refused_before_a_row_is_staged(projec
     assert not (project.folder / "home" / "lake").exists()
 
 
+def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Project) -> None:
+    """Also where the transform makes a row of nothing."""
+    project.set_gate(min_rows=1, on_fail="hold")
+    (project.folder / f"transforms_{project.topic}.py").write_text(COUNTED)
+    produce(project, [0])
+    through, pipeline = wiring.coordinator(project.parts), project.pipeline("interval", transform="counted")
+    planned = through.plan(pipeline, "run-1", liveness.nobody, hour(1)).checkpoint
+    assert planned is not None
+    wiring.stage(project.parts, through, pipeline.name, planned.epoch, None)
+    judged = through.gate(pipeline.name, planned.epoch, "test")
+    assert judged.verdict is not None
+    assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)
+    with pytest.raises(GateFailed, match="at least 1 rows"):
+        through.commit(pipeline.name, planned.epoch)
+    through.approve(pipeline.name, planned.epoch, "ann", "a holiday")
+    assert through.commit(pipeline.name, planned.epoch).state is State.COMMITTED
+    assert not project.published("interval")
+
+
+COUNTED = """
+def counted(batch):
+    return batch.selectExpr("COUNT(*) AS n", "'all' AS part")
+"""
 PIPELINES = """
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
 

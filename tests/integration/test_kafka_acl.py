@@ -12,13 +12,14 @@ from confluent_kafka.admin import ResourceType as Kind
 from integration.kafka_reader import new_topic, until, values
 
 from onceonly.checkpoint import Transaction
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.fakes import FakeReceipts
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline import KafkaSink
+from onceonly.pipeline import KafkaSink, KafkaSource
 from onceonly.services import machine
 from onceonly.services.kafka import KafkaBroker
 from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sources.kafka import KafkaReader
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 USERS = ("writer", "nobody", "no_id")
@@ -91,7 +92,7 @@ def acl(kind: Kind, name: str, pattern: ResourcePatternType, user: str, operatio
     return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
-def writer(guarded: tuple[str, str, str], user: str, folder: Path, password: str = PASSWORD) -> KafkaWriter:
+def connection(guarded: tuple[str, str, str], user: str, password: str = PASSWORD) -> KafkaConnection:
     settings = {
         "bootstrap.servers": guarded[1],
         "security.protocol": "SASL_PLAINTEXT",
@@ -99,8 +100,12 @@ def writer(guarded: tuple[str, str, str], user: str, folder: Path, password: str
         "sasl.username": user,
         "sasl.password": password,
     }
-    connection = KafkaConnection.parse(settings, "kafka_guarded")
-    return KafkaWriter(KafkaSink(name="late", topic=guarded[2]), connection, False, str(folder), folder)
+    return KafkaConnection.parse(settings, "kafka_guarded")
+
+
+def writer(guarded: tuple[str, str, str], user: str, folder: Path, password: str = PASSWORD) -> KafkaWriter:
+    reached = connection(guarded, user, password)
+    return KafkaWriter(KafkaSink(name="late", topic=guarded[2]), reached, False, str(folder), folder)
 
 
 def test_a_client_with_write_and_describe_on_topic_and_prefix_can_do_all(guarded, spark, tmp_path):
@@ -129,3 +134,12 @@ def test_a_wrong_password_is_told_before_any_work(guarded, tmp_path):
         writer(guarded, "writer", tmp_path, "wrong-word").check()
     assert "PLAIN" in str(refused.value)
     assert "wrong-word" not in str(refused.value)
+
+
+def test_a_group_that_may_not_be_read_stops_no_plan(guarded, tmp_path):
+    """The error is one that a plan tells as a warning; the topic is read all the same."""
+    reader = KafkaReader(KafkaSource(guarded[2]), connection(guarded, "writer"), tmp_path)
+    with pytest.raises(OutcomeUnknown, match="'onceonly-flights' cannot be read") as denied:
+        reader.traces("flights")
+    assert "authorization" in denied.value.why.lower()
+    assert sorted(reader.log().partitions) == [0, 1]

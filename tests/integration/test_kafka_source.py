@@ -277,7 +277,8 @@ def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
     topic: Topic, reader: KafkaReader, tmp_path: Path
 ) -> None:
     """30 committed records of the hour lie behind it, which nobody can read yet."""
-    nothing, hour = StateTable(str(tmp_path / "state")).view("flights"), Interval(START, START + timedelta(hours=1))
+    nothing = StateTable.make(str(tmp_path / "state")).view("flights")
+    hour = Interval(START, START + timedelta(hours=1))
     flights = Pipeline(
         name="flights", source=reader._config, transform="a:b", sinks=[DeltaSink("d", "d")], mode="interval"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
 from onceonly.errors import InDoubt
 from onceonly.pipeline import DeltaSink
+from onceonly.report import Report
 
 pytestmark = pytest.mark.integration
 
@@ -112,6 +114,15 @@ def test_the_announcement_covers_no_failure_up() -> None:
     assert (announce.is_teardown, announce.on_failure_fail_dagrun) == (True, True)
     assert announce.upstream_task_ids == {"recover"}
     assert not recover.is_setup
+
+
+def test_what_jobs_have_said_to_nobody_goes(world: World, recovery: Recovery) -> None:
+    staged(world)
+    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    said.say("60 of 100 tasks")
+    os.utime(said.uri, (0, 0))
+    recovery.settle()
+    assert not Path(said.uri).exists()
 
 
 def test_doubt_fails_the_task_with_the_command_to_give(

@@ -15,6 +15,7 @@ from onceonly import liveness, wiring
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import BadRecord
 from onceonly.pipeline import FileSink, KafkaSource, Pipeline
+from onceonly.state import StateTable
 
 pytestmark = pytest.mark.integration
 TRANSFORM = """
@@ -34,6 +35,7 @@ class Shop:
         self.orders, self.pages = f"orders-{uuid.uuid4().hex[:8]}", f"pages-{uuid.uuid4().hex[:8]}"
         self.module = f"transforms_{uuid.uuid4().hex[:8]}"
         self.project = Project(folder, broker, spark, self.orders)
+        StateTable.make(self.project.settings.state)
         (folder / f"{self.module}.py").write_text(TRANSFORM.format(orders=self.orders, pages=self.pages))
         (folder / "order.ddl").write_text("n INT")
         for topic in (self.orders, self.pages):

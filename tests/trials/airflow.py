@@ -154,6 +154,7 @@ def world(extra: Mapping[str, str] | None = None) -> Iterator[World]:
         database = stack.enter_context(postgres()) if programs() else None
         try:
             endpoints = services.up(spark=True)
+            StateTable.make(settings.state)
             loaded = load(settings, "flights", flights.month("2013-01"))
             say(f"broker, Spark Connect, {loaded.loaded:,} flights of January")
             say(f"Airflow's database: {'PostgreSQL' if database else 'SQLite'}")

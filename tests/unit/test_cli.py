@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from onceonly.cli.app import Cli, json_option
 from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.report import Report
 from onceonly.state import StateTable
 
 Invoke = Callable[..., Result]
@@ -31,7 +33,7 @@ class Table:
     """Writes transitions as the coordinator does, one by one."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.state = home, StateTable(str(home / "state"))
+        self.home, self.state = home, StateTable.make(str(home / "state"))
 
     def add(self, pipeline: str, event: Event, epoch: int = 1, attempt: int = 1, **columns: Any) -> None:
         view = self.state.view(pipeline)
@@ -48,7 +50,11 @@ class Table:
         self.plan(name, epoch, owner)
         claim = {"nonce": "abc", "state_id": self.state.id, "worker": "vm:7"}
         self.add(name, Event.CLAIMED, epoch, body=claim)
-        told = {"uri": str(self.home / "lake"), "rows": 10, "files": 1, "table_id": "x", "app_id": "a", "folder": "f"}
+        told = {
+            **{"kind": "delta", "uri": str(self.home / "lake"), "table_id": "x", "fingerprint": "f", "added": []},
+            **{"app_id": f"onceonly/{self.state.id}/{name}/lake", "folder": f"staged-0-{name}-lake-{epoch}-1-abc"},
+            **{"publish": "delta-rs", "files": 1, "rows": 10, "bytes": 100},
+        }
         self.add(name, Event.STAGED, epoch, body={"handles": {"lake": told | handle}})
 
     def commit(self, name: str = "flights", epoch: int = 1) -> None:
@@ -257,6 +263,15 @@ def test_sweep_names_what_it_removes_and_leaves_live_attempts_alone(onceonly: In
     result = onceonly("sweep", "flights", "--json")
     assert (result.exit_code, told(result)) == (0, {"swept": [], "errors": []})
     assert onceonly("sweep", "nobody").exit_code == 2
+
+
+def test_sweep_removes_what_jobs_have_said_to_nobody(onceonly: Invoke, table: Table) -> None:
+    table.commit()
+    said = Report.of(table.state.uri, "stage-flights-1-0123456789ab")
+    said.say("60 of 100 tasks")
+    os.utime(said.uri, (0, 0))
+    assert onceonly("sweep").exit_code == 0
+    assert not Path(said.uri).exists()
 
 
 def test_resolve_wants_one_word_on_one_sink(onceonly: Invoke, table: Table) -> None:

@@ -65,6 +65,14 @@ def test_airflow_has_all_its_parts_and_the_project() -> None:
     assert "recovery.py" in {file.name for file in (ROOT / "dags").glob("*.py")}
 
 
+def test_the_state_table_is_made_by_the_step_that_runs_once() -> None:
+    """By no other: the image says where it is, so a volume that is missing is an error, and not a new table."""
+    assert "onceonly state init" in " ".join(SERVICES[RUNS_ONCE]["command"])
+    image = (ROOT / "docker/Dockerfile").read_text()
+    helm = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
+    assert "ONCEONLY_STATE=" in image and "ONCEONLY_STATE" in {each["name"] for each in helm["env"]}
+
+
 def test_a_killed_scheduler_leaves_no_lock() -> None:
     assert any("idle_in_transaction_session_timeout" in word for word in SERVICES["postgres"]["command"])
 

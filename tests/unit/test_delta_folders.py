@@ -147,7 +147,7 @@ def through(tmp_path: Path) -> tuple[Coordinator, Pipeline, FakeParts]:
     fakes = FakeParts(tmp_path / "parts")
     pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="a.b:c", sinks=[DeltaSink("lake", path="lake")])
     parts: Any = LightParts(tmp_path, fakes)
-    return Coordinator(StateTable(str(tmp_path / "state")), parts), pipeline, fakes
+    return Coordinator(StateTable.make(str(tmp_path / "state")), parts), pipeline, fakes
 
 
 def run(through: tuple[Coordinator, Pipeline, FakeParts], number: int) -> Checkpoint:

@@ -1,8 +1,10 @@
 """What a gate finds, without Spark and without Great Expectations."""
 
+import math
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from onceonly.checkpoint import Event, Row, fold
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
-from onceonly.gate.inspector import LiveInspector
+from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
 from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
 
@@ -179,3 +181,20 @@ def test_values_of_rows_do_nothing_in_a_page(tmp_path):
     assert "default-src 'none'" in page
     docs.delete(index)
     assert not (tmp_path / "d").exists()
+
+
+def test_a_suite_asked_of_no_rows_has_every_column_that_is_staged(tmp_path):
+    """A condition names columns that no expectation is about."""
+    suite = write(tmp_path, '{"expectations": [{"type": "expect_x", "kwargs": {"column": "b"}}]}')
+    rows = pa.table({"a": pa.array([], pa.int64())}).to_reader()
+    assert list(_nothing(suite, rows).columns) == ["a", "b"]
+    assert list(_nothing(suite, None).columns) == ["b"]
+
+
+def test_numbers_beside_nulls_stay_what_they_are():
+    columns = {"n": pa.array([2**62 + 1, None]), "d": pa.array([Decimal("0.10"), None], pa.decimal128(5, 2))}
+    frame = _in_pandas(pa.table(columns).to_reader())
+    assert frame["n"].tolist() == [2**62 + 1, None]
+    assert frame["d"][0] == Decimal("0.10")
+    assert math.isnan(float(frame["d"][1])), "as Great Expectations takes a mean"
+    assert frame["d"].isna().tolist() == [False, True]

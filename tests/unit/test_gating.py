@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from unit.world import World, minutes, values
@@ -9,6 +10,7 @@ from unit.world import World, minutes, values
 from onceonly import gating
 from onceonly.checkpoint import Event, State
 from onceonly.errors import Busy, Fenced, GateFailed, InvalidPipeline, NotCommitted
+from onceonly.offsets import has_data
 from onceonly.pipeline import DeltaSink, FileSink, Fresh, Gate, KafkaSink, KafkaSource, Pipeline, StateSink
 
 ASKS = {"lake": 1}
@@ -29,6 +31,12 @@ class Gated(World):
         self.plan()
         self.stage()
         self.finds(*found)
+
+    def run_judged(self, owner, interval):
+        planned = self.plan(owner, interval)
+        self.stage(planned.epoch)
+        self.gate(planned.epoch)
+        return self.commit(planned.epoch)
 
     def failed(self) -> None:
         self.staged_with("critical")
@@ -476,3 +484,59 @@ def test_intervals_of_a_gate_are_judged_one_by_one(tmp_path):
     world.gate(2)
     assert world.commit(2).state is State.COMMITTED
     assert values(world.lake) == [2, 3]
+
+
+# ---- an interval without records
+
+
+def judged_hourly(folder, sinks=None, **asked) -> Gated:
+    made = Gated(folder, mode="interval", **({"sinks": sinks} if sinks else {}))
+    made.pipeline = replace(made.pipeline, gate=Gate(**asked))
+    made.put(59)
+    return made
+
+
+NOTHING = minutes(10, 20)
+
+
+@pytest.mark.parametrize("asked", [{"min_rows": ASKS}, {"suites": {"lake": "s.json"}}])
+def test_an_interval_without_records_goes_through_a_gate_that_may_fail_it(tmp_path, asked):
+    world = judged_hourly(tmp_path, **asked)
+    planned = world.plan("run-1", NOTHING)
+    assert (planned.state, has_data(planned.ranges)) == (State.PLANNED, False)
+    world.stage(1)
+    world.finds("critical")
+    assert world.gate().verdict["outcome"] == "failed"
+    with pytest.raises(GateFailed):
+        world.commit()
+    world.abort()
+    again = world.plan("run-1", NOTHING)
+    assert (again.epoch, again.ranges, again.state) == (1, planned.ranges, State.PLANNED)
+    world.stage(1)
+    world.finds(None)
+    assert world.gate().verdict["outcome"] == "passed"
+    assert world.commit().state is State.COMMITTED
+    assert values(world.lake) == []
+    assert world.run_judged("run-2", minutes(0, 10)).state is State.COMMITTED
+    assert values(world.lake) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("asked", [{"min_rows": {"lake": 0}}, {"max_rows": ASKS}, {"fresh": {"lake": Fresh("at", 60)}}])
+def test_a_gate_that_nothing_cannot_fail_is_not_asked_of_it(tmp_path, asked):
+    assert judged_hourly(tmp_path, **asked).plan("run-1", NOTHING).state is State.COMMITTED
+
+
+def test_no_records_take_out_nothing_that_a_condition_names(tmp_path):
+    by_day = DeltaSink("lake", "lake", partition_by=["day"], replace=[("day", "=", "2013-01-01")])
+    assert judged_hourly(tmp_path, [by_day], min_rows=ASKS).plan("run-1", NOTHING).state is State.COMMITTED
+    other = tmp_path / "partitions"
+    other.mkdir()
+    whole = replace(by_day, replace="partitions")
+    assert judged_hourly(other, [whole], min_rows=ASKS).plan("run-1", NOTHING).state is State.PLANNED
+
+
+def test_an_interval_without_records_is_not_processed_again(tmp_path):
+    world = judged_hourly(tmp_path, min_rows=ASKS)
+    world.run_judged("run-1", NOTHING)
+    asked = world.coordinator.plan(world.pipeline, "run-2", world.alive, NOTHING, "run-2, 1")
+    assert (asked.checkpoint.epoch, asked.checkpoint.state) == (1, State.COMMITTED)

@@ -188,7 +188,7 @@ def test_in_a_log_in_order_each_interval_holds_just_the_records_of_its_time(cuts
 @example([Run(5, 9, ((0, 3), (0, 7), (0, 3))), Run(0, 5, ((1, 2),)), Run(9, 12, ((1, 10), (0, 4)))])
 def test_the_same_through_the_state_table(history):
     with TemporaryDirectory() as folder:
-        state, parts = StateTable(f"{folder}/state"), FakeParts(Path(folder))
+        state, parts = StateTable.make(f"{folder}/state"), FakeParts(Path(folder))
         for run in history:
             write(parts.sources(FLIGHTS)["flights"], run.writes)
             plan(state, parts, run)
@@ -200,7 +200,7 @@ def test_the_same_through_the_state_table(history):
 @example([Run(m, m + 3, ((0, 11 - m), (1, m), (0, m))) for m in (6, 0, 9, 3)])
 def test_the_same_when_all_are_planned_at_once(history):
     with TemporaryDirectory() as folder:
-        state, parts = StateTable(f"{folder}/state"), FakeParts(Path(folder))
+        state, parts = StateTable.make(f"{folder}/state"), FakeParts(Path(folder))
 
         def write_and_plan(run: Run) -> None:
             write(parts.sources(FLIGHTS)["flights"], run.writes)

@@ -14,6 +14,7 @@ from onceonly.checkpoint import FORMAT, Event
 from onceonly.coordinator import Coordinator
 from onceonly.errors import CannotPublish, InDoubt
 from onceonly.fakes import FakeParts
+from onceonly.forwarding import Forward
 from onceonly.liveness import nobody
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
@@ -35,7 +36,7 @@ FLIGHTS = Pipeline(
 def rows(tmp_path_factory) -> list[dict[str, Any]]:
     """Every event that there is, as written by a coordinator."""
     folder = tmp_path_factory.mktemp("schema")
-    parts, state = FakeParts(folder), StateTable(str(folder / "state"))
+    parts, state = FakeParts(folder), StateTable.make(str(folder / "state"))
     coordinator, source = Coordinator(state, parts), parts.sources(FLIGHTS)["flights"]
     source.append(0, (NOON, "a"), None, (NOON + 2 * HOUR, "b"))
 
@@ -52,7 +53,21 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
+    _go_on(coordinator, parts)
     return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
+
+
+def _go_on(coordinator: Coordinator, parts: FakeParts) -> None:
+    """As where another state table is lost."""
+    lost = Pipeline(**{**vars(FLIGHTS), "name": "lost", "mode": "chained"})
+    ends = parts.sources(lost)["flights"].log().partitions
+    coordinator.forward(
+        lost, Forward(7, "ann", "the disk is gone", {"flights": {p: end for p, (_, end) in ends.items()}})
+    )
+    coordinator.forward(
+        Pipeline(**{**vars(FLIGHTS), "name": "lost_days"}),
+        Forward(7, "ann", "the disk is gone", intervals=[Interval(NOON, NOON + HOUR)]),
+    )
 
 
 def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -115,12 +130,22 @@ def test_the_contract_and_the_table_have_the_same_columns(rows):
     assert SCHEMA["properties"]["event"]["enum"] == [event.value for event in Event]
 
 
+@pytest.mark.parametrize("broken", [{"reason": "", "forwarded": 0}, {"forwarded": 3, "reason": None}])
+def test_what_a_person_says_of_the_targets_keeps_the_contract(rows, broken):
+    forwarded = [row for row in rows if "forwarded" in row["body"]]
+    assert sorted(row["interval_start"] is None for row in forwarded) == [False, True]
+    row = {**forwarded[0], "body": {**forwarded[0]["body"], **broken}}
+    with pytest.raises(ValidationError):
+        Draft202012Validator(SCHEMA).validate(row)
+
+
 @pytest.mark.parametrize(
     ("event", "broken"),
     [
         ("planned", {"body": {}}),
         ("planned", {"owner": None}),
         ("empty", {"interval_end": None}),
+        ("empty", {"decision": 3}),
         ("claimed", {"body": {"nonce": "a-b", "state_id": "0" * 32, "worker": "x"}}),
         ("staged", {"body": {"handles": {}}}),
         ("verdict", {"body": {"outcome": "perhaps", "sinks": {}, "docs": None, "by": "run-1"}}),
@@ -139,6 +164,6 @@ def test_the_contract_and_the_table_have_the_same_columns(rows):
     ],
 )
 def test_a_row_that_breaks_the_contract_is_told(rows, event, broken):
-    row = next(row for row in rows if row["event"] == event)
+    row = next(row for row in rows if row["event"] == event and "forwarded" not in row["body"])
     with pytest.raises(ValidationError):
         Draft202012Validator(SCHEMA).validate({**row, **broken})

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from onceonly import state, statestore
+from onceonly import state, statefiles, statestore
 from onceonly.checkpoint import FORMAT, Event, Row, State
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.offsets import Interval, TopicRange
-from onceonly.state import Lost, StateTable, View
+from onceonly.state import Lost, Snapshot, StateTable, View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
@@ -30,7 +30,7 @@ def uri(tmp_path) -> str:
 
 @pytest.fixture
 def table(uri) -> StateTable:
-    return StateTable(uri)
+    return StateTable.make(uri)
 
 
 def planned(view: View, owner: str = "run", interval: Interval | None = None, event: Event = Event.PLANNED) -> Row:
@@ -134,13 +134,13 @@ def test_an_illegal_transition_is_not_written(table):
 
 
 def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
-    real = state._commit
+    real = statefiles.append
 
     def lands_and_fails(delta, row):
         real(delta, row)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(state, "_commit", lands_and_fails)
+    monkeypatch.setattr(statefiles, "append", lands_and_fails)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     monkeypatch.undo()
     assert view.latest.state is State.PLANNED
@@ -148,14 +148,14 @@ def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
 
 
 def test_a_row_that_did_not_land_is_written_again_once(table, monkeypatch):
-    real, failures = state._commit, [OSError("no route"), CommitFailedError("503")]
+    real, failures = statefiles.append, [OSError("no route"), CommitFailedError("503")]
 
     def fails_at_first(delta, row):
         if failures:
             raise failures.pop()
         real(delta, row)
 
-    monkeypatch.setattr(state, "_commit", fails_at_first)
+    monkeypatch.setattr(statefiles, "append", fails_at_first)
     table.append(table.view("flights"), planned(table.view("flights")))
     assert sequence(table) == [1]
 
@@ -167,7 +167,7 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
         other.append(other.view("flights"), planned(other.view("flights"), "other"))
         raise OSError("connection reset")
 
-    monkeypatch.setattr(state, "_commit", another_is_first)
+    monkeypatch.setattr(statefiles, "append", another_is_first)
     view = table.view("flights")
     with pytest.raises(Lost):
         table.append(view, planned(view, "mine"))
@@ -175,7 +175,7 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
 
 
 def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypatch):
-    monkeypatch.setattr(state, "_commit", failing(OSError("read-only file system")))
+    monkeypatch.setattr(statefiles, "append", failing(OSError("read-only file system")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known") as unknown:
         table.append(table.view("flights"), planned(table.view("flights")))
     assert "onceonly recover flights" in unknown.value.todo
@@ -183,7 +183,7 @@ def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypat
 
 def test_a_failed_write_that_cannot_be_read_back_is_an_unknown_outcome(table, monkeypatch):
     view = table.view("flights")
-    monkeypatch.setattr(state, "_commit", failing(OSError("connection reset")))
+    monkeypatch.setattr(statefiles, "append", failing(OSError("connection reset")))
     monkeypatch.setattr(statestore, "open_", failing(OSError("storage is down")))
     with pytest.raises(OutcomeUnknown, match="storage is down"):
         table.append(view, planned(view))
@@ -191,7 +191,7 @@ def test_a_failed_write_that_cannot_be_read_back_is_an_unknown_outcome(table, mo
 
 def test_a_failed_write_whose_table_cannot_be_opened_is_an_unknown_outcome(table, monkeypatch):
     view = table.view("flights")
-    monkeypatch.setattr(state, "_commit", failing(OSError("connection reset")))
+    monkeypatch.setattr(statefiles, "append", failing(OSError("connection reset")))
     monkeypatch.setattr(statestore, "DeltaTable", failing(OSError("storage is down")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known"):
         table.append(view, planned(view))
@@ -336,9 +336,25 @@ def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(tabl
     """A new one would number everything from 1 and read the log from its start."""
     table.append(table.view("flights"), planned(table.view("flights")))
     shutil.rmtree(uri)
+    with pytest.raises(OutcomeUnknown, match=r"is gone(.|\n)*unmounted(.|\n)*onceonly recover"):
+        table.view("flights")
+    assert not Path(uri).exists()
+    StateTable.make(uri)
     with pytest.raises(OutcomeUnknown, match="is not the one that this process began with") as replaced:
         table.view("flights")
     assert "Restore the table" in replaced.value.todo
+
+
+def test_a_table_that_is_missing_is_refused_and_not_made(uri):
+    for kind in (StateTable, Snapshot):
+        with pytest.raises(InvalidPipeline, match=r"there is no state table(.|\n)*mounted(.|\n)*onceonly state init"):
+            kind(uri)
+    assert not Path(uri).exists()
+
+
+def test_making_it_again_changes_nothing(table, uri):
+    assert not statestore.make(uri)
+    assert StateTable.make(uri).id == table.id
 
 
 def test_storage_that_does_not_answer_is_said_so(uri):
@@ -359,9 +375,10 @@ def test_storage_that_does_not_answer_is_said_so(uri):
 )
 def test_storage_on_which_two_writers_could_both_be_first_is_refused(monkeypatch, uri, variable, value, why):
     monkeypatch.setenv(variable, value)
-    with pytest.raises(InvalidPipeline, match="cannot hold the state table") as refused:
-        StateTable(uri)
-    assert why in str(refused.value)
+    for opened in (StateTable, StateTable.make):
+        with pytest.raises(InvalidPipeline, match="cannot hold the state table") as refused:
+            opened(uri)
+        assert why in str(refused.value)
 
 
 @pytest.mark.parametrize("uri", ["/data/state", "state", "file:///data/state", "s3://a/b", "gs://a/b", "abfss://a@b/c"])
@@ -374,7 +391,7 @@ def test_storage_with_put_if_absent_is_taken(uri):
 
 def hammer(uri: str, rows: int) -> None:
     """Append `rows` rows to one pipeline, reading again whenever another was first."""
-    table, written = StateTable(uri), 0
+    table, written = StateTable.make(uri), 0
     while written < rows:
         view = table.view("flights")
         try:

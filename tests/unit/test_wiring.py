@@ -41,7 +41,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
         sinks=[DeltaSink("lake", "lake")],
     )
     parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
-    through = Coordinator(StateTable(str(tmp_path / "state")), parts)
+    through = Coordinator(StateTable.make(str(tmp_path / "state")), parts)
     through.plan(pipeline, "run-1", lambda checkpoint: False)
     with pytest.raises(NotCommitted, match="could not be staged") as failed:
         wiring.stage(parts, through, "flights", 1, "run-1")

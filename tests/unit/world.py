@@ -17,7 +17,7 @@ class World:
     """One pipeline with its topic, its outputs and its state table; every call remembers nothing of the one before."""
 
     def __init__(self, folder, **changes) -> None:
-        self.state = StateTable(str(folder / "state"))
+        self.state = StateTable.make(str(folder / "state"))
         self.parts = FakeParts(folder)
         defaults = {"name": "flights", "source": KafkaSource("flights"), "transform": "jobs.flights:clean"}
         self.pipeline = Pipeline(**{**defaults, "sinks": SINKS, **changes})

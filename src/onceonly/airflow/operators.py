@@ -110,7 +110,7 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            through, owner = self.coordinator(), owner_of(context)
+            through, owner = self.planner(), owner_of(context)
             self._check(context, through)
             planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
         checkpoint = planned.checkpoint
@@ -122,6 +122,11 @@ class PlanOperator(OnceonlyOperator):
         for range_ in checkpoint.ranges:
             self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
         return checkpoint.epoch
+
+    def planner(self) -> Coordinator:
+        from onceonly.wiring import planner
+
+        return planner(self.parts(), log=self._log_transition)
 
     def _check(self, context: Any, through: Coordinator) -> None:
         """What this run would trip over later is refused while nothing is planned yet."""
@@ -257,6 +262,8 @@ class RecoverOperator(OnceonlyOperator):
         self._committed: list[tuple[str, int]] = []
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from onceonly import report
+
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
             try:
@@ -267,6 +274,7 @@ class RecoverOperator(OnceonlyOperator):
                 errors.append(error)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             self._warn(through.state.view(name).open)
+        report.sweep(through.state)
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
@@ -340,6 +348,8 @@ def _interval(context: Any) -> Interval:
 
 
 def _settled(checkpoint: Checkpoint) -> str:
+    if checkpoint.forwarded:
+        return f"published before, as {checkpoint.owner} says ({checkpoint.reason})"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     again = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'

@@ -62,15 +62,15 @@ def run(
     steps = show.Steps(quiet=as_json)
     settings = Settings.from_env()
     started = time.monotonic()
-    span = _interval(interval)
+    asked = span(interval) if interval else None
     with steps.step("check") as words:
         pipeline = target.load(file, settings.project)
-        parts = _checked(pipeline, span, settings)
+        parts = _checked(pipeline, asked, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
     running = _start(pipeline, parts, steps)
     running.again = running.owner if reprocess else None
     ctx.meta[HINT] = running.hint
-    result = {"result": running.go(span, until), **running.json()}
+    result = {"result": running.go(asked, until), **running.json()}
     if as_json:
         print_json({**result, "seconds": round(time.monotonic() - started, 3)})
 
@@ -191,7 +191,7 @@ def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
     from onceonly import liveness, wiring
 
     running = _Run(pipeline, parts, liveness.this_process(), steps)
-    running.through = wiring.coordinator(parts, running.notice)
+    running.through = wiring.planner(parts, running.notice)
     return running
 
 
@@ -206,8 +206,8 @@ def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) 
     return parts
 
 
-def _interval(given: tuple[str, str] | None) -> Interval | None:
-    return Interval(_time(given[0]), _time(given[1])) if given else None
+def span(given: tuple[str, str]) -> Interval:
+    return Interval(_time(given[0]), _time(given[1]))
 
 
 def _time(text: str) -> datetime:

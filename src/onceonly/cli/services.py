@@ -25,12 +25,16 @@ def services() -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), help="The broker's port; 0: any free one.")
 @json_option
 def up(spark: bool, port: int | None, as_json: bool) -> None:
-    """Start what does not run, and wait until it serves.
+    """Start what does not run, and wait until it serves; make the state table, unless ONCEONLY_STATE names another.
 
     --json prints {"kafka", "spark"}: addresses, null for what does not run.
     """
-    steps = show.Steps(quiet=as_json)
+    from onceonly import statestore
+
+    steps, settings = show.Steps(quiet=as_json), Settings.from_env()
     with steps.step("start") as words:
+        if settings.embedded and statestore.make(settings.state):
+            words.append(f"a new state table at {settings.state}")
         endpoints = _services(port).up(spark)
         words.append(f"Kafka at {endpoints.bootstrap}")
         words += [f"Spark at {endpoints.spark_remote}"] if endpoints.spark_remote else []

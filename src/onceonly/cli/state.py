@@ -1,4 +1,4 @@
-"""onceonly state: what to do with a state table that was moved or copied."""
+"""onceonly state: make a state table, and say what one is that was moved, copied or restored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,26 @@ import click
 
 from onceonly.checkpoint import NAME
 from onceonly.cli import console as show
+from onceonly.cli.forward import forward
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 
 
 @click.group()
 def state() -> None:
-    """Move or copy the state table (of ONCEONLY_STATE)."""
+    """Make, move, copy or carry on the state table (of ONCEONLY_STATE)."""
+
+
+@state.command()
+def init() -> None:
+    """Make the state table, once per environment. Nothing else makes one that ONCEONLY_STATE names."""
+    from onceonly import statestore
+    from onceonly.state import StateTable
+
+    uri = Settings.from_env().state
+    made = statestore.make(uri)
+    words = "is made" if made else "is there already: nothing to do"
+    show.console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
 
 
 @state.command()
@@ -51,6 +64,9 @@ def fork() -> None:
     _refuse_open(table, uri)
     statestore.fork(uri)
     show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+
+
+state.add_command(forward)
 
 
 def _copy(uri: str) -> Any:

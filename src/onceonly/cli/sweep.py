@@ -21,7 +21,7 @@ from onceonly.settings import Settings
 @json_option
 @click.pass_context
 def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
-    """End and remove what no live attempt owns: open Kafka transactions, spooled rows, staged folders.
+    """End and remove what no live attempt owns: open Kafka transactions, spooled rows, staged folders; old job reports.
 
     Of one PIPELINE or of all; only what carries this state table's id, and each is named. A transaction that nobody
     ends keeps every read_committed reader of its topic waiting. `onceonly recover` sweeps as well.
@@ -30,7 +30,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
     "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
     """
-    from onceonly import wiring
+    from onceonly import report, wiring
 
     settings = Settings.from_env()
     state = reading.required(settings)
@@ -44,6 +44,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             swept += through.sweep(name)
         except Exception as error:
             errors.append((name, error))
+    report.sweep(through.state)
     if as_json:
         told = [{"pipeline": name, **explain(error)} for name, error in errors]
         print_json({"swept": [_plain(txn) for txn in swept], "errors": told})

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from onceonly import statestore
 from onceonly.checkpoint import Checkpoint, State, Transaction
 from onceonly.demo import flights
 from onceonly.demo.hold import hold_file
@@ -118,6 +119,7 @@ class Demo:
         with self._step("broker"):
             port = free_port(int(os.environ.get("ONCEONLY_KAFKA_PORT", "19092")))
             broker = Services(self.settings.home, port=port).up().bootstrap
+            statestore.make(self.settings.state)
         with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
             loaded = load(self.settings, "flights", flights.month(MONTH))
         self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")

@@ -34,12 +34,16 @@ def critical(what: str, ok: bool, observed: str) -> Check:
 def newest(rows: Any, sink: str, column: str) -> datetime | None:
     """The latest time in a column of a RecordBatchReader, in UTC; None: there is none but nulls.
 
+    Args:
+        rows: None where only Spark can read them.
     Raises:
-        InvalidPipeline: no such column, or it holds no times.
+        InvalidPipeline: no such column, or it holds no times, or only Spark can read it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if rows is None:
+        raise _no_times(sink, column, "Only Spark can read its rows, which have a column of a type of Spark's own.")
     if column not in rows.schema.names:
         raise _no_times(sink, column, f"The rows have {', '.join(rows.schema.names)}.")
     kind = rows.schema.field(column).type

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,14 @@ class LiveInspector(Inspector):
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
         handle, sink = checkpoint.handles[name], self._sink(name)
         rows, most = handle["rows"], self._gate.in_process_rows
-        if not rows:
-            return Subject(suite, _nothing(suite), False)
         staged = sink.staged(handle) if rows <= most else None
+        if not rows:
+            return Subject(suite, _nothing(suite, staged), False)
         on_spark = staged is None
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
         if staged is None:
             return Subject(suite, sink.staged_frame(handle, self._spark()), True)
-        return Subject(suite, staged.read_all().to_pandas(integer_object_nulls=True), False)  # integers stay integers
+        return Subject(suite, _in_pandas(staged), False)
 
     def _by_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         checks = bounds.check(self._gate, checkpoint, self._sink(sink))
@@ -105,11 +106,23 @@ def _asked(gate: Gate) -> list[str]:
     return sorted({sink for option in each for sink in option})
 
 
-def _nothing(suite: Suite) -> Any:
-    """No rows, of the columns that the suite names: nothing that is staged may tell them."""
+def _in_pandas(rows: Any) -> Any:
+    """Integers beside nulls stay integers; nulls beside decimals are decimals, of which floats can be made."""
+    import pyarrow as pa
+
+    table = rows.read_all()
+    frame = table.to_pandas(integer_object_nulls=True)
+    for name in (field.name for field in table.schema if pa.types.is_decimal(field.type)):
+        frame[name] = frame[name].where(frame[name].notna(), Decimal("NaN"))
+    return frame
+
+
+def _nothing(suite: Suite, staged: Any) -> Any:
+    """No rows, of the columns that are staged and that the suite names: none of them is missing in no rows."""
     import pandas
 
-    return pandas.DataFrame(columns=suite.columns)
+    known = pandas.DataFrame() if staged is None else _in_pandas(staged)
+    return known.reindex(columns=list(dict.fromkeys([*known.columns, *suite.columns])))
 
 
 def _path(on_spark: bool) -> str:

@@ -28,6 +28,7 @@ from onceonly.sinks import (
     deltafolders,
     deltalock,
     deltalog,
+    deltalook,
     deltaschema,
     deltaspark,
     deltastage,
@@ -74,6 +75,7 @@ class DeltaWriter(Sink):
         deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         staged_rows, size = deltalog.count(adds)
+        deltalog.keep(self.uri, folder)
         deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
         return {
             "kind": "delta",
@@ -102,6 +104,14 @@ class DeltaWriter(Sink):
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], deltalog.STAGED)
+        outcome = self._commit(handle, decision)
+        try:
+            deltalog.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
+        except OSError as error:
+            raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
+        return outcome
+
+    def _commit(self, handle: Handle, decision: int) -> Outcome:
         for _ in range(TRIES):
             target = self._target(handle)
             if done := self._shown(target, handle, decision):
@@ -125,12 +135,12 @@ class DeltaWriter(Sink):
                     return None  # there the handle is refused
                 wanted = deltaevidence.version(decision, handle["folder"])
                 match deltaevidence.shown(target.transaction_version(handle["app_id"]), wanted):
-                    case deltaevidence.Shown.OURS:
-                        return Outcome(already=True, detail={"rows": handle["rows"]})
                     case deltaevidence.Shown.EARLIER:
                         self._close(target, handle["app_id"], decision)
-                    case _:
-                        return None
+                    case shown:
+                        deltalog.keep(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
+                        ours = shown is deltaevidence.Shown.OURS
+                        return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
         except (DeltaError, OSError) as error:
             raise _open_still(handle, f"{type(error).__name__}: {error}") from error
         raise _open_still(handle, f"{TRIES} commits in a row lost to other writers of the table.")
@@ -205,7 +215,7 @@ class DeltaWriter(Sink):
         deltafolders.settle(self.uri, deltalog.STAGED + txn.name)
 
     def staged(self, handle: Handle) -> Any:
-        return deltalog.read(f"{self.uri.rstrip('/')}/{handle['folder']}")
+        return deltalook.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.read.format("delta").load(deltastage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))

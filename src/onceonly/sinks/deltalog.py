@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
+from onceonly import durability
 from onceonly.checkpoint import canonical
 from onceonly.statestore import local_path
 
@@ -151,12 +151,6 @@ def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
     ]
 
 
-def read(uri: str) -> pa.RecordBatchReader:
-    """Every row of a table, by delta-rs's own engine."""
-    query = QueryBuilder().register("staged", DeltaTable(uri)).execute("SELECT * FROM staged")
-    return pa.RecordBatchReader.from_stream(query)
-
-
 def active_files(table: DeltaTable) -> dict[str, int]:
     """Path (as in the log) -> size of the files that the table's rows are in."""
     adds = table.get_add_actions()
@@ -197,6 +191,19 @@ def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> l
     there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)
+
+
+def keep(target_uri: str, folder: str | None = None) -> None:
+    """From now on the table's log, and what is staged in `folder`, survive a power failure.
+
+    Raises:
+        OSError: they may not. Nothing may follow from them.
+    """
+    local = local_path(target_uri)
+    if local and folder:
+        durability.tree_to_disk(local / folder)
+    if local:
+        durability.Log(local).keep()
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from typing import Any
 from onceonly.checkpoint import Handle, Outcome, Transaction
 from onceonly.pipeline import FileSink
 from onceonly.protocols import Receipts, Sink, Trace
-from onceonly.sinks import confined, fileerrors, filehandle, filemanifest, filemoves, filestage, sparkfiles
+from onceonly.sinks import (
+    confined,
+    fileerrors,
+    filehandle,
+    filelook,
+    filemanifest,
+    filemoves,
+    filestage,
+    rowtypes,
+)
 from onceonly.sinks.confined import OwnPath, manifest_of
 from onceonly.sinks.filehandle import FileHandle, staging_of
 from onceonly.sinks.filemanifest import Manifest
@@ -51,6 +60,8 @@ class FileWriter(Sink):
             "txn": txn.name,
             "folder": folder,
             "manifest": manifest_of(txn),
+            "schema": rowtypes.of(rows),
+            "partition_by": list(self.config.partition_by),
             "rows": count,
             "bytes": sum(file.print.bytes for file in files),
             "files": [file.to_json() for file in files],
@@ -163,11 +174,10 @@ class FileWriter(Sink):
         return named(self._on.names(self._staging), prefix)
 
     def staged(self, handle: Handle) -> Any:
-        return filestage.read(self._on, handle["folder"], self.config.format)
+        return filelook.batches(self._on, handle)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        options = filestage.OPTIONS.get(self.config.format, {}) | filestage.READ.get(self.config.format, {})
-        return spark.read.format(self.config.format).options(**options).load(sparkfiles.uri(handle["folder"]))
+        return filelook.frame(handle, spark)
 
     def evidence(self, handle: Handle) -> list[str]:
         mine = self._mine(handle)

@@ -8,15 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.dataset as ds
-
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.manifests import AT_ONCE
 from onceonly.pipeline import FileSink
-from onceonly.sinks import sparkfiles
+from onceonly.sinks import rowtext, sparkfiles
 from onceonly.sinks.confined import OwnPath, stem
 from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
@@ -25,8 +21,11 @@ from onceonly.sinks.localfiles import LocalFiles
 from onceonly.statestore import local_path
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
-READ = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # and what they are written with
-OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
+BLANKS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}  # by default Spark strips them
+OPTIONS = {
+    "csv": {"header": "true", "escape": '"', **BLANKS, **rowtext.MICROS},
+    "json": {"ignoreNullFields": "false", **rowtext.MICROS},
+}
 
 
 def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
@@ -93,15 +92,6 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
     return data, sparkfiles.write(rows, data, config.format, options, config.partition_by)
 
 
-def read(on: FileSystem, folder: str, format: str) -> pa.RecordBatchReader | None:
-    """The rows of a staged folder, types as they look in text and names of folders; None: pyarrow reads no Avro."""
-    if format == "avro":
-        return None
-    csv = ds.CsvFileFormat(pacsv.ParseOptions(newlines_in_values=True))
-    kinds = {"csv": csv, "json": ds.JsonFileFormat(), "parquet": ds.ParquetFileFormat()}
-    return on.rows(folder, kinds[format])
-
-
 def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:
     """The staged files, durable now, with the names that they will have: the same however often it is staged.
 
@@ -145,12 +135,24 @@ def _check_columns(config: FileSink, rows: Any) -> None:
         )
     if set(rows.columns) <= set(config.partition_by):
         raise _refused(config, "every column is one to partition by.", "Leave a column for the files.")
-    nested = [
-        field.name for field in rows.schema.fields if field.dataType.typeName() in ("struct", "map", "array", "binary")
-    ]
-    if config.format == "csv" and nested:
+    if unreadable := [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]:
+        raise _refused(config, f"{unreadable} holds bytes, and names of folders are text.", "Cast it, as by hex().")
+    if config.format == "csv":
+        _check_csv(config, rows)
+
+
+def _check_csv(config: FileSink, rows: Any) -> None:
+    fields = [field for field in rows.schema.fields if field.name not in config.partition_by]
+    nested = [field.name for field in fields if field.dataType.typeName() in ("struct", "map", "array", "binary")]
+    if nested:
         raise _refused(
             config, f"CSV cannot hold {nested}: lists, maps, structs or bytes.", "Cast them, or use Parquet."
+        )
+    if len(fields) == 1 and fields[0].nullable:
+        raise _refused(
+            config,
+            f"'{fields[0].name}' is the only column in the files, and in CSV a row in which it is null is no row.",
+            "Add a column, make it never null (coalesce), or use Parquet.",
         )
 
 

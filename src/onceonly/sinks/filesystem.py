@@ -87,8 +87,15 @@ class FileSystem(Protocol):
     def delete(self, folder: OwnPath) -> None:
         """A folder with all that is in it, if it is there; another process may be at it, too."""
 
-    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
-        """Of the files below that a reader would see; names of folders are columns."""
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        """Of the files below that a reader would see; names of folders are columns.
+
+        Args:
+            schema: of all columns; by default as the first file looks.
+            by: of the columns that are names of folders; by default as they look.
+        """
 
 
 def parent(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint import Transaction
+from onceonly.durability import to_disk
 from onceonly.sinks.confined import OwnPath
 from onceonly.statestore import local_path
 
@@ -84,15 +84,6 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
         return pafs.LocalFileSystem(), str(local)
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
-
-
-def to_disk(path: Path) -> None:
-    """fsync, of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _mark(path: Path, text: str) -> bool:

@@ -142,10 +142,12 @@ class HdfsFiles(FileSystem):
     def delete(self, folder: OwnPath) -> None:
         self._fs.rm(self._cluster.path(folder.path), recursive=True)
 
-    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
         """Not by the scanner's own reader, which is made while Python is held up: see `Cluster.dataset`."""
         path = self._cluster.path(folder)
-        scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format).scanner()
+        scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format, schema, by).scanner()
         return pa.RecordBatchReader.from_batches(scanner.projected_schema, scanner.to_batches())
 
     def _nearest(self, path: str) -> str:

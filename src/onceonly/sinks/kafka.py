@@ -78,6 +78,7 @@ class KafkaWriter(Sink):
                 "txn": txn.name,
                 "slot": self._slot(txn),
                 "folder": self._spool.path(txn.name),
+                "schema": kafkalook.staged_schema(rows, schema),
                 "rows": sum(part.rows for part in parts),
                 "bytes": sum(receipt.bytes for receipt in receipts),
                 "parts": [part.to_json() for part in parts],

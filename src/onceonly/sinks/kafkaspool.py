@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from onceonly.sinks.folders import file_system, to_disk
+from onceonly.durability import to_disk, way_to_disk
+from onceonly.sinks.folders import file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows held before they are written
 READ = 4096  # rows taken up at once; less where a row group is small
@@ -54,7 +55,8 @@ class SpoolFile:
         self._flush()
         self._writer.close()
         if isinstance(self._files, pafs.LocalFileSystem):
-            _to_disk(Path(self._path))
+            to_disk(Path(self._path))  # it and its name survive a power failure, as the handle that names it will
+            way_to_disk(Path(self._path).parent)
 
     def _flush(self) -> None:
         if self._batches:
@@ -71,9 +73,3 @@ def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
     files, path = file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:
         yield from parquet.iter_batches(READ)
-
-
-def _to_disk(path: Path) -> None:
-    """The file and its name survive a power failure, as the handle that names it will."""
-    for each in (path, path.parent, path.parent.parent):
-        to_disk(each)

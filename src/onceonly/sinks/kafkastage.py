@@ -19,7 +19,7 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline import KafkaSink
-from onceonly.sinks import kafkarows
+from onceonly.sinks import kafkarows, rowtext
 from onceonly.sinks.kafkaids import Ids
 from onceonly.sinks.kafkaproduce import Output, Target
 from onceonly.sinks.kafkarows import Rows
@@ -208,5 +208,5 @@ def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
 
         return F.when(value.isNotNull(), to_avro(value, schema or ""))  # a null value is a tombstone
     if config.format == "json":
-        value = F.to_json(value, {"ignoreNullFields": "false"})
+        value = F.to_json(value, {"ignoreNullFields": "false", **rowtext.MICROS})
     return value.cast("binary")

@@ -7,18 +7,16 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from onceonly.manifests import AT_ONCE
+from onceonly.durability import to_disk, tree_to_disk
 from onceonly.sinks import folders
 from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
-from onceonly.sinks.folders import to_disk
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -109,13 +107,7 @@ class LocalFiles(FileSystem):
         to_disk(Path(folder))
 
     def make_durable(self, folder: str) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(to_disk, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
-        for root, _, _ in os.walk(folder):
-            to_disk(Path(root))
-        for above in list(Path(folder).parents)[:3]:  # the transaction's, the sink's, and what that is in
-            with suppress(PermissionError):
-                to_disk(above)
+        tree_to_disk(Path(folder))
 
     def visible(self, folder: str) -> Iterator[str]:
         for root, places, names in os.walk(folder):
@@ -137,8 +129,11 @@ class LocalFiles(FileSystem):
     def delete(self, folder: OwnPath) -> None:
         folders.delete(folder)
 
-    def rows(self, folder: str, format: ds.FileFormat) -> pa.RecordBatchReader:
-        return ds.dataset(folder, format=format, partitioning="hive").scanner().to_reader()
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        hive = ds.partitioning(by, flavor="hive")
+        return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
 
 
 def _no_link(folder: str, target: str, error: OSError) -> Unfit:

@@ -9,14 +9,15 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from onceonly.checkpoint import Checkpoint
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
-from onceonly.offsets import TopicLog, TopicRange, check_held
+from onceonly.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.pipeline import KafkaSource
 from onceonly.protocols import Found, Trace
-from onceonly.sources import kafkagroup
+from onceonly.sources.kafkagroup import Group, Mark
 
 MARKERS = 1.0  # seconds in which the markers of a transaction follow its end, as a rule
 
@@ -99,15 +100,19 @@ class KafkaReader:
         for range_ in ranges:
             check_held(range_, log)
 
-    def report(self, pipeline: str, ranges: tuple[TopicRange, ...]) -> None:
-        """Commit the ranges' ends to the consumer group `onceonly-<pipeline>`."""
-        for range_ in ranges:
-            kafkagroup.report(
-                self._topic.client_config(), kafkagroup.name_of(pipeline), range_.topic, range_.ends, PATIENCE
-            )
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        """Commit the ends of its range to the consumer group `onceonly-<pipeline>`."""
+        range_ = range_of(done.ranges, self._config.topic)
+        ends = range_.ends if range_ else {}
+        marks = {p: Mark(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
+        self._group(done.pipeline).report(marks)
 
     def traces(self, pipeline: str) -> list[Trace]:
-        return []
+        _, partitions = self._topic.describe()
+        return self._group(pipeline).traces(partitions)
+
+    def _group(self, pipeline: str) -> Group:
+        return Group(self._topic.client_config(), pipeline, self._config.topic, PATIENCE)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """The committed records of `ranges`, their values decoded, as a lazy DataFrame (columns: see `spark.read`)."""

@@ -1,0 +1,62 @@
+"""onceonly state forward: go on with a state table that is behind its targets, or takes the place of a lost one."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+
+import click
+from rich.text import Text
+
+from onceonly import reading
+from onceonly.cli import console as show
+from onceonly.cli import target
+from onceonly.cli.app import json_option, print_json
+from onceonly.cli.run import span
+from onceonly.errors import InvalidPipeline
+from onceonly.settings import Settings
+
+
+@click.command(short_help="Go on after what the targets show.")
+@click.argument("file", metavar="FILE.py:NAME")
+@click.option("--decision", required=True, type=click.IntRange(1), help="The last one that the targets show.")
+@click.option("--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to go on; of each partition.")
+@click.option("--interval", nargs=2, multiple=True, metavar="START END", help="One that is published; of each.")
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@json_option
+def forward(
+    file: str, decision: int, ends: Sequence[str], interval: Sequence[tuple[str, str]], reason: str, as_json: bool
+) -> None:
+    """Record what the targets of the pipeline NAME in FILE.py have, where the state table does not know it.
+
+    For a state table that was restored from an older copy, or that begins anew where one is lost: it would publish
+    again what came since. You say up to where everything is published (the refusal shows what is known of it): the
+    pipeline goes on from there. What you leave out is published again, what you put in and is not there is lost.
+
+    --json prints the checkpoint as `onceonly status PIPELINE --json` does.
+    """
+    from onceonly import wiring
+    from onceonly.forwarding import Forward
+
+    settings = Settings.from_env()
+    pipeline = target.load(file, settings.project)
+    spans = [span(given) for given in interval]
+    said = Forward(decision, getpass.getuser(), reason, _ends(ends), spans)
+    done = wiring.coordinator(wiring.LiveParts(settings)).forward(pipeline, said)
+    if as_json:
+        return print_json(reading.to_json(done))
+    words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, as {said.who} says: {reason}"
+    show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _ends(given: Sequence[str]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for text in given:
+        place, _, offset = text.rpartition("=")
+        topic, _, partition = place.rpartition(":")
+        if not (topic and partition.isdecimal() and offset.isdecimal()):
+            raise InvalidPipeline(
+                f"--ends {text} is not understood.", todo="Write TOPIC:PARTITION=OFFSET. Nothing was changed."
+            )
+        found.setdefault(topic, {})[int(partition)] = int(offset)
+    return found

@@ -1,0 +1,117 @@
+"""What a gate sees of staged files: every column in the type that it had when it was staged."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.dataset as ds
+
+from onceonly.checkpoint import Handle
+from onceonly.sinks import rowtext, rowtypes, sparkfiles
+from onceonly.sinks.filestage import OPTIONS
+from onceonly.sinks.filesystem import FileSystem
+
+GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # where the handle does not know the types
+READ_AS = {"avro": rowtypes.in_avro, "json": rowtypes.in_json}
+LINE = "\n"  # the name of a column that no file has
+Columns = Mapping[str, pa.Array]
+Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
+
+
+def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
+    """All rows, in this process; None: only Spark can read them (Avro, and types that Arrow does not have)."""
+    if handle["format"] == "avro":
+        return None
+    if "schema" not in handle:
+        return on.rows(handle["folder"], _format(handle["format"]))
+    try:
+        return _typed(on, handle, rowtypes.arrow(_as_read(handle)))
+    except rowtypes.OnlySpark:
+        return None
+
+
+def frame(handle: Handle, spark: Any) -> Any:
+    """The same on Spark."""
+    format, folder = handle["format"], sparkfiles.uri(handle["folder"])
+    read = spark.read.format(format).options(**OPTIONS.get(format, {}))
+    if "schema" not in handle:
+        return read.options(**GUESS.get(format, {})).load(folder)
+    schema = rowtypes.on_spark(_as_read(handle))
+    return read.options(**_strict(format)).schema(schema).load(folder).select(*map(_quoted, schema.names))
+
+
+def _as_read(handle: Handle) -> rowtypes.Schema:
+    as_read: rowtypes.Schema = READ_AS.get(handle["format"], dict)(handle["schema"])
+    return as_read
+
+
+def _strict(format: str) -> dict[str, str]:
+    """What cannot be read becomes no null, and no empty text of CSV does: null is made to look like something else."""
+    strict = {"mode": "FAILFAST"}
+    return {"csv": strict | {"multiLine": "true", "nullValue": uuid.uuid4().hex}, "json": strict}.get(format, {})
+
+
+def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:
+    format, by = handle["format"], _as_text(handle["partition_by"])
+    held = pa.schema([field for field in schema if field.name not in by.names])
+    stored = {"csv": _as_text(held.names), "json": _as_text([LINE])}.get(format, held)
+    rows = on.rows(handle["folder"], _format(format, typed=True), pa.schema([*stored, *by]), by)
+    read = {"csv": _csv, "json": _json_by(handle["schema"])}.get(format, _as_it_is)
+    return pa.RecordBatchReader.from_batches(schema, _columns(rows, schema, held, read))
+
+
+def _columns(rows: Any, schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        found = read(batch, held)
+        each = [
+            found[field.name] if field.name in found else rowtext.from_folders(batch.column(field.name), field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(each, schema=schema)
+
+
+def _as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+    return {field.name: batch.column(field.name) for field in held}
+
+
+def _csv(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+    return {field.name: rowtext.from_csv(batch.column(field.name), field.type) for field in held}
+
+
+def _json_by(schema: rowtypes.Schema) -> Read:
+    parse = rowtext.json_parser(schema)
+
+    def read(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+        rows = [parse(line) for line in batch.column(LINE).to_pylist()]
+        made = rowtext.array(rows, pa.struct(list(held)), rowtext.from_json)
+        return dict(zip(held.names, made.flatten(), strict=True))
+
+    return read
+
+
+def _as_text(names: list[str]) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in names])
+
+
+def _format(format: str, typed: bool = False) -> ds.FileFormat:
+    if format == "parquet":  # Spark writes times as INT96, which would be nanoseconds and end in 2262
+        return ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"} if typed else None)
+    if format == "json":
+        return _lines() if typed else ds.JsonFileFormat()
+    nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]} if typed else {}
+    parse = pacsv.ParseOptions(newlines_in_values=True)
+    return ds.CsvFileFormat(parse, convert_options=pacsv.ConvertOptions(**nulls))
+
+
+def _lines() -> ds.FileFormat:
+    """Each line as text: pyarrow's own JSON knows no maps, no bytes, no zones, and no decimals that are numbers."""
+    parse = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
+    return ds.CsvFileFormat(parse, read_options=pacsv.ReadOptions(column_names=[LINE]))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

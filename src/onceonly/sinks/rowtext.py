@@ -1,0 +1,88 @@
+"""Rows that were written as text or as Avro, back in the types that they had."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+Convert = Callable[[Any], Any]
+Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is read; None: it is what it should be
+
+MICROS = {  # by default Spark writes milliseconds, and cuts off the rest
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def from_csv(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of CSV."""
+    return text.cast(kind)
+
+
+def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column to partition by: times are in UTC, as every session of ours is, and do not say so."""
+    return (text.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else text).cast(kind)
+
+
+def json_parser(kind: Any) -> Convert:
+    """Of one document; where one of Spark's types in `kind` is a decimal, without a loss of digits."""
+    exact: dict[str, Any] = {"parse_float": Decimal} if "decimal(" in json.dumps(kind) else {}
+    return json.JSONDecoder(**exact).decode
+
+
+def array(values: list[Any], kind: pa.DataType, leaf: Leaf) -> pa.Array:
+    """Python values of one column, as JSON or Avro gives them."""
+    convert = _converter(kind, leaf)
+    return pa.array(values if convert is None else [convert(value) for value in values], kind)
+
+
+def from_json(kind: pa.DataType) -> Convert | None:
+    if pa.types.is_timestamp(kind):
+        return datetime.fromisoformat
+    if pa.types.is_date(kind):
+        return date.fromisoformat
+    if pa.types.is_decimal(kind):
+        return Decimal
+    if pa.types.is_floating(kind):
+        return float  # "NaN" and "Infinity" are text
+    return base64.b64decode if pa.types.is_binary(kind) else None
+
+
+def from_avro(kind: pa.DataType) -> Convert | None:
+    return str if pa.types.is_string(kind) else None  # a UUID is text for Spark
+
+
+def _converter(kind: pa.DataType, leaf: Leaf) -> Convert | None:
+    """None: the values are what Arrow takes."""
+    if pa.types.is_struct(kind):
+        return _struct({field.name: _converter(field.type, leaf) for field in kind})
+    if pa.types.is_map(kind):
+        return _map(_converter(kind.item_type, leaf))
+    if pa.types.is_list(kind):
+        return _list(_converter(kind.value_type, leaf))
+    return _or_null(leaf(kind))
+
+
+def _or_null(convert: Convert | None) -> Convert | None:
+    return convert and (lambda value: None if value is None else convert(value))
+
+
+def _struct(converters: Mapping[str, Convert | None]) -> Convert | None:
+    some = {name: convert for name, convert in converters.items() if convert}
+    if not some:
+        return None
+    return _or_null(lambda row: {**row, **{name: convert(row.get(name)) for name, convert in some.items()}})
+
+
+def _list(item: Convert | None) -> Convert | None:
+    return item and _or_null(lambda values: [item(value) for value in values])
+
+
+def _map(item: Convert | None) -> Convert | None:
+    return _or_null(lambda pairs: [(key, item(value) if item else value) for key, value in pairs.items()])

@@ -1,0 +1,534 @@
+"""What a power failure could take: nothing that something else already follows from."""
+
+import errno
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from onceonly import durability, state, statefiles, staterow, statestore, tidying
+from onceonly.checkpoint import Event, Row, Transaction
+from onceonly.durability import Log
+from onceonly.errors import OutcomeUnknown
+from onceonly.ledger import next_row
+from onceonly.offsets import Interval, TopicRange
+from onceonly.pipeline import DeltaSink
+from onceonly.sinks import deltalog, deltaschema, deltastage
+from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
+from onceonly.state import Lost, StateTable, View
+from onceonly.statereading import Reading
+
+BODY = {"definition": {"name": "flights"}, "ranges": []}
+
+
+def row(view: View) -> Row:
+    return next_row(view, view.head.epoch + 1, Event.EMPTY, 0, owner="run", body=BODY)
+
+
+def add(table: StateTable, pipeline: str = "flights", rows: int = 1) -> View:
+    view = table.view(pipeline)
+    for _ in range(rows):
+        view = table.append(view, row(view))
+    return view
+
+
+@dataclass(frozen=True)
+class Told:
+    """An fsync: how the file or folder was then, and how many entries the log had."""
+
+    changed: int
+    entries: int
+
+
+class Disk:
+    """Remembers what fsync was told of."""
+
+    def __init__(self, table: Path) -> None:
+        self.table, self.told, self.broken = table, dict[int, Told](), False
+        self._fsync = os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        if self.broken:
+            raise OSError(errno.EIO, "Input/output error")
+        self._fsync(descriptor)
+        found = os.fstat(descriptor)
+        entries = len(list(self.table.glob("_delta_log/*.json")))
+        self.told[found.st_ino] = Told(found.st_mtime_ns, entries)
+
+    def of(self, path: Path) -> Told | None:
+        return self.told.get(path.stat().st_ino)
+
+    def lost(self) -> list[str]:
+        """What a power failure may take now: of the table, and of the way to it as far as it is the test's own."""
+        found = (path for path in self.table.rglob("*") if path.name != ".onceonly.lock")  # nothing is in it
+        places = [self.table, *self.table.parents[:2], *found]
+        return [str(path) for path in places if not (told := self.of(path)) or told.changed != path.stat().st_mtime_ns]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "deep" / "state"
+
+
+@pytest.fixture
+def disk(folder, monkeypatch) -> Disk:
+    disk = Disk(folder)
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    return disk
+
+
+@pytest.fixture
+def table(folder, disk) -> StateTable:
+    return StateTable.make(str(folder))
+
+
+# ---- rows
+
+
+def test_a_row_is_on_disk_when_append_returns(table, disk):
+    view = add(table)
+    assert disk.lost() == []
+    table.append(view, row(view))
+    assert disk.lost() == []
+    add(table, "trains")
+    assert disk.lost() == []
+
+
+def test_a_row_is_on_disk_before_the_log_names_it(table, disk, folder):
+    add(table, rows=2)
+    for version, add_ in enumerate(adds(folder), start=1):
+        assert disk.of(folder / add_["path"]).entries == version, "the creation's entry and those of the rows before"
+
+
+def test_so_is_its_place_in_a_new_folder(table, disk, folder, monkeypatch):
+    view, seen = table.view("flights"), []
+    real = statefiles._commit
+    monkeypatch.setattr(statefiles, "_commit", lambda *given: (seen.extend(disk.lost()), real(*given)))
+    table.append(view, row(view))
+    assert seen == []
+
+
+def test_what_a_killed_writer_left_is_on_disk_before_it_is_acted_on(table, disk, folder, monkeypatch):
+    """It died between the name of its log entry and fsync; others wrote before and after it."""
+    reader = StateTable(str(folder))
+    add(reader, "trains")
+    with monkeypatch.context() as dying:
+        dying.setattr(Log, "keep", lambda log: None)
+        add(table)
+        add(table, "ships")
+    assert disk.lost()
+    assert reader.view("flights").head.seq == 1
+    assert disk.lost() == []
+
+
+def test_a_new_process_trusts_nothing_that_it_finds(table, disk, folder):
+    add(table, rows=3)
+    disk.told.clear()
+    StateTable(str(folder)).view("flights")
+    log = folder / "_delta_log"
+    assert [name for name in disk.lost() if Path(name).parent == log or Path(name) in (log, *log.parents)] == []
+
+
+def test_nothing_is_written_to_disk_twice(table, disk):
+    add(table)
+    table.view("flights")
+    disk.told.clear()
+    table.view("flights")
+    assert not disk.told
+
+
+def test_a_log_that_was_put_back_is_read_anew(table, disk, folder):
+    add(table, rows=3)
+    for version in (2, 3):
+        (folder / "_delta_log" / f"{version:020}.json").unlink()
+    disk.told.clear()
+    assert table.view("flights").head.seq == 1
+    assert disk.of(folder / "_delta_log" / f"{1:020}.json")
+
+
+def test_a_row_that_may_not_be_on_disk_is_not_called_recorded(table, disk, monkeypatch):
+    view = table.view("flights")
+    real = statefiles._commit
+    monkeypatch.setattr(statefiles, "_commit", lambda *given: (real(*given), setattr(disk, "broken", True)))
+    with pytest.raises(OutcomeUnknown, match="may not survive a power failure"):
+        table.append(view, row(view))
+    with pytest.raises(OutcomeUnknown, match="Input/output error"):
+        table.view("flights")
+    disk.broken = False
+    assert table.view("flights").head.seq == 1
+    assert disk.lost() == []
+
+
+def test_a_folder_that_has_no_fsync_is_passed_over(tmp_path, monkeypatch):
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    durability.to_disk(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Invalid argument"):
+        durability.to_disk(tmp_path / "file")
+
+
+# ---- what stands in the log
+
+
+def adds(folder: Path) -> list[dict]:
+    entries = sorted((folder / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
+    return [action["add"] for action in actions if "add" in action]
+
+
+def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path):
+    view = add(table)
+    hour = Interval(datetime(2013, 1, 1, 12, tzinfo=UTC), datetime(2013, 1, 1, 13, tzinfo=UTC))
+    table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
+    theirs = str(tmp_path / "theirs")
+    for each in table.history("flights"):
+        write_deltalake(theirs, staterow.to_arrow([each]), mode="append", partition_by=["pipeline"])
+    assert statistics(str(folder)) == statistics(theirs)
+    assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
+    assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
+
+
+def statistics(uri: str) -> list[dict]:
+    files = DeltaTable(uri).get_add_actions(flatten=True)
+    known = re.compile(r"(min|max|null_count)\.(?!head|body|at$)|num_records")  # at: theirs is cut to milliseconds
+    names = sorted(name for name in files.schema.names if known.match(name))
+    found = [{name: files[name][number].as_py() for name in names} for number in range(files.num_rows)]
+    return sorted(found, key=lambda each: each["min.seq"])
+
+
+def test_an_object_store_gets_the_same_file(table, folder, monkeypatch):
+    monkeypatch.setattr(statefiles, "local_path", lambda uri: None)
+    (folder / "pipeline=flights").mkdir()  # object stores have none
+    add(table, rows=2)
+    assert [found.seq for found in table.history("flights")] == [1, 2]
+
+
+# ---- writers that were not first
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("pipeline=*/*") if path.is_file()]
+
+
+def test_who_loses_leaves_no_file(table, folder, monkeypatch):
+    view, real = table.view("flights"), statefiles._commit
+
+    def another_is_first(*given) -> None:
+        monkeypatch.undo()
+        add(StateTable(str(folder)))
+        real(*given)
+
+    monkeypatch.setattr(statefiles, "_commit", another_is_first)
+    with pytest.raises(Lost):
+        table.append(view, row(view))
+    assert len(files(folder)) == 1
+    assert table.view("flights").head.seq == 1
+
+
+def test_a_file_whose_row_may_have_been_recorded_stays(table, folder, monkeypatch):
+    def nobody_knows(*given) -> None:
+        monkeypatch.setattr(statestore, "open_", fail)
+        raise OSError("connection reset")
+
+    def fail(uri: str) -> None:
+        raise OSError("storage is down")
+
+    view = table.view("flights")
+    monkeypatch.setattr(statefiles, "_commit", nobody_knows)
+    with pytest.raises(OutcomeUnknown, match="storage is down"):
+        table.append(view, row(view))
+    assert len(files(folder)) == 1
+
+
+def test_how_often_others_were_first_does_not_matter(table, folder, monkeypatch):
+    view, others, real = table.view("flights"), StateTable(str(folder)), statefiles._commit
+    left = [1] * 5
+
+    def beaten(delta, *given) -> None:
+        if left and given[1].app_transactions[0].app_id == "flights":
+            left.pop()
+            add(others, "trains")
+            raise CommitFailedError("too many commits by others")
+        real(delta, *given)
+
+    monkeypatch.setattr(statefiles, "_commit", beaten)
+    assert table.append(view, row(view)).head.seq == 1
+    assert table.view("trains").head.seq == 5
+
+
+# ---- tidying
+
+
+def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, disk, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view = table.tidy(add(table, rows=3))
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+    assert view.head.seq == 3
+    (merged,) = (add_ for add_ in adds(folder) if "merged" in add_["path"])
+    assert disk.of(folder / merged["path"]).entries == 4
+    assert merged["dataChange"] is False
+    assert disk.lost() == []
+    assert len(DeltaTable(folder).file_uris()) == 1
+
+
+def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
+    monkeypatch.setattr(tidying, "LONG_LOG", 2)
+    real, before = Path.replace, []
+
+    def spied(draft: Path, target: Path) -> Path:
+        before.append((target.name, disk.of(draft) is not None))
+        return real(draft, target)
+
+    view = add(table, rows=3)
+    monkeypatch.setattr(Path, "replace", spied)
+    table.tidy(view)
+    assert before == [("00000000000000000003.checkpoint.parquet", True), ("_last_checkpoint", True)]
+    assert Log(folder).tail()[0].startswith("00000000000000000003")
+    assert table.view("flights").head.seq == 3
+    assert disk.lost() == []
+
+
+def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
+    settings = {**statestore.CONFIGURATION, "delta.checkpointInterval": "2"}
+    monkeypatch.setattr(statestore, "CONFIGURATION", settings)
+    add(StateTable.make(str(folder)), rows=4)
+    assert len(list((folder / "_delta_log").iterdir())) == 5
+
+
+def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view, other = add(table, rows=3), StateTable(str(folder))
+    seen, real = other.view("flights"), statefiles.put
+
+    def beaten(*given):
+        monkeypatch.setattr(statefiles, "put", real)
+        table.tidy(view)
+        return real(*given)
+
+    monkeypatch.setattr(statefiles, "put", beaten)
+    assert other.tidy(seen).head.seq == 3
+    assert len(DeltaTable(folder).file_uris()) == 1
+    assert len([path for path in files(folder) if "merged" in path.name]) == 1
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+
+
+def test_a_merge_that_landed_although_it_failed_keeps_its_file(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view, real = add(table, rows=3), statefiles.replace
+
+    def lands_and_fails(*given) -> None:
+        real(*given)
+        raise CommitFailedError("503")
+
+    monkeypatch.setattr(statefiles, "replace", lands_and_fails)
+    assert table.tidy(view).head.seq == 3
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+
+
+def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view, others, real = add(table, rows=3), StateTable(str(folder)), statefiles.replace
+    left = [1] * 3
+
+    def beaten(*given) -> None:
+        if left:
+            left.pop()
+            add(others, "trains")
+        real(*given)
+
+    monkeypatch.setattr(statefiles, "replace", beaten)
+    table.tidy(view)
+    mine = [uri for uri in DeltaTable(folder).file_uris() if "flights" in uri]
+    assert len(mine) == 1
+    assert table.view("trains").head.seq == 3
+
+
+def test_tidying_that_fails_stops_nobody(table, monkeypatch):
+    def fail(*given) -> None:
+        raise OSError("no space left on device")
+
+    view = add(table)
+    monkeypatch.setattr(tidying, "tidy", fail)
+    with pytest.warns(RuntimeWarning, match="no space left"):
+        assert table.tidy(view).head.seq == 1
+
+
+# ---- views that are older than the log goes back
+
+
+@pytest.fixture
+def cleaned(table, folder, monkeypatch) -> View:
+    """A view of flights at its third row, whose log entries and files are gone since; so far nobody wrote a fourth."""
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    monkeypatch.setattr(state, "TAIL", 1)
+    add(table, rows=3)
+    old = StateTable(str(folder)).view("flights")
+    for _ in range(2):
+        table.tidy(table.view("flights"))
+        add(table, "trains", rows=3)
+        table.tidy(table.view("trains"))
+        for path in [*folder.rglob("*.json"), *folder.rglob("*.parquet")]:
+            os.utime(path, (0, 0))
+    DeltaTable(folder).cleanup_metadata()
+    DeltaTable(folder).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert not (folder / "_delta_log" / f"{2:020}.json").exists()
+    assert len([path for path in files(folder) if "flights" in str(path)]) == 1
+    return old
+
+
+def test_an_old_view_answers_as_it_would_have(cleaned, table):
+    later = table.view("flights")
+    later = table.append(later, row(later))
+    assert cleaned.checkpoint(1).epoch == 1
+    assert [found.epoch for found in cleaned.planned_by("run")] == [1, 2, 3]
+
+
+def test_a_view_that_is_read_from_a_newer_version_shows_nothing_newer(table):
+    noon, hour = datetime(2013, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
+    body = {**BODY, "ranges": [TopicRange("flights", "id", {0: (0, 8)}).to_json()]}
+    view = table.view("flights")
+    view = table.append(view, replace(row(view), event=Event.PLANNED, interval=Interval(noon, noon + hour), body=body))
+    later = table.append(view, next_row(view, 1, Event.ABORTING, 0))
+    table.append(later, replace(row(later), interval=Interval(noon + 3 * hour, noon + 4 * hour), body=body))
+    newer = View("flights", Reading(table._open), view.head)
+    assert newer.checkpoint(1) == view.checkpoints[1]
+    assert newer.boundaries(noon + 5 * hour, "flights")[0].time == noon + hour
+
+
+def test_a_view_is_whole_although_others_write_while_it_is_read(table, folder, monkeypatch):
+    add(table)
+    real, others = Reading.version, StateTable(str(folder))
+
+    def overtaken(at: Reading, pipeline: str) -> int:
+        version = real(at, pipeline)
+        monkeypatch.setattr(Reading, "version", real)
+        add(others)
+        at.delta.update_incremental()  # as after files that were cleaned up
+        return version
+
+    monkeypatch.setattr(Reading, "version", overtaken)
+    assert table.view("flights").head.seq == 1
+
+
+def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, table):
+    assert table.append(cleaned, row(cleaned)).head.seq == 4
+    with pytest.raises(Lost):
+        table.append(cleaned, row(cleaned))
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3, 4]
+
+
+def test_a_commit_in_the_place_of_an_entry_that_was_cleaned_up_does_not_count(table, folder, monkeypatch):
+    """The process was stopped for hours between delta-rs's look at the log and the name of its entry."""
+    view, others, real = add(table), StateTable(str(folder)), statefiles._commit
+
+    def stopped(delta: DeltaTable, *given) -> None:
+        monkeypatch.setattr(statefiles, "_commit", real)
+        add(others, "trains", rows=3)
+        others.tidy(others.view("trains"))
+        entry = folder / "_delta_log" / f"{delta.version() + 1:020}.json"
+        assert "trains" in entry.read_text()  # of theirs, and gone by then
+
+    monkeypatch.setattr(tidying, "LONG_LOG", 2)
+    monkeypatch.setattr(statefiles, "_commit", stopped)
+    table.append(view, row(view))
+    assert [found.seq for found in table.history("flights")] == [1, 2]
+
+
+def test_an_old_view_that_cannot_be_brought_up_to_date_is_lost(cleaned, table, monkeypatch):
+    def gone(delta: DeltaTable) -> None:
+        raise DeltaError("File not found: 00000000000000000004.json")
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", gone)
+    with pytest.raises(Lost):
+        table.append(cleaned, row(cleaned))
+    monkeypatch.undo()
+    assert table.view("flights").head.seq == 3
+
+
+def test_questions_that_are_asked_while_files_are_cleaned_up_are_asked_again(cleaned, table, monkeypatch):
+    stale, real = [cleaned.table.delta], StateTable._open
+    monkeypatch.setattr(StateTable, "_open", lambda self: stale.pop() if stale else real(self))
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+
+
+def test_rows_that_are_gone_for_good_are_not_known(table, folder):
+    add(table, rows=2)
+    for path in files(folder):
+        path.unlink()
+    with pytest.raises(OutcomeUnknown, match="cannot be read") as unknown:
+        table.view("flights")
+    assert "restore" in unknown.value.todo
+
+
+# ---- spooled rows
+
+
+def test_spooled_rows_and_the_way_to_them_are_on_disk(tmp_path, monkeypatch):
+    disk = Disk(tmp_path / "spool")
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    file = SpoolFile(str(tmp_path / "spool" / "flights" / "transaction"), 0)
+    file.write(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+    file.close()
+    assert disk.lost() == []
+
+
+# ---- Delta targets
+
+
+TXN = Transaction("id", "flights", "lake", 1, 1, "0123456789ab")
+
+
+@pytest.fixture
+def lake(folder, disk, monkeypatch) -> DeltaWriter:
+    """Its rows are Arrow tables, which delta-rs stages in the place of Spark."""
+    schema = Schema.from_json('{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}')
+    monkeypatch.setattr(deltastage, "target", lambda config, uri, rows: made(uri, schema))
+    monkeypatch.setattr(deltaschema, "check", lambda *given: deltaschema.Change([], {}))
+    monkeypatch.setattr(deltastage, "write", lambda uri, rows: write_deltalake(uri, rows, mode="append"))
+    return DeltaWriter(DeltaSink("lake", "lake"), str(folder), lambda: None)
+
+
+def made(uri: str, schema: Schema) -> DeltaTable:
+    return deltalog.open_table(uri) or DeltaTable.create(uri, schema)
+
+
+def rows_of_numbers():
+    return pa.table({"n": [1, 2, 3]})
+
+
+def test_what_is_staged_is_on_disk_before_its_handle_is_recorded(lake, disk):
+    lake.stage(TXN, rows_of_numbers())
+    assert disk.lost() == []
+
+
+def test_a_publication_is_on_disk_before_it_is_recorded(lake, disk):
+    handle = lake.stage(TXN, rows_of_numbers())
+    assert not lake.commit(handle, 1, None).already
+    assert disk.lost() == []
+
+
+def test_so_is_one_that_another_process_did_not_live_to_record(lake, disk, folder):
+    handle = lake.stage(TXN, rows_of_numbers())
+    lake.commit(handle, 1, None)
+    disk.told.clear()
+    assert lake.commit(handle, 1, None).already
+    assert disk.of(folder / "_delta_log" / f"{1:020}.json")
+    assert disk.of(folder / "_delta_log")
+
+
+def test_a_publication_that_may_not_be_on_disk_is_not_known(lake, disk):
+    handle = lake.stage(TXN, rows_of_numbers())
+    disk.broken = True
+    with pytest.raises(OutcomeUnknown, match="could not be written to disk"):
+        lake.commit(handle, 1, None)
