@@ -20,7 +20,7 @@ from typing import Any
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.offsets import Interval, Ranges, TopicRange
 
-FORMAT = 1  # of a state-table row; a reader refuses rows of a newer one
+FORMAT = 2  # of a state-table row; a reader refuses rows of a newer one
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # pipelines and sinks: no '-', which separates the parts of an identity
 
 Handle = Mapping[str, Any]  # a sink's receipt: JSON-serialisable, no secret, enough for any process to finish
@@ -81,7 +81,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One transition, one row of the state table (contract: schemas/state-row.v1.json)."""
+    """One transition, one row of the state table (contract: schemas/state-row.v2.json)."""
 
     pipeline: str
     seq: int  # the pipeline's sequence number, also the version of its Delta `txn` action

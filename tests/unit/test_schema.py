@@ -1,4 +1,4 @@
-"""The state table's rows, read by another library, keep the contract in schemas/state-row.v1.json."""
+"""The state table's rows, read by another library, keep the contract in schemas/state-row.v2.json."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -160,7 +160,7 @@ def test_what_a_person_says_of_the_targets_keeps_the_contract(rows, broken):
         ("committed", {"body": {"note": "x"}}),
         ("aborting", {"sink": "lake"}),
         ("aborted", {"extra": 1}),
-        ("aborted", {"format": 2}),
+        ("aborted", {"format": FORMAT + 1}),
     ],
 )
 def test_a_row_that_breaks_the_contract_is_told(rows, event, broken):
