@@ -52,6 +52,7 @@ def test_a_row_without_a_key_into_a_compacted_topic(make: Make, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("millis", "config"),
     [(MILLISECONDS + 2 * HOUR, {}), (MILLISECONDS - 8 * DAY, {"message_timestamp_before_max_ms": str(7 * DAY)})],
+    ids=["ahead", "back"],
 )
 def test_a_time_out_of_the_topics_bounds(
     make: Make, monkeypatch: pytest.MonkeyPatch, millis: int, config: dict[str, str]
