@@ -171,6 +171,7 @@ class FolderSink(MemorySink):
             made = self.step("puts the manifest", lambda: self._put_manifest(handle, decision), EITHER)
         except (CannotPublish, ConnectionError):
             if self._is_published(handle):
+                self.step("removes what is replaced", lambda: self._remove_replaced(handle))
                 return Outcome(already=True, detail=detail)
             raise
         self.step("removes what is replaced", lambda: self._remove_replaced(handle))
