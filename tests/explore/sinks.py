@@ -109,13 +109,13 @@ class LakeSink(MemorySink):
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         for _ in range(TRIES):
-            last = self.step("looks who was last", lambda: self._snapshot(handle))
+            last, shown = self.step("looks who was last", lambda: (self._snapshot(handle), self._shown()))
             if last == (decision, handle["txn"]):
                 return Outcome(already=True, detail={"rows": handle["rows"]})
             if last and last[0] >= decision:
                 raise self._not_ours(decision, last)
             entry = Entry(handle["txn"], decision, _instead(handle))
-            self.step("looks whether all is there", lambda: self._check_there(handle))
+            self.step("looks whether all is there", partial(self._check_there, handle, shown))
             if self.step(f"publishes decision {decision}", partial(self._publish, handle, last, entry), EITHER):
                 return Outcome(detail={"rows": handle["rows"]})
         raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
@@ -123,11 +123,15 @@ class LakeSink(MemorySink):
     def _snapshot(self, handle: Handle) -> tuple[int, str] | None:
         return self.target.last.get(handle["app_id"])
 
-    def _check_there(self, handle: Handle) -> None:
+    def _shown(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.target.shown)
+
+    def _check_there(self, handle: Handle, shown: tuple[str, ...]) -> None:
+        """Files of its own, and in the snapshot those that it takes out."""
         self._unless_refusing()
         if handle["rows"] and handle["txn"] not in self.target.staged:
             raise self.refusal(f"The staged rows of {_short(handle['txn'])} are gone.")
-        if missing := set(_instead(handle)) - {entry.name for entry in self.target.shown}:
+        if missing := set(_instead(handle)) - set(shown):
             raise self.refusal(f"{sorted(missing)} are not there to be taken out.")
 
     def _publish(self, handle: Handle, last: tuple[int, str] | None, entry: Entry) -> bool:
@@ -171,6 +175,7 @@ class FolderSink(MemorySink):
             made = self.step("puts the manifest", lambda: self._put_manifest(handle, decision), EITHER)
         except (CannotPublish, ConnectionError):
             if self._is_published(handle):
+                self.step("removes what is replaced", lambda: self._remove_replaced(handle))
                 return Outcome(already=True, detail=detail)
             raise
         self.step("removes what is replaced", lambda: self._remove_replaced(handle))

@@ -93,7 +93,8 @@ class FileWriter(Sink):
             filemoves.move(self._on, mine.files, staged.below("data"), self._target)
             found = self._write(mine, filemanifest.published(mine, decision))
         except (Taken, Missing, OSError):
-            if self._is_published(mine):  # by another process, which has also cleaned up
+            if self._is_published(mine):  # by another process, or by us; who did it may have died before this
+                self._remove_replaced(mine)
                 return Outcome(already=True, detail=done)
             raise
         if found is not None:

@@ -1,0 +1,78 @@
+"""What the real state table and the explorer's own promise alike: compare-and-set, and what a view shows."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from explore.steps import Steps
+from explore.table import MemoryTable
+
+from onceonly.checkpoint import Event, Row, State
+from onceonly.errors import OutcomeUnknown
+from onceonly.offsets import Interval, TopicRange
+from onceonly.state import Lost, StateTable
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=["real", "in memory"])
+def table(request, tmp_path):
+    return StateTable.make(str(tmp_path / "state")) if request.param == "real" else MemoryTable(Steps())
+
+
+def planned(view, owner="run", start=0, offsets=(0, 8), event=Event.PLANNED) -> Row:
+    interval = Interval(NOON + timedelta(hours=start), NOON + timedelta(hours=start + 1))
+    body = {"definition": {"name": "flights", "sinks": []}, "ranges": [TopicRange("t", "id", {0: offsets}).to_json()]}
+    return Row("flights", view.head.seq + 1, view.head.epoch + 1, event, 0, owner, interval=interval, body=body)
+
+
+def following(view, epoch, event, **columns) -> Row:
+    return Row("flights", view.head.seq + 1, epoch, event, 1, **columns)
+
+
+def test_what_is_written_is_read_back(table):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    again = table.view("flights")
+    assert (again.head, again.latest.state, again.open) == (view.head, State.PLANNED, view.open)
+    assert [row.event for row in table.history("flights")] == [Event.PLANNED]
+    assert table.pipelines() == ["flights"]
+
+
+def test_of_two_writers_from_one_view_the_second_loses(table):
+    one, other = table.view("flights"), table.view("flights")
+    table.append(one, planned(one, "first"))
+    with pytest.raises(Lost):
+        table.append(other, planned(other, "second"))
+    with pytest.raises(Lost):
+        table.append(one, planned(one, "again"))
+    assert [row.owner for row in table.history("flights")] == ["first"]
+
+
+def test_an_illegal_transition_is_not_written(table):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    with pytest.raises(OutcomeUnknown, match="illegal transition"):
+        table.append(view, following(view, 1, Event.COMMITTING, decision=1))
+    assert len(table.history("flights")) == 1
+
+
+def test_the_head_counts_epochs_decisions_and_what_is_open(table):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    for event in (Event.ABORTING, Event.ABORTED):
+        view = table.append(view, following(view, 1, event))
+    view = table.append(view, planned(view, start=1))
+    shown = table.view("flights")
+    assert (shown.head.seq, shown.head.epoch, [cp.epoch for cp in shown.open]) == (4, 2, [2])
+    assert shown.checkpoint(1).state is State.ABORTED
+    assert shown.checkpoint(3) is None
+
+
+def test_checkpoints_are_found_by_owner_interval_and_boundary(table):
+    view = table.view("flights")
+    for start, owner, offsets in ((0, "one", (0, 4)), (1, "two", (4, 9)), (5, "one", (9, 9))):
+        view = table.append(view, planned(view, owner, start, offsets, Event.EMPTY))
+    view = table.view("flights")
+    assert [cp.epoch for cp in view.planned_by("one")] == [1, 3]
+    assert [cp.epoch for cp in view.planned_for(Interval(NOON, NOON + timedelta(hours=2)))] == [1, 2]
+    before, after = view.boundaries(NOON + timedelta(hours=3), "t")
+    assert (before.time, before.offsets) == (NOON + timedelta(hours=2), {0: 9})
+    assert (after.time, after.offsets) == (NOON + timedelta(hours=5), {0: 9})
+    assert view.boundaries(NOON - timedelta(hours=1), "t")[0] is None
