@@ -93,6 +93,9 @@ class MemorySink(Sink):
         return StateBehind(f"sink '{self.name}': {last} and not {decision}.", "The state table went back.", self.exit)
 
 
+MOVED: tuple[int, ...] = (-1,)  # what a staged folder shows whose files were moved away
+
+
 def _short(name: str) -> str:
     """Epoch, attempt and nonce of a transaction's name."""
     return "-".join(name.split("-")[-3:])
@@ -162,7 +165,8 @@ class FolderSink(MemorySink):
         return {**super().stage(txn, rows), "manifest": f"m{txn.epoch}"}
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}"}
+        retracts = [{"txn": old["txn"], "manifest": old["manifest"]} for old in olds]
+        return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}", "retracts": retracts}
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         detail = {"rows": handle["rows"]}
@@ -194,10 +198,14 @@ class FolderSink(MemorySink):
             return
         if name not in self.target.staged:
             raise self.refusal(f"A staged file of {_short(name)} is gone.")
+        if self.target.staged[name] is MOVED:
+            raise self.refusal(f"A file of {_short(name)} is neither staged nor at its final name.")
         self._watch("publish", self.name, name, decision)
-        self.target.moved[name] = self.target.staged[name]
+        self.target.moved[name], self.target.staged[name] = self.target.staged[name], MOVED
 
     def _put_manifest(self, handle: Handle, decision: int) -> bool:
+        if handle["rows"] and handle["txn"] not in self.target.staged:
+            raise ConnectionError(f"The folder of {_short(handle['txn'])} is gone: this comes too late.")
         there = self.target.manifests.setdefault(handle["manifest"], handle["txn"])
         if there != handle["txn"]:
             raise self.refusal(f"Another manifest has the name {handle['manifest']}.")
@@ -206,8 +214,9 @@ class FolderSink(MemorySink):
         return made
 
     def _remove_replaced(self, handle: Handle) -> None:
-        for name in _instead(handle):
-            self.target.moved.pop(name, None)
+        for old in taken_out(handle):
+            self.target.moved.pop(old["txn"], None)
+            self.target.manifests.pop(old["manifest"], None)
 
     def release(self, txn: Transaction) -> None:
         self.step(f"clears away {_short(txn.name)}", lambda: self.target.staged.pop(txn.name, None), EITHER)
@@ -217,16 +226,20 @@ class FolderSink(MemorySink):
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         name = handle["txn"]
-        self.step("takes the staged files away", lambda: self._take_away(name), EITHER)
-        there = self.step("claims the manifest", lambda: self._claim(handle), EITHER)
-        if there == name:
+        if self.step("claims the manifest", lambda: self._claim(handle), EITHER) == name:
             return Outcome(already=True, detail={"rows": handle["rows"]})
-        self.step("removes what was moved", lambda: self.target.moved.pop(name, None), EITHER)
+        self.step("takes the staged files away", lambda: self._take_away(name), EITHER)
+        self.step("takes back what was moved", lambda: self._take_back(name), EITHER)
         return None
 
     def _take_away(self, name: str) -> None:
-        if name in self.target.staged and name not in self.target.published:
-            self.target.kept[name] = self.target.staged.pop(name)
+        if self.target.staged.get(name, MOVED) is not MOVED:
+            self.target.kept[name] = self.target.staged[name]
+            self.target.staged[name] = MOVED
+
+    def _take_back(self, name: str) -> None:
+        if name in self.target.moved:
+            self.target.kept[name] = self.target.moved.pop(name)
 
     def _claim(self, handle: Handle) -> str:
         return self.target.manifests.setdefault(handle["manifest"], "")

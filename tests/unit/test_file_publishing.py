@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +84,55 @@ class Lake:
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(filemoves, "AT_ONCE", 1)
     return Lake(tmp_path / "lake")
+
+
+# ---- in the place of others
+
+
+@pytest.mark.parametrize("lost", ["the answer", "the process"])
+def test_what_is_replaced_goes_although_the_first_commit_did_not_live_to_remove_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The manifest is there: its name was given and the answer lost, or its writer died before the old files went."""
+    old = lake.stage(transaction(1))
+    lake.commit(old)
+    new = lake.stage(transaction(2), replaces=old)
+    where, what = (FileWriter, "_remove_replaced") if lost == "the process" else (filemoves, "write_manifest")
+    inner = getattr(where, what)
+
+    def broken(*arguments: Any) -> Any:
+        if lost == "the answer":
+            inner(*arguments)
+        raise OSError("broken off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, what, broken)
+        if lost == "the process":
+            with pytest.raises(OutcomeUnknown):
+                lake.commit(new, 2)
+        else:
+            lake.commit(new, 2)
+    lake.commit(new, 2)
+    assert lake.numbers() == lake.listed() == [20, 21, 22]
+
+
+@pytest.mark.parametrize("number", range(FILES + 1))
+def test_a_committer_that_hung_brings_nothing_back_that_was_replaced(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    old = lake.stage(transaction(1))
+    new = lake.stage(transaction(2), replaces=old)
+
+    def meanwhile() -> None:
+        monkeypatch.setattr(os, "link", link)
+        lake.commit(old)  # what it has staged is not cleared away: its process dies before
+        lake.commit(new, 2)
+
+    link = os.link
+    at_call(number, os, "link", meanwhile, monkeypatch)
+    with suppress(CannotPublish, OutcomeUnknown):  # hung in front of the manifest, it puts one that is replaced already
+        lake.commit(old)
+    assert lake.numbers() == lake.listed() == [20, 21, 22]
 
 
 # ---- given up while a committer hangs
