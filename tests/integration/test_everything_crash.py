@@ -98,7 +98,9 @@ class Storm:
         self.days = Interval(self.days.start, another.end)
 
     def _note(self, printed: str) -> None:
-        self.faults += [line for line in printed.splitlines() if line.startswith(("dies ", "stops "))]
+        met = [line for line in printed.splitlines() if line.startswith(("dies ", "stops "))]
+        print(*met or ["nothing left to do"], sep="\n", flush=True)
+        self.faults += met
 
 
 def _stopped(process: subprocess.Popen[str]) -> bool:
@@ -156,8 +158,7 @@ def say(faults: list[str], proofs: list[proof.Proof]) -> None:
     kills = sum(fault.startswith("dies") for fault in faults)
     rows = ", ".join(str(each.found) for each in proofs)
     lost, doubled = (sum(getattr(each, name) for each in proofs) for name in ("missing", "extra"))
-    print(f"\nfaults: {len(faults)} ({kills} kills, {len(faults) - kills} stops), rows: {rows} {lost=} {doubled=}")
-    print(*faults, sep="\n")
+    print(f"faults: {len(faults)} ({kills} kills, {len(faults) - kills} stops), rows: {rows} {lost=} {doubled=}")
 
 
 def csv(period: Interval) -> pandas.DataFrame:
