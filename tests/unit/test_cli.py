@@ -244,7 +244,11 @@ def test_recover_of_a_pipeline_that_is_not_there(onceonly: Invoke, table: Table)
 def test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why(onceonly: Invoke, table: Table) -> None:
     table.stage()
     table.decide()
-    result = onceonly("resolve", "flights", 1, "--give-up", "lake", "--reason", "dropped for good")
+    give_up = ("resolve", "flights", 1, "--give-up", "lake", "--reason", "dropped for good")
+    unclear = onceonly(*give_up)
+    assert unclear.exit_code == 3
+    assert "--give-up lake --gone" in unclear.stderr
+    result = onceonly(*give_up, "--gone")
     assert result.exit_code == 0
     assert "waiting to be published" in result.stdout and "committing → committed" in result.stdout
     given_up = told(onceonly("describe", "flights", 1, "--json"))["given_up"]["lake"]

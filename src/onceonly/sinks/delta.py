@@ -131,7 +131,9 @@ class DeltaWriter(Sink):
         try:
             for _ in range(TRIES):
                 target = deltalog.open_table(self.uri)
-                if target is None or target.metadata().id != handle["table_id"]:
+                if target is None:  # dropped, or a volume that is not mounted: only a person can tell
+                    raise _open_still(handle, "There is no table.")
+                if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
                 wanted = deltaevidence.version(decision, handle["folder"])
                 match deltaevidence.shown(target.transaction_version(handle["app_id"]), wanted):
