@@ -237,7 +237,8 @@ class FakeSink(Sink):
         what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
         if at == decision and name is None:
             return Fenced(what, "It was given up.")
-        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}.", "Is the state table restored?")
+        todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
+        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
 
     def _shown(self) -> dict[str, Any]:
         """Entries, and under "last" by app id what stays when entries go: the last decision and its transaction."""

@@ -36,6 +36,13 @@ def no_spark() -> Any:
     raise AssertionError("publishing and aborting need no Spark here")
 
 
+class GivenUp:
+    """The `Receipts` of a sink that was given up."""
+
+    def replace(self, old: Handle, new: Handle) -> Handle:
+        raise Fenced("it was given up")
+
+
 @dataclass(frozen=True)
 class Target:
     """An output by name, so that another process finds it too."""
@@ -73,9 +80,20 @@ class Target:
 
     def commit(self, handle: Handle, decision: int) -> Outcome:
         """As the coordinator does it: what the state table knows of the handle goes with it."""
-        receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
-        recorded = FakeReceipts(Path(self.receipts) / receipt)
+        recorded = self._recorded(handle)
         return self.sink().commit(recorded.current(handle), decision, recorded)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """The same for who gives it up: the handle as it is recorded by now."""
+        return self.sink().fence(self._recorded(handle).current(handle), decision)
+
+    def commit_given_up(self, handle: Handle, decision: int) -> Outcome:
+        """A committer at work, to whom the state table says that the sink was given up."""
+        return self.sink().commit(self._recorded(handle).current(handle), decision, GivenUp())
+
+    def _recorded(self, handle: Handle) -> FakeReceipts:
+        receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
+        return FakeReceipts(Path(self.receipts) / receipt)
 
     def published(self) -> list[int]:
         """What a reader sees, sorted."""
@@ -293,9 +311,9 @@ def test_the_target_shows_the_last_decision_to_whoever_has_no_other_memory(targe
 
 def test_what_is_fenced_is_never_published_and_its_rows_are_kept(target, stage):
     handle = stage(transaction(), 1, 2, 3)
-    assert [target.sink().fence(handle, 1), target.sink().fence(handle, 1)] == [None, None]
+    assert [target.fence(handle, 1), target.fence(handle, 1)] == [None, None]
     with pytest.raises((Fenced, CannotPublish)):
-        target.commit(handle, 1)
+        target.commit_given_up(handle, 1)
     assert target.published() == []
     assert target.traces(transaction()) != []
     target.commit(stage(transaction(2), 4), 2)
@@ -306,7 +324,7 @@ def test_what_was_published_is_said_by_the_fence(target, stage):
     handle = stage(transaction(), 1, 2, 3)
     target.commit(handle, 1)
     for _ in range(2):
-        outcome = target.sink().fence(handle, 1)
+        outcome = target.fence(handle, 1)
         assert outcome is not None
         assert (outcome.already, outcome.detail["rows"]) == (True, 3)
     assert target.published() == [1, 2, 3]
