@@ -83,7 +83,7 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
         recover = RecoverOperator(task_id="recover")
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
-        # It runs either way, and the run is what `recover` is: with on_failure_fail_dagrun it would be what this one is.
+        # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()
     return dag
 
