@@ -81,6 +81,8 @@ class Storm:
         if zombie.returncode is None:
             self.kill(most=self.chance.choice((4, 40, 90)))
             os.killpg(zombie.pid, signal.SIGCONT)
+        else:
+            self.more()
         printed = output(zombie, 400)
         assert zombie.returncode in (0, 1), f"fault {len(self.faults)}: {printed}"  # 1: it was told that it is too late
         self._note(printed)

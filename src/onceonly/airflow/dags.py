@@ -64,7 +64,7 @@ def checkpoint_dag(
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_with_grace(pipeline))
+        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **PATIENT)
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
@@ -83,15 +83,9 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
         recover = RecoverOperator(task_id="recover")
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
-        # It runs either way. The run is what `recover` is; with on_failure_fail_dagrun it would be what this one is.
+        # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()
     return dag
-
-
-def _with_grace(pipeline: Pipeline) -> dict[str, Any]:
-    """Patient for as long as late records are waited for, on top."""
-    grace = timedelta(seconds=max(source.grace for source in pipeline.sources))
-    return {**PATIENT, "retries": PATIENT["retries"] + -(-grace // PATIENT["max_retry_delay"])}
 
 
 def _seconds_between(schedule: Any) -> float:
