@@ -70,7 +70,7 @@ class Server:
             self.process = subprocess.Popen(
                 served, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        until(self._answers, "the api-server answers", 240, self._alive)
+        until(self._answers, "the api-server answers", 300, self._alive)
 
     def stop(self) -> None:
         """Its whole process group; Airflow's processes set their own titles, so nothing else tells them apart."""

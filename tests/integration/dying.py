@@ -41,7 +41,7 @@ def live(copy: Copy, action: str = "run", seconds: float = 120) -> str:
 def stopped(copy: Copy, point: str, action: str = "run") -> subprocess.Popen[str]:
     """A process that hangs at this point, as in a long pause of its machine."""
     child = start(copy, f"stop {point}", action)
-    until(lambda: has_stopped(child), 60, f"the stop {point}")
+    until(lambda: has_stopped(child), 300, f"the stop {point}")
     return child
 
 

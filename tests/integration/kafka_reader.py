@@ -28,7 +28,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 4, **config: str) 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
         made.result(30)
-    until(lambda: _is_known(admin, name), 30, f"topic {name}")  # created first, told to everybody a moment later
+    until(lambda: _is_known(admin, name), 300, f"topic {name}")  # created first, told to everybody a moment later
     return name
 
 
@@ -73,7 +73,7 @@ def values(bootstrap: str, *topics: str) -> list[bytes | None]:
     return [record.value for record in committed(bootstrap, *topics)]
 
 
-def until(condition: Any, seconds: float = 30, what: str = "the condition") -> Any:
+def until(condition: Any, seconds: float = 300, what: str = "the condition") -> Any:
     """The first true answer of `condition()`."""
     deadline = monotonic() + seconds
     while not (answer := condition()):

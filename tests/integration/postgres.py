@@ -43,7 +43,7 @@ def postgres() -> Iterator[str]:
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:
             ready = [bin_ / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-            until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", 60)
+            until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", 300)
             yield f"postgresql+psycopg2://airflow@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGQUIT)

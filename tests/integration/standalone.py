@@ -120,7 +120,7 @@ class Cluster:
         running = self.master.daemon.running()
         assert running
         os.killpg(running.pid, signal.SIGKILL)
-        until(lambda: machine.is_free(running.port), "the master's port is free", 30)
+        until(lambda: machine.is_free(running.port), "the master's port is free", 300)
         another = Master(self.master.home, port=running.port)
         another.launch()
         another.wait()

@@ -31,7 +31,7 @@ from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.state import StateTable
 from onceonly.wiring import LiveParts
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).parents[2]
 
 

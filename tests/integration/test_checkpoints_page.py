@@ -36,7 +36,7 @@ from onceonly.sinks.filemoves import StagedFile
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import StateTable
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration]
 browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium")
 
 NOW = datetime.now(UTC).replace(microsecond=0)

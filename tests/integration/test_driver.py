@@ -37,7 +37,7 @@ from onceonly.report import FOLDER
 from onceonly.services.machine import free_port
 from onceonly.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 CONNECTIONS = ["kafka_there", "kafka_here"]  # the worker, and so a driver, knows the first one only
 NAME, OWNER = "numbers_chained", "a run"
 WORK = Work(NAME, 1, OWNER)
@@ -98,7 +98,7 @@ class World:
         WORK.require_staged(submitted, Settings.from_env(), state)
 
     def until_at_work(self) -> None:
-        until((self.project.folder / "at-work").exists, "the transform is at work", 120)
+        until((self.project.folder / "at-work").exists, "the transform is at work", 300)
 
     def go_on(self) -> None:
         (self.project.folder / "go-on").touch()
@@ -171,7 +171,7 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     first = world.submit()
     second = world.submit()
     world.until_at_work()
-    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", 120)
+    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", 300)
     with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
         world.require_staged(over[0], "FAILED")
     world.go_on()
@@ -213,7 +213,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
         jvm.send_signal(signal.SIGKILL)
     state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
     assert state == {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
-    until(lambda: not world.processes(), "the driver's processes are gone", 60)
+    until(lambda: not world.processes(), "the driver's processes are gone", 300)
     with pytest.raises(NotCommitted, match="ended without a word"):
         world.require_staged(submitted, state)
     if how != "killed":

@@ -24,7 +24,7 @@ from onceonly.coordinator import Coordinator
 from onceonly.errors import Busy, GateFailed, InvalidPipeline
 
 airflow = test_airflow.airflow  # the fixture
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration]
 
 SUITE = {
     "name": "numbers",

@@ -13,7 +13,7 @@ from onceonly import wiring
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.liveness import nobody
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration]
 
 POINTS = ["before verdict row", "after verdict row"]
 KILLED = -9

@@ -24,7 +24,7 @@ from onceonly.sinks.delta import DeltaWriter
 from onceonly.sinks.files import FileWriter
 from onceonly.sinks.kafka import KafkaWriter
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 CENTS_IN_AVRO = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
 AVRO = {
     "type": "record",

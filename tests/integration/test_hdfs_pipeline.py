@@ -88,6 +88,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
     assert hours.commit(hours.stage(0).epoch).state is State.COMMITTED
     assert hours.read() == (Counter(range(10)),) * 2
 
+    second = hours.stage(1)
     with monkeypatch.context() as broken:  # the NameNode does what it is asked, and nobody hears of it
         whole = Cluster.rename
 
@@ -96,7 +97,6 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
             raise Unreachable("the answer is lost")
 
         broken.setattr(Cluster, "rename", unheard)
-        second = hours.stage(1)
         with pytest.raises(OutcomeUnknown, match="not known"):
             hours.commit(second.epoch)
     [settled] = wiring.coordinator(hours.parts).recover("hours", liveness.nobody)

@@ -25,7 +25,7 @@ from onceonly.sinks.kafkaagain import Again
 from onceonly.sinks.kafkahandle import parts_of
 from onceonly.sinks.kafkaoutcome import Fate, Settler
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
 ALL = list(range(40))
 SPREAD = """

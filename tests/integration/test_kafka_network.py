@@ -22,7 +22,7 @@ from onceonly.kafka import wire
 from onceonly.kafka.wire import Wire
 from onceonly.sinks import kafkaoutcome
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
 FOR_EVER = 10**6
 
@@ -134,7 +134,7 @@ def test_a_broker_is_killed_and_the_time_is_out_before_the_commit(make: Make, ow
     staged_in_the_end(copy)
     own.kill()
     own.start()
-    until(lambda: states(copy) == {"CompleteAbort"}, 60, "the broker's own abort of the transactions")
+    until(lambda: states(copy) == {"CompleteAbort"}, 300, "the broker's own abort of the transactions")
     copy.commit()
     check_truth(copy, range(40))
     nothing_is_left(copy)

@@ -22,7 +22,7 @@ from onceonly.sinks import kafkastage
 from onceonly.sinks.kafkaids import slot_of
 from onceonly.sinks.kafkaoutcome import give_back
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
 
 both_ways = pytest.mark.parametrize("way", ["staged", "late"])

@@ -14,7 +14,7 @@ from integration.late_kafka import Late
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.sinks import kafkarows
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Late]
 MILLISECONDS = int(time() * 1000)
 HOUR = 3600 * 1000

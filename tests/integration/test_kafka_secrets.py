@@ -21,7 +21,7 @@ from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secu
 from onceonly.services.spark import SparkConnect
 from onceonly.sparkconf import REDACTION
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration]
 TOPIC = "secrets"
 TRANSFORM = """
 def numbers(batch):

@@ -19,7 +19,7 @@ from integration.project import produce
 from onceonly.checkpoint import State
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
 
 
@@ -127,7 +127,7 @@ def test_a_time_out_loses_nothing(make):
             break
         except NotCommitted:  # a slow machine: timed out before it was staged, and refused
             continue
-    until(lambda: not copy.open(), 60, "the broker's own abort of the transactions")
+    until(lambda: not copy.open(), 300, "the broker's own abort of the transactions")
     assert copy.commit().state is State.COMMITTED
     assert copy.visible() == list(range(40))
     assert len(copy.replaced()) == 1

@@ -115,7 +115,7 @@ class Topic:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while True:
         try:
             if condition():
@@ -123,7 +123,7 @@ def until(condition: Callable[[], bool]) -> None:
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
-        assert time.monotonic() < deadline, "the condition was not met in 20 s"
+        assert time.monotonic() < deadline, "the condition was not met in 300 s"
         time.sleep(0.05)
 
 

@@ -149,7 +149,7 @@ class Open:
         return self.look()
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition was not met in {seconds} s"
@@ -452,7 +452,7 @@ def test_compaction_of_the_rows_leaves_the_marker(transactions: Transactions, br
         topic.produce("newer", key="k")
         return all(offset >= transaction.since for offset, _ in topic.read("read_uncommitted"))
 
-    until(compacted, 60)
+    until(compacted, 300)
     assert transaction.look() is Sighting.COMMITTED
 
 
@@ -465,7 +465,7 @@ def until_the_marker_is_gone(transaction: Open) -> None:
         seen.append(transaction.look())
         return seen[-1] is not Sighting.COMMITTED
 
-    until(gone, 60)
+    until(gone, 300)
     assert seen[-1] is Sighting.GONE
 
 
@@ -508,7 +508,7 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
         assert page is not None
         return int(next(MemoryRecords(page.records)).base_offset)
 
-    until(lambda: first() > transaction.since, 60)
+    until(lambda: first() > transaction.since, 300)
     assert transaction.look() is Sighting.GONE
 
     heir.abort_transaction(20)  # where ids are shared, this marker is another's

@@ -21,7 +21,7 @@ from onceonly.errors import CannotPublish
 from onceonly.sinks import kafkastage
 from onceonly.sinks.kafkaspool import SCHEMA
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 Make = Callable[[str], Copy]
 
 
@@ -41,7 +41,7 @@ def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
 def frozen_task(copy: Copy, when: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in vars(copy).items() if name != "project"}
     task = copy.project.child("zombie_kafka.py", str(copy.plan().epoch), when, json.dumps(plain))
-    until(lambda: has_stopped(task), 60, when)
+    until(lambda: has_stopped(task), 300, when)
     return task
 
 

@@ -20,7 +20,7 @@ from onceonly.pipeline import StateSink
 from onceonly.sinks.keyed import Changes, StateWriter
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 MINUTE = timedelta(minutes=1)
 DAY = datetime(2013, 1, 1, tzinfo=UTC)
 ROWS_IN_ALL = 200

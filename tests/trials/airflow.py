@@ -84,7 +84,7 @@ class Airflow(Standalone):
 
     def unpause_parsed(self, dag: str) -> None:
         """As soon as Airflow knows it."""
-        until(lambda: self.unpause(dag), f"Airflow has parsed DAG {dag}", 120)
+        until(lambda: self.unpause(dag), f"Airflow has parsed DAG {dag}", 300)
 
     def cli(self, *arguments: str) -> str:
         """What `airflow …` prints."""

@@ -35,7 +35,7 @@ def held(home: Path, event: Event) -> Iterator[Path]:
 
 def waiting(file: Path) -> int:
     """The pid of the process that waits."""
-    return until(lambda: int(file.read_text() or 0), f"a task waits at {file.name}", 180)
+    return until(lambda: int(file.read_text() or 0), f"a task waits at {file.name}", 300)
 
 
 def _file(home: Path, event: Event) -> Path:
