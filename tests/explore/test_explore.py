@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+
 from explore.__main__ import parse
 from explore.mutants import MUTANTS
 from explore.mutate import changed

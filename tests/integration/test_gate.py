@@ -218,7 +218,7 @@ def test_the_command_line_gates_holds_and_approves(project: Project, monkeypatch
     assert told("describe", "strict", 1)["state"] == "aborted"
 
     held = onceonly("run", "pipelines.py:holding")
-    assert held.exit_code == 1, held.output
+    assert held.exit_code == 4, held.output
     assert "Decide: onceonly approve holding 1 --reason …" in held.stderr
     assert "a person decides: onceonly approve holding 1" in onceonly("recover", "holding", "--force").stdout
     described = onceonly("describe", "holding", 1).stdout
