@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -99,7 +100,8 @@ def settings(secure: SecureBroker) -> dict[str, str]:
 def environment(tmp_path: Path, secure: SecureBroker) -> dict[str, str]:
     """A project and an Airflow home of its own."""
     (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "case.py").write_text(DAG)
+    own = DAG.replace('name="secrets"', f'name="secrets_{uuid.uuid4().hex[:8]}"')  # as its state table is its own
+    (tmp_path / "dags" / "case.py").write_text(own)
     (tmp_path / "transforms.py").write_text(TRANSFORM)
     (tmp_path / "jobs").symlink_to(Path(__file__).parents[2] / "jobs")
     env = {
