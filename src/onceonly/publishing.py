@@ -158,12 +158,14 @@ class Publisher:
         live = self._sink(checkpoint, sink)
         try:
             outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
+            if outcome:
+                return outcome, {}  # what it shows counts, whatever fails from here on
             end_idle(self._ledger.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
         except Exception as error:
             if not gone:
                 raise _not_fenced(checkpoint, sink, error) from error
             return None, {"not_fenced": f"{type(error).__name__}: {error}"[:500]}
-        return outcome, {}
+        return None, {}
 
     # ---- one sink
 

@@ -231,6 +231,20 @@ def test_nothing_is_given_up_that_cannot_be_fenced_unless_a_person_says_that_it_
     assert "no answer" in done.given_up["lake"]["not_fenced"]
 
 
+def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monkeypatch):
+    decided(world)
+    monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
+    with pytest.raises(OutcomeUnknown):
+        world.commit()
+    monkeypatch.setattr("onceonly.publishing.Publisher.publish", lambda *_: [])
+    broken = lambda *_: (_ for _ in ()).throw(OSError("no answer"))  # noqa: E731
+    with monkeypatch.context() as patched:
+        patched.setattr("onceonly.publishing.end_idle", broken)
+        patched.setattr("onceonly.publishing.Publisher.finish", lambda self, view, epoch: view)
+        done = world.coordinator.give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
+    assert (dict(done.given_up), "lake" in done.published) == ({}, True)
+
+
 def test_what_the_fence_finds_published_is_not_given_up(world, monkeypatch):
     decided(world)
     monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
