@@ -17,5 +17,5 @@ dag = checkpoint_dag(
     schedule="@daily",
     start_date=datetime(2013, 1, 1),
     end_date=datetime(2014, 1, 1),  # New Year's Eve in New York ends at 05:00 UTC
-    catchup=False,
+    catchup=False,  # to try out: unpaused, it does not begin with 365 runs; days are asked for by `airflow backfill`
 )

@@ -69,7 +69,8 @@ class Asked:
 def _replaceable(known: Checkpoint) -> bool:
     """Not an interval that held no records."""
     published = bool(known.handles) and has_data(known.ranges)
-    return known.state is State.COMMITTED and (published or known.forwarded is not None)
+    skipped = known.skipped is not None and has_data(known.ranges)
+    return known.state is State.COMMITTED and (published or skipped or known.forwarded is not None)
 
 
 def _check_kind(pipeline: Pipeline) -> None:
@@ -130,12 +131,21 @@ def _known_interval(view: View, name: str, interval: Interval, again: str | None
         if known.interval != interval:
             raise InvalidPipeline(
                 f"{name}: the interval {interval} overlaps one that is pinned.",
-                f"Epoch {known.epoch} covers {known.interval} and is {known.state.value}.",
-                "Run exactly that interval, or start at its end. Was the schedule changed? Nothing was written.",
+                f"Epoch {known.epoch} covers {known.interval} and is {_state(known)}.",
+                f"Run exactly that interval{_skipped_too(known)}, or start at its end. Was the schedule changed? "
+                "Nothing was written.",
             )
         if again or known.replaces is None or known.state is not State.ABORTED:
             return known
     return None
+
+
+def _state(known: Checkpoint) -> str:
+    return known.state.value if known.skipped is None else f"skipped by {known.owner} ({known.skipped})"
+
+
+def _skipped_too(known: Checkpoint) -> str:
+    return "" if known.skipped is None else ", to be processed again although it is skipped (reprocess)"
 
 
 def _why_open(known: Checkpoint) -> str:

@@ -42,7 +42,7 @@ class State(Enum):
 class Event(Enum):
     PLANNED = "planned"  # offsets pinned; again: a new owner or definition, the same offsets
     REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
-    EMPTY = "empty"  # nothing to do: boundaries are pinned and it is settled, in one step
+    EMPTY = "empty"  # nothing to do, or skipped: boundaries are pinned and it is settled, in one step
     CLAIMED = "claimed"  # a stage process took the next attempt
     RENEWED = "renewed"  # the stage process is still at work, although nothing else has happened
     STAGED = "staged"
@@ -185,6 +185,7 @@ class Checkpoint:
     rewinds_to: int | None = None  # the epoch from which the pipeline goes on: later ones are taken back
     replaces: int | None = None  # the epoch whose published rows this one's take the place of
     request: str | None = None  # who asked for that, and which time
+    skipped: str | None = None  # why a person leaves this interval out
     forwarded: int | None = None  # the decision that targets show, as a person says; what was published is not known
 
     @property
@@ -272,6 +273,7 @@ def first(row: Row) -> Checkpoint:
         rewinds_to=row.body.get("to"),
         replaces=row.body.get("replaces"),
         request=row.body.get("request"),
+        skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import forwarding, gating, lineage, rewinding
+from onceonly import forwarding, gating, lineage, rewinding, skipping
 from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
@@ -38,10 +38,15 @@ Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, tr
 
 @dataclass(frozen=True)
 class Planned:
-    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data."""
+    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data.
+
+    Args:
+        gap: what no interval covers yet, between the one before and this one.
+    """
 
     checkpoint: Checkpoint | None
     fresh: bool
+    gap: Interval | None = None
 
 
 class Coordinator:
@@ -87,7 +92,8 @@ class Coordinator:
         asked = Asked(pipeline, self.parts, cut, owner, reprocess)
         view = self._ledger.change(pipeline.name, asked.decide, None if seen.open else seen)
         epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
-        return Planned(get(view, epoch) if epoch else None, fresh=asked.fresh)
+        gap = view.gap_before(interval) if interval else None
+        return Planned(get(view, epoch) if epoch else None, asked.fresh, gap)
 
     # ---- stage
 
@@ -367,6 +373,15 @@ class Coordinator:
         return forwarding.forward(self._ledger, self.parts, pipeline, said)
 
     # ---- a person's word
+
+    def skip(self, name: str, interval: Interval, who: str, reason: str) -> Checkpoint:
+        """Record that what no interval covers, between two that are pinned, is left out on purpose.
+
+        Raises:
+            InvalidPipeline: it is not such a gap, or not all of it; nothing was written.
+        """
+        view = self._ledger.change(name, lambda view: skipping.row(view, interval, who, reason))
+        return view.planned_for(interval)[-1]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """What the sink shows of this checkpoint now, for a person who has to decide."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint import Checkpoint, Event, Row, fold
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import has_data
+from onceonly.offsets import Interval, has_data
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
 planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (for a person to approve
-or abort)"""
+or abort), skipped (why a person leaves the interval out)"""
 CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
@@ -103,8 +103,14 @@ def _newest_first(found: Mapping[int, Checkpoint]) -> list[Checkpoint]:
     return [found[epoch] for epoch in sorted(found, reverse=True)]
 
 
+def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
+    """What pipelines leave out, by name; `newest`: the last checkpoint of each. Chained ones leave out nothing."""
+    by_intervals = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
+    return state.gaps(by_intervals)
+
+
 def rows(checkpoint: Checkpoint) -> int | None:
-    return checkpoint.rows if has_data(checkpoint.ranges) else 0
+    return checkpoint.rows if has_data(checkpoint.ranges) and checkpoint.skipped is None else 0
 
 
 def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "state": checkpoint.state.value,
-        "interval": {"start": iso(interval.start), "end": iso(interval.end)} if interval else None,
+        "interval": span(interval) if interval else None,
         "ranges": [range_.to_json() for range_ in checkpoint.ranges],
         "attempt": checkpoint.attempt,
         "rows": rows(checkpoint),
@@ -126,9 +132,14 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "reason": checkpoint.reason,
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
         "held": checkpoint.held,
+        "skipped": checkpoint.skipped,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
     }
+
+
+def span(interval: Interval) -> dict[str, str]:
+    return {"start": iso(interval.start), "end": iso(interval.end)}
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:

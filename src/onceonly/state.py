@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly import statefiles, statestore, tidying
+from onceonly import gaps, statefiles, statestore, tidying
 from onceonly.checkpoint import Checkpoint, Event, Row, first, fold
 from onceonly.durability import Log
 from onceonly.errors import OnceonlyError, OutcomeUnknown
@@ -32,7 +33,6 @@ SMALL_FILES = 64  # a pipeline's files are merged when there are more
 TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
 TRIES = 3
 NEAR = timedelta(days=32)
-INTERVAL_COLUMNS = ("interval_start", "interval_end")
 PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that pin offsets
 
 
@@ -82,15 +82,22 @@ class View:
             self._boundary(min((pair for pair in after if pair[0] >= time), default=None), topic),
         )
 
+    def gap_before(self, interval: Interval) -> Interval | None:
+        """What no pinned interval covers between the one that ends last before `interval` and its start."""
+        at, low = sql_time(interval.start), sql_time(interval.start - NEAR)
+        before = self._pinned_at(f"interval_end <= {at} AND interval_end > {low}", f"interval_end <= {low}")
+        last = max((time for time, _ in before), default=interval.start)
+        return Interval(last, interval.start) if last < interval.start else None
+
     def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
         """Boundaries as (time, epoch): those near by, which statistics find at once; the far ones where there are none.
 
         Pinned intervals do not overlap, so one that is found near by leaves no closer one among the far.
         """
         for chosen in (near, far):
-            found = self._pinned(chosen, ["epoch", *INTERVAL_COLUMNS]).to_pylist()
+            found = self._pinned(chosen, ["epoch", *gaps.COLUMNS]).to_pylist()
             if found:
-                return [(row[name], row["epoch"]) for row in found for name in INTERVAL_COLUMNS]
+                return [(row[name], row["epoch"]) for row in found for name in gaps.COLUMNS]
         return []
 
     def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
@@ -182,6 +189,14 @@ class StateTable:
         for row in self._reading().scan(chosen, ["pipeline", "owner"]).to_pylist() if chosen else ():
             found[row["pipeline"]].add(row["owner"])
         return found
+
+    def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
+        """By pipeline: what no interval covers between its first and its last pinned one, oldest first; in one scan."""
+        chosen = {name: f"{PINS} AND interval_start IS NOT NULL" for name in pipelines}
+        if not chosen:
+            return {}
+        found = self._reading().scan(chosen, ["pipeline", *gaps.COLUMNS])
+        return {name: gaps.between(found.filter(pc.equal(found["pipeline"], name))) for name in chosen}
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
         """By pipeline: all rows of its last epochs, and of every open one, in order; in two scans."""

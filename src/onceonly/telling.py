@@ -13,6 +13,8 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
     """What to log once `row` is recorded and has made `checkpoint` what it is."""
     step = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {row.event.value}"
     match row.event:
+        case Event.EMPTY if checkpoint.skipped is not None:
+            yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: skipped, {checkpoint.skipped}"
         case Event.PLANNED | Event.EMPTY:
             spans = [f"{range_.span:,} offsets of topic {range_.topic}" for range_ in checkpoint.ranges]
             yield f"{step}, {', '.join(spans)}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint
-from onceonly.offsets import TopicRange, has_data
+from onceonly.offsets import Interval, TopicRange, has_data
+
+GAPS = 5  # that are shown one by one, the newest
 
 
 def number(value: int | None) -> str:
@@ -53,9 +55,32 @@ def range_text(range_: TopicRange) -> str:
 
 
 def covers(checkpoint: Checkpoint) -> str:
+    if checkpoint.skipped is not None:
+        return f"nothing (skipped by {checkpoint.owner}: {checkpoint.skipped})"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+
+
+def gap(pipeline: str, found: Interval) -> str:
+    """What is left out, why that may be, and what to do."""
+    start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (found.start, found.end))
+    return (
+        f"{pipeline}: no checkpoint covers {found}.\n"
+        "Its runs are still to come; or there were none, because the scheduler was down or the DAG paused with "
+        "catchup=False.\n"
+        f"Run what is missing (airflow backfill create, or onceonly run FILE.py:NAME --interval {start} {end}); if it "
+        f"is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
+    )
+
+
+def gaps(pipeline: str, found: Sequence[Interval]) -> list[str]:
+    """The same, oldest first, and how many more there are."""
+    told = [gap(pipeline, each) for each in found[-GAPS:]]
+    more = len(found) - len(told)
+    return (
+        [f"{pipeline}: {number(more)} more before these (onceonly status {pipeline} --json)", *told] if more else told
+    )
 
 
 def staged(handle: Mapping[str, Any]) -> str:

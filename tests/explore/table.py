@@ -80,6 +80,11 @@ class MemoryView(View):
         after = min((each for each in pinned if each.time >= time), key=lambda each: each.time, default=None)
         return before, after
 
+    def gap_before(self, interval: Interval) -> Interval | None:
+        pinned = [checkpoint.interval for checkpoint in self.checkpoints.values() if checkpoint.interval]
+        ends = [each.end for each in pinned if each.end <= interval.start]
+        return Interval(max(ends), interval.start) if ends and max(ends) < interval.start else None
+
     def _pinning(self, wanted: Callable[[Row], Any]) -> list[Checkpoint]:
         chain: Any = self.table
         epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}

@@ -9,6 +9,7 @@ table does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from math import ceil
 from typing import Any
@@ -54,17 +55,23 @@ def checkpoint_dag(
     """The DAG of a pipeline: each run is one checkpoint.
 
     Args:
-        schedule: as for any DAG; a cron string of an interval pipeline means its data intervals.
+        schedule: as for any DAG; a cron string of an interval pipeline means its data intervals, in the DAG's
+            time zone.
         spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
-        dag_arguments: passed on to `airflow.sdk.DAG`.
+        dag_arguments: passed on to `airflow.sdk.DAG`. An interval pipeline catches up unless `catchup=False` says that
+            intervals may be left out when the scheduler was down or the DAG paused.
     Raises:
         InvalidPipeline: the schedule does not go with the pipeline.
     """
     if schedule is not None:
         pipeline.check_commits(min(_seconds_between(schedule), LONGEST_WAIT))
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
-    defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
-    with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
+    catchup = pipeline.mode == "interval"  # a chained one reads in its next run what the missing ones would have
+    defaults: dict[str, Any] = {"catchup": catchup, "max_active_runs": at_once, "tags": ["onceonly"]}
+    arguments = defaults | dag_arguments
+    timetable = _timetable(pipeline, schedule, arguments)
+    _check_start(pipeline, timetable, arguments)
+    with DAG(dag_id or pipeline.name, schedule=timetable, **arguments) as dag:
         plan = PlanOperator(
             task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_until_all_may_be_in(pipeline)
         )
@@ -110,12 +117,30 @@ def _seconds_between(schedule: Any) -> float:
     return float(times.get_next(float) - first)
 
 
-def _timetable(pipeline: Pipeline, schedule: Any) -> Any:
+def _check_start(pipeline: Pipeline, timetable: Any, arguments: Mapping[str, Any]) -> None:
+    if pipeline.mode == "interval" and timetable is not None and arguments["catchup"] and not _start(arguments):
+        raise InvalidPipeline(
+            f"{pipeline.name}: its DAG has a schedule and no start_date.",
+            "A pipeline in interval mode catches up: every interval from start_date on has its run.",
+            "Give start_date=…, or catchup=False, with which intervals are left out when the scheduler was down.",
+        )
+
+
+def _start(arguments: Mapping[str, Any]) -> Any:
+    return arguments.get("start_date") or (arguments.get("default_args") or {}).get("start_date")
+
+
+def _zone(arguments: Mapping[str, Any]) -> Any:
+    """That of the DAG, as Airflow itself finds it: of its start_date, else the one of the configuration."""
+    return DAG("zone", schedule=None, start_date=_start(arguments)).timezone
+
+
+def _timetable(pipeline: Pipeline, schedule: Any, arguments: Mapping[str, Any]) -> Any:
     """A cron string or a timedelta is a zero-width interval in Airflow 3; an interval pipeline needs the width."""
     if pipeline.mode == "chained" or schedule is None:
         return schedule
     if isinstance(schedule, str) and schedule not in ("@once", "@continuous"):
-        return CronDataIntervalTimetable(schedule, timezone="UTC")
+        return CronDataIntervalTimetable(schedule, timezone=_zone(arguments))
     if isinstance(schedule, timedelta):
         return DeltaDataIntervalTimetable(schedule)
     if type(schedule) not in WITHOUT_INTERVAL or getattr(schedule, "interval", None):

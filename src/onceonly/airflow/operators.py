@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from onceonly import wording
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.runs import alive_in, refuse_second_dag
 from onceonly.checkpoint import Checkpoint, Event, Row, State
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PLAN_TASK = "plan"
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
+AGAIN = 'To process it all the same: a run, or a backfill, whose conf is {"reprocess": true}.'
 FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
 
 
@@ -114,6 +116,8 @@ class PlanOperator(OnceonlyOperator):
             self._check(context, through)
             planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
         checkpoint = planned.checkpoint
+        if planned.gap:
+            self.log.warning("%s", wording.gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
         self.worked_on = checkpoint.epoch
@@ -350,7 +354,10 @@ def _interval(context: Any) -> Interval:
 def _settled(checkpoint: Checkpoint) -> str:
     if checkpoint.forwarded:
         return f"published before, as {checkpoint.owner} says ({checkpoint.reason})"
+    if checkpoint.skipped is not None:
+        return (
+            f"the interval {checkpoint.interval} is skipped, as {checkpoint.owner} says ({checkpoint.skipped}). {AGAIN}"
+        )
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
-    again = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
-    return f"already committed (by {checkpoint.owner}), nothing to do. {again}"
+    return f"already committed (by {checkpoint.owner}), nothing to do. {AGAIN}"

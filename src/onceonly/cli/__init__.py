@@ -12,6 +12,7 @@ from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
 from onceonly.cli.services import services
 from onceonly.cli.settle import abort, approve, recover, resolve
+from onceonly.cli.skip import skip
 from onceonly.cli.state import state
 from onceonly.cli.status import status
 from onceonly.cli.sweep import sweep
@@ -44,5 +45,20 @@ def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
 
 
-for command in (run, status, describe, recover, check, approve, abort, resolve, rewind, sweep, state, services, demo):
+for command in (
+    run,
+    status,
+    describe,
+    recover,
+    check,
+    approve,
+    abort,
+    resolve,
+    rewind,
+    skip,
+    sweep,
+    state,
+    services,
+    demo,
+):
     main.add_command(command)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from onceonly import reading
+from onceonly import reading, wording
 from onceonly.cli import console as show
 from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import OnceonlyError
+from onceonly.offsets import Interval
 from onceonly.pipeline import KafkaSource, Pipeline
 from onceonly.settings import Settings
 
@@ -22,19 +23,22 @@ NOT_SOUND = 5  # its exit code
 def check(file: str, as_json: bool) -> None:
     """Check the pipeline NAME in FILE.py: transform, topic, schema, sinks and state table. Writes nothing.
 
-    It ends with 5 where one of them cannot be used. --json prints {"pipeline", "notes": […]}.
+    It ends with 5 where one of them cannot be used. Intervals that are left out are told. --json prints
+    {"pipeline", "notes": […], "gaps": [{"start", "end"}]}.
     """
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
     try:
-        notes = _notes(pipeline, settings)
+        notes, gaps = _notes(pipeline, settings), _gaps(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = NOT_SOUND
         raise
     if as_json:
-        return print_json({"pipeline": pipeline.name, "notes": notes})
+        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": [reading.span(each) for each in gaps]})
     for note in notes:
         show.console().print(Text.assemble(("✓ ", "green"), note))
+    for line in wording.gaps(pipeline.name, gaps):
+        show.console().print(Text.assemble(("! ", "yellow"), line))
 
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
@@ -50,6 +54,13 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     for source in pipeline.sources:
         notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, _state(settings)]
+
+
+def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
+    """What its runs so far leave out."""
+    state = reading.existing(settings)
+    latest = state.view(pipeline.name).latest if state else None
+    return reading.gaps(state, [latest]).get(pipeline.name, []) if state and latest else []
 
 
 def _passed(source: KafkaSource, brokers: str) -> str:

@@ -60,6 +60,7 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
         "approved": f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}" if checkpoint.approved else "",
         "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
+        "skipped": checkpoint.skipped or "",
     }
     for name, value in facts.items():
         if value:

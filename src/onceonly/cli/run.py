@@ -38,9 +38,10 @@ stays.
 
 \b
 --json prints one object: "result" (committed, no_new_data, empty_interval,
-already_committed, planned or staged), "seconds", "settled" (what earlier runs
-had left), and the keys of `onceonly status PIPELINE --json` for this checkpoint
-(with no new data: "pipeline" alone).
+already_committed, skipped, planned or staged), "seconds", "settled" (what
+earlier runs had left), "gap" (what no interval covers before this one), and the
+keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
+"pipeline" alone).
 """
 
 
@@ -83,6 +84,7 @@ class _Run:
     steps: show.Steps
     again: str | None = None
     settled: list[Checkpoint] = field(default_factory=list)
+    gap: Interval | None = None
     checkpoint: Checkpoint | None = None
     through: Coordinator = field(init=False)
 
@@ -111,10 +113,12 @@ class _Run:
 
         with self.steps.step("plan") as words:
             planned = self.through.plan(self.pipeline, self.owner, alive, interval, self.again)
-            self.checkpoint = planned.checkpoint
+            self.checkpoint, self.gap = planned.checkpoint, planned.gap
             words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
             result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
             words.append(said)
+        if self.gap:
+            self.steps.say(wording.gap(self.pipeline.name, self.gap), "yellow")
         return result
 
     def stage(self, checkpoint: Checkpoint) -> None:
@@ -158,7 +162,7 @@ class _Run:
     def json(self) -> dict[str, Any]:
         left = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
         known = reading.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        return {**known, "settled": left}
+        return {**known, "settled": left, "gap": reading.span(self.gap) if self.gap else None}
 
     def hint(self) -> str:
         """What is open of this run, and what recovery would make of it."""
@@ -231,6 +235,8 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
         return "", f"epoch {checkpoint.epoch}{again}, {wording.covers(checkpoint)}"
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
+    if checkpoint.skipped is not None:
+        return "skipped", f"{checkpoint.interval} covers {wording.covers(checkpoint)}; --reprocess runs it all the same"
     rows = wording.number(reading.rows(checkpoint))
     done = f"already committed {wording.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
     return "already_committed", f"{done}: nothing to do"

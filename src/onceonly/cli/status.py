@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 from rich.text import Text
 
 from onceonly import deadlines, reading, wording
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
+from onceonly.offsets import Interval
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,8 +25,9 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "unsettled"}}]}}, and for one pipeline
-{{"state_table", "pipeline", "checkpoints": […]}}, each with
+"committed_at", "rows", "unsettled", "gaps"}}]}}, and for one pipeline
+{{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "gaps" are
+[{{"start", "end"}}] that no interval covers, and checkpoints have
 {reading.KEYS}.
 """
 
@@ -40,27 +44,33 @@ def status(pipeline: str | None, last: int, as_json: bool) -> None:
         reading.check_known(state, pipeline)
         _one(state, pipeline, reading.recent(state, pipeline, last), as_json)
     else:
-        _all(settings.state, [_summary(state, name) for name in state.pipelines()] if state else [], as_json)
+        _all(settings.state, _summaries(state) if state else [], as_json)
 
 
-def _summary(state: StateTable, pipeline: str) -> dict[str, Any]:
-    checkpoints = reading.recent(state, pipeline, RECENT)
+def _summaries(state: StateTable) -> list[dict[str, Any]]:
+    found = reading.recent_of(state, state.pipelines(), RECENT)
+    gaps = reading.gaps(state, [checkpoints[0] for checkpoints in found.values()])
+    return [_summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
+
+
+def _summary(checkpoints: list[Checkpoint], gaps: list[Interval]) -> dict[str, Any]:
     latest = checkpoints[0]
     committed = next((cp for cp in checkpoints if cp.state is State.COMMITTED), None)
     unsettled = sorted(cp.epoch for cp in checkpoints if not cp.state.settled)
     return {
-        "pipeline": pipeline,
+        "pipeline": latest.pipeline,
         "epoch": latest.epoch,
         "state": latest.state.value,
         "committed_at": committed.updated_at if committed else None,
         "rows": reading.rows(latest),
         "unsettled": unsettled,
+        "gaps": gaps,
     }
 
 
 def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        stamped = [{**each, "committed_at": _iso(each["committed_at"])} for each in found]
+        stamped = [{**each, "committed_at": _iso(each["committed_at"]), **_spans(each["gaps"])} for each in found]
         return print_json({"state_table": uri, "pipelines": stamped})
     out = show.console()
     if not found:
@@ -77,12 +87,15 @@ def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
     out.print(table)
     if any(each["unsettled"] for each in found):
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
+    _print_gaps(out, {each["pipeline"]: each["gaps"] for each in found})
 
 
 def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+    gaps = reading.gaps(state, checkpoints[:1])
     if as_json:
         listed = [reading.to_json(checkpoint) for checkpoint in checkpoints]
-        return print_json({"state_table": state.uri, "pipeline": pipeline, "checkpoints": listed})
+        of = {"state_table": state.uri, "pipeline": pipeline, **_spans(gaps.get(pipeline, []))}
+        return print_json({**of, "checkpoints": listed})
     table = show.table(
         "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt", "rows")
     )
@@ -90,7 +103,7 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
         table.add_row(
             str(cp.epoch),
             show.state_text(cp.state),
-            str(cp.interval) if cp.interval else wording.covers(cp),
+            _covers(cp),
             str(cp.attempt or "-"),
             wording.number(reading.rows(cp)),
             wording.number(cp.decision),
@@ -101,6 +114,22 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
     out.print(table)
     for warning in [line for cp in checkpoints for line in deadlines.warnings(cp, datetime.now(UTC))]:
         out.print(Text(warning, "yellow"))
+    _print_gaps(out, gaps)
+
+
+def _covers(checkpoint: Checkpoint) -> str:
+    if checkpoint.interval is None:
+        return wording.covers(checkpoint)
+    return f"{checkpoint.interval}{f': {wording.covers(checkpoint)}' if checkpoint.skipped is not None else ''}"
+
+
+def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
+    for line in [line for pipeline, found in gaps.items() for line in wording.gaps(pipeline, found)]:
+        out.print(Text(line, "yellow"))
+
+
+def _spans(gaps: list[Interval]) -> dict[str, Any]:
+    return {"gaps": [reading.span(each) for each in gaps]}
 
 
 def _iso(time: Any) -> str | None:

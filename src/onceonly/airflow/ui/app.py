@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -16,6 +16,7 @@ from onceonly.airflow.ui import actions, charts, live, pages, queries
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import OnceonlyError
+from onceonly.offsets import Interval
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -135,7 +136,12 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:
         return {"state": "unknown", "text": "cannot be asked", "why": reading.without_secrets(found.error)}
-    if not found.records:
+    if not found.records and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
-    since = f", {wording.age(found.since)}" if found.since else ""
-    return {"state": "behind", "text": f"up to {wording.number(found.records)} records{since}", "why": ""}
+    behind = [f"up to {wording.number(found.records)} records"] if found.records else []
+    since = [wording.age(found.since)] if found.since else []
+    return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
+
+
+def _count(gaps: Sequence[Interval]) -> list[str]:
+    return [f"{len(gaps):,} gap{'s' if len(gaps) != 1 else ''}"] if gaps else []

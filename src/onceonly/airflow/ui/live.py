@@ -19,7 +19,7 @@ from onceonly.airflow.ui.patience import Patience
 from onceonly.airflow.ui.queries import Summary, reach
 from onceonly.coordinator import Coordinator
 from onceonly.kafka import lookup
-from onceonly.offsets import TopicLog, range_of, same_topic
+from onceonly.offsets import Interval, TopicLog, range_of, same_topic
 from onceonly.pipeline import Pipeline
 from onceonly.wiring import LiveParts
 
@@ -31,12 +31,14 @@ class Lag:
     """At most so far behind; `error` instead where the source cannot be asked.
 
     Args:
-        records: offsets have gaps, so there may be fewer.
+        records: offsets have gaps, so there may be fewer. What `gaps` hold comes on top.
         since: everything up to then is published.
+        gaps: that no interval covers, oldest first.
     """
 
     records: int | None = None
     since: datetime | None = None
+    gaps: tuple[Interval, ...] = ()
     error: str | None = None
 
 
@@ -78,7 +80,8 @@ def _lag(summary: Summary) -> Lag:
         records = sum(_behind(source.log(), summary) for source in sources.values())
     except Exception as error:
         return Lag(error=str(error))
-    return Lag(records, reach(summary.committed) if summary.committed else None)
+    ends = [reach(summary.committed)] if summary.committed else []
+    return Lag(records, min([gap.start for gap in summary.gaps[:1]] + ends, default=None), summary.gaps)
 
 
 def _behind(log: TopicLog, summary: Summary) -> int:

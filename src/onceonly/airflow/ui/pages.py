@@ -64,7 +64,9 @@ def owner(key: str) -> str:
 
 
 def covers(checkpoint: Checkpoint) -> str:
-    return short(checkpoint.interval) if checkpoint.interval else wording.covers(checkpoint)
+    if checkpoint.interval is None:
+        return wording.covers(checkpoint)
+    return short(checkpoint.interval) + (", skipped" if checkpoint.skipped is not None else "")
 
 
 def short(interval: Interval) -> str:
@@ -79,6 +81,7 @@ _templates.filters |= {
     "age": wording.age,
     "clock": wording.clock,
     "covers": covers,
+    "gaps": wording.gaps,
     "iso": reading.iso,
     "number": wording.number,
     "owner": owner,
@@ -86,6 +89,7 @@ _templates.filters |= {
     "rows": reading.rows,
     "run_path": run_path,
     "seconds": seconds,
+    "short": short,
     "span": wording.span,
     "words": words,
 }

@@ -10,6 +10,7 @@ from typing import Any
 from onceonly import deadlines, reading
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.liveness import airflow_run
+from onceonly.offsets import Interval
 from onceonly.state import StateTable
 
 PAGE = 50  # checkpoints on a page
@@ -24,6 +25,7 @@ class Summary:
     latest: Checkpoint
     committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest
     open: tuple[Checkpoint, ...]
+    gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
 
     @property
     def never(self) -> bool:
@@ -40,16 +42,18 @@ class Summaries:
     def get(self, state: StateTable, versions: Mapping[str, int]) -> list[Summary]:
         """In the order of `versions`, which names each pipeline's last row."""
         old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq]
-        for name, found in reading.recent_of(state, old, RECENT).items():
-            self._known[state.id, name] = versions[name], _summary(name, found)
+        recent = reading.recent_of(state, old, RECENT)
+        gaps = reading.gaps(state, [found[0] for found in recent.values()])
+        for name, found in recent.items():
+            self._known[state.id, name] = versions[name], _summary(name, found, gaps.get(name, []))
         return [self._known[state.id, name][1] for name in versions]
 
 
-def _summary(pipeline: str, found: list[Checkpoint]) -> Summary:
+def _summary(pipeline: str, found: list[Checkpoint], gaps: list[Interval]) -> Summary:
     """`found`: newest first, with every unsettled one."""
     committed = [cp for cp in found if cp.state is State.COMMITTED]
     unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    return Summary(pipeline, found[0], max(committed, key=reach, default=None), unsettled)
+    return Summary(pipeline, found[0], max(committed, key=reach, default=None), unsettled, tuple(gaps))
 
 
 def reach(checkpoint: Checkpoint) -> datetime:

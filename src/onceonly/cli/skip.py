@@ -1,0 +1,36 @@
+"""onceonly skip: say that an interval which no checkpoint covers is left out on purpose."""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from onceonly import reading
+from onceonly.cli import console as show
+from onceonly.cli.app import json_option, person, print_json
+from onceonly.cli.run import span
+from onceonly.settings import Settings
+
+
+@click.command(short_help="Leave out an interval on purpose.")
+@click.argument("pipeline")
+@click.option("--interval", nargs=2, required=True, metavar="START END", help="The whole gap, as `status` shows it.")
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly status PIPELINE`.")
+@json_option
+def skip(pipeline: str, interval: tuple[str, str], reason: str, as_json: bool) -> None:
+    """Record that a gap between two intervals of PIPELINE is wanted: it is not shown as missing any more.
+
+    Nothing is read and nothing is published for it. If it is wanted after all: `onceonly run … --interval START END
+    --reprocess`, or a run of that interval whose conf is {"reprocess": true}.
+
+    --json prints the checkpoint as `onceonly status PIPELINE --json` does.
+    """
+    from onceonly import wiring
+
+    settings = Settings.from_env()
+    reading.check_known(reading.required(settings), pipeline)
+    through = wiring.coordinator(wiring.LiveParts(settings))
+    done = through.skip(pipeline, span(interval), person(), reason)
+    if as_json:
+        return print_json(reading.to_json(done))
+    show.console().print(Text.assemble(("✓ ", "green"), f"epoch {done.epoch}: {done.interval} is left out"))
