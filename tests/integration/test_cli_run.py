@@ -189,6 +189,27 @@ def test_intervals_out_of_order_each_once(onceonly: Invoke, home: Path) -> None:
     assert by_day == {day[0]: each["rows"] for day, each in zip(days[:2], results[:2], strict=True)}
 
 
+def test_what_no_interval_covers_is_told_until_a_person_says_it_is_wanted(onceonly: Invoke, home: Path) -> None:
+    """Of December, of which there are no flights."""
+
+    def run(day: int, *more: str) -> Result:
+        return onceonly("run", "pipelines.py:daily", "--interval", f"2012-12-{day:02}", f"2012-12-{day + 1:02}", *more)
+
+    gap = {"start": "2012-12-02T00:00:00Z", "end": "2012-12-04T00:00:00Z"}
+    words = "daily: no checkpoint covers [2012-12-02T00:00:00Z, 2012-12-04T00:00:00Z)."
+    assert told(run(1, "--json"))["gap"] is None
+    assert words in run(4).stdout
+    assert told(run(4, "--json"))["gap"] == gap
+    checked = onceonly("check", "pipelines.py:daily")
+    assert checked.exit_code == 0 and f"! {words}" in checked.stdout
+    assert told(onceonly("check", "pipelines.py:daily", "--json"))["gaps"] == [gap]
+    assert onceonly("skip", "daily", "--interval", *gap.values(), "--reason", "holidays").exit_code == 0
+    assert told(run(4, "--json"))["gap"] is None
+    assert "no checkpoint covers" not in onceonly("check", "pipelines.py:daily").stdout
+    skipped = onceonly("run", "pipelines.py:daily", "--interval", *gap.values())
+    assert skipped.exit_code == 0 and "holidays); --reprocess runs it all the same" in skipped.stdout
+
+
 def test_what_was_staged_is_published_by_recovery(onceonly: Invoke, home: Path) -> None:
     stopped = onceonly("run", "pipelines.py:flights", "--until", "stage")
     assert stopped.exit_code == 0

@@ -172,8 +172,9 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
     table.plan("other")
     assert told(onceonly("status", "--json"))["pipelines"] == [
         {"pipeline": "flights", "epoch": 2, "state": "staged", "committed_at": CommittedAt(), "rows": 10}
-        | {"unsettled": [2]},
-        {"pipeline": "other", "epoch": 1, "state": "planned", "committed_at": None, "rows": None, "unsettled": [1]},
+        | {"unsettled": [2], "gaps": []},
+        {"pipeline": "other", "epoch": 1, "state": "planned", "committed_at": None, "rows": None}
+        | {"unsettled": [1], "gaps": []},
     ]
     lines = onceonly("status").stdout.splitlines()
     assert lines[0].split() == ["pipeline", "epoch", "state", "last", "commit", "rows", "unsettled"]

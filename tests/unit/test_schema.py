@@ -51,6 +51,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     coordinator.give_up("flights", 1, "lake", "ann", "the table was dropped")
     _replace_and_doubt(coordinator, parts)
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
+    coordinator.skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
     _go_on(coordinator, parts)
@@ -135,6 +136,14 @@ def test_what_a_person_says_of_the_targets_keeps_the_contract(rows, broken):
     forwarded = [row for row in rows if "forwarded" in row["body"]]
     assert sorted(row["interval_start"] is None for row in forwarded) == [False, True]
     row = {**forwarded[0], "body": {**forwarded[0]["body"], **broken}}
+    with pytest.raises(ValidationError):
+        Draft202012Validator(SCHEMA).validate(row)
+
+
+@pytest.mark.parametrize("broken", [{"skipped": ""}, {"forwarded": 3, "reason": "x"}, {"reason": "x"}])
+def test_what_a_person_leaves_out_keeps_the_contract(rows, broken):
+    (skipped,) = [row for row in rows if "skipped" in row["body"]]
+    row = {**skipped, "body": {**skipped["body"], **broken}}
     with pytest.raises(ValidationError):
         Draft202012Validator(SCHEMA).validate(row)
 

@@ -76,3 +76,17 @@ def test_checkpoints_are_found_by_owner_interval_and_boundary(table):
     assert (before.time, before.offsets) == (NOON + timedelta(hours=2), {0: 9})
     assert (after.time, after.offsets) == (NOON + timedelta(hours=5), {0: 9})
     assert view.boundaries(NOON - timedelta(hours=1), "t")[0] is None
+
+
+def test_a_gap_is_what_no_interval_covers_just_before(table):
+    def hours(start, end) -> Interval:
+        return Interval(NOON + timedelta(hours=start), NOON + timedelta(hours=end))
+
+    view = table.view("flights")
+    assert view.gap_before(hours(0, 1)) is None
+    for start in (0, 5, 1):
+        view = table.append(view, planned(view, start=start))
+    asked = (hours(0, 1), hours(1, 2), hours(2, 3), hours(4, 5), hours(5, 6), hours(6, 7), hours(800, 801))
+    found = [None, None, None, hours(2, 4), hours(2, 5), None, hours(6, 800)]
+    assert [view.gap_before(each) for each in asked] == found
+    assert [table.view("flights").gap_before(each) for each in asked] == found

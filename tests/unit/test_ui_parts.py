@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,18 +11,9 @@ import pytest
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.offsets import Interval, TopicRange
 
+pytestmark = pytest.mark.usefixtures("airflow_home")
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Importing Airflow writes its configuration; not to the home of whoever runs the tests."""
-    before = os.environ.get("AIRFLOW_HOME")
-    os.environ.setdefault("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
-    yield
-    if before is None:
-        del os.environ["AIRFLOW_HOME"]
 
 
 def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -> Checkpoint:

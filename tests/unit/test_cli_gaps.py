@@ -1,0 +1,59 @@
+"""What the command line shows of intervals that no checkpoint covers, and how a person settles them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from unit.world import World, minutes
+
+from onceonly.cli import main
+from onceonly.pipeline import DeltaSink
+
+GAP = {"start": "2013-01-01T12:10:00Z", "end": "2013-01-01T12:30:00Z"}
+COVERED_BY_NONE = "flights: no checkpoint covers [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)."
+SKIP = ("skip", "flights", "--interval", GAP["start"], GAP["end"], "--reason", "a strike")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch) -> World:
+    for name in ("ONCEONLY_STATE", "ONCEONLY_KAFKA_BOOTSTRAP", "ONCEONLY_NOTIFY", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
+    world = World(tmp_path, mode="interval", sinks=[DeltaSink("lake", "lake")])
+    world.put(*range(5, 40))
+    for interval in (minutes(0, 10), minutes(30, 40)):
+        world.run(f"run of {interval}", interval)
+    return world
+
+
+def onceonly(*args: str):
+    result = CliRunner(env={"COLUMNS": None}).invoke(main, args)
+    return result if "--json" not in args else json.loads(result.stdout)
+
+
+def test_status_shows_what_is_left_out_and_what_to_do(world):
+    for asked in ((), ("flights",)):
+        said = onceonly("status", *asked).stdout
+        assert COVERED_BY_NONE in said and "onceonly skip flights --interval" in said
+    assert onceonly("status", "--json")["pipelines"][0]["gaps"] == [GAP]
+    assert onceonly("status", "flights", "--json")["gaps"] == [GAP]
+
+
+def test_a_gap_that_is_wanted_is_shown_as_a_checkpoint_with_its_reason(world):
+    done = onceonly(*SKIP, "--json")
+    assert (done["epoch"], done["state"], done["skipped"], done["interval"]) == (3, "committed", "a strike", GAP)
+    said = onceonly("status", "flights").stdout
+    assert "no checkpoint covers" not in said and "a strike)" in said
+    assert onceonly("status", "--json")["pipelines"][0]["gaps"] == []
+    assert "a strike" in onceonly("describe", "flights", "3").stdout
+
+
+def test_a_person_is_told_what_was_recorded(world):
+    assert onceonly(*SKIP).stdout == f"✓ epoch 3: {minutes(10, 30)} is left out\n"
+
+
+def test_what_is_no_gap_is_refused(world):
+    refused = onceonly("skip", "flights", "--interval", "2013-01-01T12:10", "2013-01-01T12:20", "--reason", "x")
+    assert refused.exit_code == 2
+    assert "The gap it lies in is [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)" in refused.stderr
+    assert onceonly("skip", "nobody", *SKIP[2:]).exit_code == 2

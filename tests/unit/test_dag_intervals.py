@@ -1,0 +1,125 @@
+"""Which data intervals a DAG's schedule comes to: after an outage, and where the clocks change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from onceonly.errors import InvalidPipeline
+from onceonly.offsets import Interval
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+
+pytestmark = pytest.mark.usefixtures("airflow_home")
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+
+
+def dag_of(schedule: Any, mode: str = "interval", **arguments: Any) -> Any:
+    from onceonly.airflow import checkpoint_dag
+
+    source, sinks = KafkaSource(topic="t"), [DeltaSink("out", "out")]
+    pipeline = Pipeline(name="days", mode=mode, source=source, transform="a:b", sinks=sinks)
+    return checkpoint_dag(pipeline, schedule=schedule, **arguments)
+
+
+def scheduled(dag: Any, until: datetime, last: Interval | None = None) -> list[Interval]:
+    """What the scheduler makes of the DAG, from its start or after the run of `last`, up to then."""
+    import pendulum
+    from airflow.serialization.encoders import coerce_to_core_timetable
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    timetable = coerce_to_core_timetable(dag.timetable)
+    before = DataInterval(pendulum.instance(last.start), pendulum.instance(last.end)) if last else None
+    limits, found = TimeRestriction(pendulum.instance(dag.start_date), None, dag.catchup), list[Interval]()
+    while True:
+        info = timetable.next_dagrun_info(last_automated_data_interval=before, restriction=limits)
+        if info.data_interval.end > until:
+            return found
+        before = info.data_interval
+        found.append(Interval(before.start, before.end))
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """Now, as Airflow's timetables see it: the scheduler has been down for four days."""
+    import pendulum
+
+    now = pendulum.datetime(2024, 1, 6, 0, 5)
+    monkeypatch.setattr("airflow.timetables.interval.utcnow", lambda: now)
+    return now
+
+
+LAST = Interval(datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("schedule", ["@daily", DAY])
+def test_after_an_outage_every_interval_has_its_run(outage: datetime, schedule: Any) -> None:
+    runs = scheduled(dag_of(schedule, start_date=datetime(2013, 1, 1)), outage, LAST)
+    assert [run.start.day for run in runs] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("schedule", ["@daily", DAY])
+def test_whoever_says_so_gets_the_newest_interval_alone(outage: datetime, schedule: Any) -> None:
+    runs = scheduled(dag_of(schedule, start_date=datetime(2013, 1, 1), catchup=False), outage, LAST)
+    assert [run.start.day for run in runs] == [5]
+
+
+def test_a_chained_pipeline_does_not_catch_up_its_next_run_reads_everything() -> None:
+    assert not dag_of("@daily", "chained", start_date=datetime(2013, 1, 1)).catchup
+
+
+def test_intervals_begin_somewhere() -> None:
+    with pytest.raises(InvalidPipeline, match="has a schedule and no start_date"):
+        dag_of("@daily")
+    assert not dag_of("@daily", catchup=False).catchup
+    assert dag_of("@daily", default_args={"start_date": datetime(2013, 1, 1)}).catchup
+    assert dag_of(None).catchup  # runs by hand, and backfills: nothing to begin
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("Europe/Berlin", -1), ("America/New_York", 5), ("UTC", 0), (None, 0)])
+def test_a_day_begins_at_the_midnight_of_the_dags_time_zone(zone: str | None, offset: int) -> None:
+    start = datetime(2013, 1, 1, tzinfo=ZoneInfo(zone) if zone else None)
+    midnight = datetime(2013, 1, 1, tzinfo=UTC) + offset * HOUR
+    for arguments in ({"start_date": start}, {"default_args": {"start_date": start}}):
+        dag = dag_of("@daily", **arguments)
+        dag.start_date = dag.start_date or dag.default_args["start_date"]
+        assert scheduled(dag, midnight + 2 * DAY) == [
+            Interval(midnight + n * DAY, midnight + (n + 1) * DAY) for n in (0, 1)
+        ]
+
+
+def test_without_a_time_zone_of_its_own_it_is_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pendulum
+    from airflow.sdk.definitions import dag as sdk
+
+    monkeypatch.setattr(sdk.settings, "TIMEZONE", pendulum.timezone("Asia/Tokyo"))
+    assert str(dag_of("@daily", start_date=datetime(2013, 1, 1)).timetable.timezone) == "Asia/Tokyo"
+
+
+CHANGES = {  # clocks go forward, and back
+    "Europe/Berlin": (datetime(2013, 3, 31), datetime(2013, 10, 27)),
+    "America/New_York": (datetime(2013, 3, 10), datetime(2013, 11, 3)),
+    "Asia/Beirut": (datetime(2013, 3, 31), datetime(2013, 10, 27)),  # at midnight: that day begins at 01:00
+}
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+@pytest.mark.parametrize(("change", "hours"), [(0, 23), (1, 25)])
+def test_days_of_23_and_of_25_hours_follow_each_other(zone: str, change: int, hours: int) -> None:
+    day = CHANGES[zone][change].replace(tzinfo=ZoneInfo(zone))
+    runs = scheduled(dag_of("@daily", start_date=day - 3 * DAY), day + 4 * DAY)
+    assert all(before.end == after.start for before, after in pairwise(runs))
+    assert sorted((run.end - run.start) / HOUR for run in runs) == sorted([hours, *[24] * (len(runs) - 1)])
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+@pytest.mark.parametrize("change", [0, 1])
+@pytest.mark.parametrize("cron", ["@hourly", "0 */6 * * *", "30 2 * * *"])
+def test_no_cron_leaves_out_or_repeats_time_where_clocks_change(zone: str, change: int, cron: str) -> None:
+    day = CHANGES[zone][change].replace(tzinfo=ZoneInfo(zone))
+    runs = scheduled(dag_of(cron, start_date=day - DAY), day + 2 * DAY)
+    assert all(before.end == after.start for before, after in pairwise(runs))
+    assert all(run.end > run.start for run in runs)

@@ -1,0 +1,210 @@
+"""Intervals that no checkpoint covers: found, told by plan, and declared as wanted."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.world import World, minutes, values
+
+from onceonly import gaps, reading, staterow, wording
+from onceonly.checkpoint import Checkpoint, State
+from onceonly.errors import InvalidPipeline
+from onceonly.offsets import Interval
+from onceonly.pipeline import DeltaSink, StateSink
+
+TEN = minutes(0, 10)
+MISSING = minutes(10, 30)
+NEXT = minutes(30, 40)
+LAKE = [DeltaSink("lake", "lake")]
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    """By intervals, with a record for each of 40 minutes, and twenty minutes of them not covered."""
+    world = World(tmp_path, mode="interval", sinks=LAKE)
+    world.put(*range(5, 40))
+    world.run("run-1", TEN)
+    world.run("run-2", NEXT)
+    return world
+
+
+def missing(world: World, name: str = "flights") -> list[Interval]:
+    return world.state.gaps([name])[name]
+
+
+def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -> Checkpoint:
+    return world.coordinator.skip("flights", interval, "ann", reason)
+
+
+# ---- found
+
+
+def table_of(intervals: list[Interval]) -> pa.Table:
+    rows = [{"interval_start": each.start, "interval_end": each.end} for each in intervals]
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, staterow.TIME) for name in gaps.COLUMNS]))
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 12)).flatmap(lambda pinned: st.permutations([*pinned, *list(pinned)[:3]])))
+def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
+    found = gaps.between(table_of([minutes(n, n + 1) for n in pinned]))
+    inside = range(min(pinned, default=0), max(pinned, default=0))
+    assert {n for n in inside if any(each.start <= minutes(n, n + 1).start < each.end for each in found)} == set(
+        inside
+    ) - set(pinned)
+    assert all(before.end < after.start for before, after in pairwise(found))
+
+
+def test_of_several_pipelines_each_has_its_own(world, tmp_path):
+    other = World(tmp_path, name="other", mode="interval", sinks=LAKE, transform="jobs.flights:other")
+    for each in (minutes(0, 5), minutes(6, 7), minutes(12, 13)):
+        other.coordinator.plan(other.pipeline, f"run of {each}", other.alive, each)
+    found = world.state.gaps(["flights", "other"])
+    assert found == {"flights": [MISSING], "other": [minutes(5, 6), minutes(7, 12)]}
+    assert world.state.gaps([]) == {}
+
+
+def test_what_is_on_its_way_is_covered_and_closes_the_gap(world):
+    world.plan("run-3", minutes(10, 20))
+    assert missing(world) == [minutes(20, 30)]
+    world.plan("run-4", minutes(20, 30))
+    assert missing(world) == []
+
+
+def test_a_chained_pipeline_has_none(tmp_path):
+    world = World(tmp_path, sinks=LAKE)
+    world.run("run-1")
+    assert missing(world) == []
+    assert reading.gaps(world.state, [world.now(1)]) == {}
+
+
+# ---- told by plan
+
+
+def test_plan_tells_of_what_is_left_out_just_before(world):
+    def gap_before(interval: Interval) -> Interval | None:
+        return world.coordinator.plan(world.pipeline, f"run of {interval}", world.alive, interval).gap
+
+    assert gap_before(minutes(40, 50)) is None
+    assert gap_before(minutes(25, 30)) == minutes(10, 25)
+    assert gap_before(minutes(10, 20)) is None
+    assert gap_before(minutes(-20, -10)) is None  # nothing is before the first one
+    assert gap_before(TEN) == minutes(-10, 0)  # also where there is nothing else to do
+
+
+def test_a_gap_of_more_than_a_month_is_told_as_well(world):
+    month = timedelta(days=40)
+    late = Interval(NEXT.start - month - timedelta(minutes=10), NEXT.start - month)
+    world.plan("run-3", late)
+    assert world.state.view("flights").gap_before(TEN) == Interval(late.end, TEN.start)
+
+
+def test_the_words_name_the_gap_and_what_can_be_done():
+    day = Interval(datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
+    what, why, todo = wording.gap("flights", day).split("\n")
+    assert what == "flights: no checkpoint covers [2013-01-03T00:00:00Z, 2013-01-04T00:00:00Z)."
+    assert "catchup=False" in why
+    assert "onceonly skip flights --interval 2013-01-03T00:00:00Z 2013-01-04T00:00:00Z --reason" in todo
+
+
+def test_of_very_many_gaps_the_newest_are_told_one_by_one():
+    told = wording.gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
+    assert len(told) == 1 + wording.GAPS
+    assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
+    assert str(minutes(190, 195)) in told[-1]
+
+
+# ---- declared as wanted
+
+
+def test_a_gap_that_is_wanted_is_settled_and_told_no_more(world):
+    skipped = skip(world)
+    assert (skipped.state, skipped.skipped, skipped.owner) == (State.COMMITTED, "a strike", "ann")
+    assert skipped.ranges[0].partitions == {0: (10, 30)}
+    assert missing(world) == []
+    assert world.coordinator.plan(world.pipeline, "again", world.alive, NEXT).gap is None
+    assert values(world.lake) == [*range(10), *range(30, 40)]
+    assert "skipped by ann: a strike" in wording.covers(skipped)
+    assert (reading.rows(skipped), reading.to_json(skipped)["skipped"]) == (0, "a strike")
+
+
+def test_said_twice_it_is_recorded_once(world):
+    assert skip(world) == skip(world, reason="again")
+    assert world.events().count("empty") == 1
+
+
+def test_the_pipeline_goes_on_behind_it(world):
+    skip(world)
+    world.put(45)
+    world.run("run-3", minutes(40, 50))
+    assert values(world.lake) == [*range(10), *range(30, 40), 45]
+
+
+def test_a_run_of_what_is_skipped_is_no_work_unless_it_asks_for_it(world):
+    skip(world)
+    known = world.coordinator.plan(world.pipeline, "run-3", world.alive, MISSING)
+    assert (known.checkpoint, known.fresh) == (world.now(3), False)
+    wanted = world.coordinator.plan(world.pipeline, "run-3", world.alive, MISSING, "run-3, 1").checkpoint
+    assert (wanted.epoch, wanted.replaces, wanted.ranges) == (4, 3, world.now(3).ranges)
+    world.stage(4)
+    world.commit(4)
+    assert sorted(values(world.lake)) == list(range(40))
+    with pytest.raises(InvalidPipeline, match="Epoch 4 covers"):
+        skip(world)
+
+
+def test_a_part_of_what_is_skipped_is_refused_with_the_whole(world):
+    skip(world)
+    with pytest.raises(InvalidPipeline, match=r"skipped by ann \(a strike\)") as refused:
+        world.plan("run-3", minutes(10, 20))
+    assert "processed again although it is skipped" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("interval", "why"),
+    [
+        (minutes(5, 30), r"Epoch 1 covers"),
+        (TEN, r"Epoch 1 covers .* is committed"),
+        (minutes(10, 20), r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
+        (minutes(12, 30), r"The gap it lies in is \[2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z\)"),
+        (minutes(40, 50), r"does not lie between two intervals"),
+        (minutes(-10, 0), r"does not lie between two intervals"),
+    ],
+)
+def test_only_a_whole_gap_can_be_skipped(world, interval, why):
+    before = world.events()
+    with pytest.raises(InvalidPipeline, match=why):
+        skip(world, interval)
+    assert world.events() == before
+
+
+def test_a_run_that_comes_first_wins(world, monkeypatch):
+    """The run pins its offsets between the look of `skip` and its row."""
+    real = type(world.state).append
+
+    def late(state, view, row):
+        monkeypatch.setattr(type(world.state), "append", real)
+        world.plan("run-3", minutes(10, 20))
+        return real(state, view, row)
+
+    monkeypatch.setattr(type(world.state), "append", late)
+    with pytest.raises(InvalidPipeline, match="Epoch 3 covers"):
+        skip(world)
+    assert missing(world) == [minutes(20, 30)]
+
+
+def test_chained_pipelines_and_those_with_state_have_nothing_to_skip(tmp_path):
+    chained = World(tmp_path / "chained", sinks=LAKE)
+    with pytest.raises(InvalidPipeline, match="does not run by intervals, or has not run yet"):
+        skip(chained)
+    chained.run("run-1")
+    with pytest.raises(InvalidPipeline, match="does not run by intervals"):
+        skip(chained)
+    total = StateSink("total", schema="n BIGINT", key=["n"])
+    keeps = World(tmp_path / "state", mode="interval", sinks=[*LAKE, total])
+    keeps.plan("run-1", TEN)
+    with pytest.raises(InvalidPipeline, match="It keeps state"):
+        skip(keeps)
