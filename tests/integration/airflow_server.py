@@ -59,7 +59,7 @@ class Server:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-and-long-enough-to-be-accepted-as-a-key-of-sha512",
-            "PYTHONPATH": str(ROOT / "tests"),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("tests", "src")),  # of this checkout
             **self.env,
         }
         airflow = [sys.executable, "-m", "airflow"]

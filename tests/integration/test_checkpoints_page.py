@@ -26,6 +26,8 @@ from integration.kafka_reader import new_topic, until
 from integration.past import SECOND, Past
 
 from onceonly.checkpoint import Checkpoint, Event, State
+from onceonly.coordinator import Coordinator
+from onceonly.fakes import FakeParts
 from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
@@ -446,6 +448,30 @@ def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: 
     assert lags["behind"] == {"state": "behind", "text": "up to 6 records, 3 h", "why": ""}
     assert lags["other_orders"]["state"] == "unknown"
     assert "does not exist" in lags["other_orders"]["why"]
+
+
+def test_what_no_interval_covers_is_shown_and_is_not_up_to_date(site: Site, broker: str) -> None:
+    gappy = pipeline("gappy", mode="interval")
+    topic_id = _topic(broker, gappy.sources[0].topic, 4)
+    past = Past(site.state, gappy)
+    for epoch, hours_ago in ((1, 9), (2, 5)):
+        at = NOW - hours_ago * HOUR
+        past.plan(epoch, at, airflow_run("gappy", f"run {epoch}"), {0: (0, 4)}, Interval(at - HOUR, at), topic_id)
+        past.claim(epoch, at)
+        past.stage(epoch, at, {"out": {"rows": 4}})
+        past.decide(epoch, at)
+        past.publish(epoch, at, "out")
+        past.commit(epoch, at)
+    past.write()
+    gap = Interval(NOW - 9 * HOUR, NOW - 6 * HOUR)
+    with site.server.login("vera") as vera:
+        lags = chromium.until(lambda: _answered(vera, "gappy"), "the broker answers")
+        assert f"gappy: no checkpoint covers {gap}." in vera.get("/pipelines/gappy").text
+        assert f'/pipelines/gappy">{gap.start:%Y-%m-%d %H:%M}' in vera.get("/").text
+        Coordinator(site.state, FakeParts(site.home)).skip("gappy", gap, "ann", "a strike")
+        assert "no checkpoint covers" not in vera.get("/pipelines/gappy").text
+        assert "a strike" in vera.get("/pipelines/gappy/3").text
+    assert lags["gappy"] == {"state": "behind", "text": "1 gap, 9 h", "why": ""}
 
 
 def _answered(user: httpx.Client, *names: str) -> Any:

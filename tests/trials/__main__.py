@@ -1,7 +1,7 @@
 """make trial ARGS="backfill": ends with 0 when everything that was promised was seen.
 
-backfill, reprocess, overlap, catch_up, deferred; and interventions: clearing, marking, killing, or any by its name,
-together in one Airflow.
+backfill, reprocess, overlap, catch_up, outage, deferred; and interventions: clearing, marking, killing, or any by its
+name, together in one Airflow.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ import sys
 from trials.backfill import backfill
 from trials.deferred import deferred
 from trials.interventions import GROUPS, intervene
+from trials.outage import outage
 from trials.overlap import catch_up, overlap
 from trials.reprocess import reprocess
 
-TRIALS = {"backfill": backfill, "reprocess": reprocess, "overlap": overlap, "catch_up": catch_up, "deferred": deferred}
+TRIALS = {
+    "backfill": backfill,
+    "reprocess": reprocess,
+    "overlap": overlap,
+    "catch_up": catch_up,
+    "outage": outage,
+    "deferred": deferred,
+}
 MAIN = [*TRIALS, "clearing", "marking", "killing"]
 
 

@@ -29,6 +29,7 @@ from onceonly.state import StateTable
 DAG = "flights_daily"
 RECOVERY = "onceonly_recovery"
 STARTED = time.monotonic()
+PATH = os.pathsep.join(str(Path(__file__).parents[2] / part) for part in ("tests", "src"))  # of this checkout
 
 
 def say(words: str) -> None:
@@ -45,7 +46,7 @@ class Airflow(Standalone):
 
     def environment(self) -> dict[str, str]:
         spark = {"conn_type": "generic", "host": self.spark}
-        ours = {"AIRFLOW_CONN_SPARK": json.dumps(spark), "PYTHONPATH": str(Path(__file__).parents[1])}
+        ours = {"AIRFLOW_CONN_SPARK": json.dumps(spark), "PYTHONPATH": PATH}
         ours["AIRFLOW__CORE__PARALLELISM"] = "8"
         return {**super().environment(), **ours, **self.extra}
 

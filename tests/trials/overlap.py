@@ -18,7 +18,7 @@ MONTH = flights.month("2013-01")
 
 def overlap() -> bool:
     """From both ends, meeting in the middle; then all of it once more."""
-    with world(_bundles()) as found:
+    with world(bundles()) as found:
         at = replace(found, dag="overlap_daily")
         at.airflow.unpause_parsed(at.dag)
         until(lambda: len(committed(at)) >= 3, "the schedule has three days", LIMIT)
@@ -35,7 +35,7 @@ def overlap() -> bool:
 
 def catch_up() -> bool:
     """Runs of at most 3,000 records, one after the other; those that publish start the DAG behind their table."""
-    with world(_bundles()) as found:
+    with world(bundles()) as found:
         at = replace(found, dag="overlap_capped")
         at.airflow.unpause_parsed("flights_by_day")
         at.airflow.unpause_parsed(at.dag)
@@ -48,7 +48,7 @@ def catch_up() -> bool:
         return proof.holds and max(rows) <= 3_000
 
 
-def _bundles() -> dict[str, str]:
+def bundles() -> dict[str, str]:
     """The project's DAGs, and those of the trials."""
     trials = Path(__file__).parent / "dags"
     folders = {"project": trials.parents[2] / "dags", "trials": trials}
