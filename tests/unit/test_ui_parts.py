@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceonly.checkpoint import Checkpoint, State
+from onceonly.fakes import FakeParts
 from onceonly.offsets import Interval, TopicRange
+from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -124,3 +128,29 @@ def test_an_old_interval_that_is_committed_late_makes_nothing_fresher() -> None:
     drawn = charts.freshness([backfilled, newest], NOON + 10 * MINUTE)
     assert drawn is not None
     assert drawn.summary == "now 10 min, at most 10 min"
+
+
+# ---- lag
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")  # of Airflow's own, when its server is imported
+def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
+    from onceonly.airflow.ui import app, live
+
+    gaps = (Interval(NOON, NOON + MINUTE), Interval(NOON + 3 * MINUTE, NOON + 4 * MINUTE))
+    assert app._lag_words(live.Lag(0, None))["state"] == "even"
+    assert app._lag_words(live.Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
+    assert app._lag_words(live.Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
+
+
+def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import live, queries
+
+    monkeypatch.setattr(live, "_behind", lambda log, summary: 0)
+    monkeypatch.setattr(live, "parts", lambda: FakeParts(Path("/nowhere")))
+    source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
+    definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()
+    newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
+    gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
+    for gaps, since in (((), NOON), ((gap,), gap.start)):
+        assert live._lag(queries.Summary("p", newest, newest, (), gaps)).since == since
