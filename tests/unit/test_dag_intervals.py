@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from unit.world import World, minutes
 
 from onceonly.errors import InvalidPipeline
 from onceonly.offsets import Interval
@@ -123,3 +126,23 @@ def test_no_cron_leaves_out_or_repeats_time_where_clocks_change(zone: str, chang
     runs = scheduled(dag_of(cron, start_date=day - DAY), day + 2 * DAY)
     assert all(before.end == after.start for before, after in pairwise(runs))
     assert all(run.end > run.start for run in runs)
+
+
+def test_plan_warns_in_its_log_of_what_no_run_has_covered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from onceonly.airflow import PlanOperator, operators
+
+    world = World(tmp_path, mode="interval")
+    monkeypatch.setattr(PlanOperator, "planner", lambda self: world.coordinator)
+    monkeypatch.setattr(PlanOperator, "_check", lambda *arguments: None)
+    monkeypatch.setattr(operators, "alive_in", lambda context: world.alive)
+
+    def warned(start: int) -> bool:
+        interval, run = minutes(start, start + 1), f"run of {start}"
+        span = {"data_interval_start": interval.start, "data_interval_end": interval.end}
+        ran = {"ti": SimpleNamespace(dag_id="flights"), "run_id": run, "dag_run": SimpleNamespace(clear_number=0)}
+        PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=False).execute({**span, **ran})
+        return f"flights: no checkpoint covers {minutes(1, 3)}." in capfd.readouterr().out
+
+    assert [warned(start) for start in (0, 3, 4)] == [False, True, False]
