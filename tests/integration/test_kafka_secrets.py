@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from integration.project import output
 from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
+from patience import PATIENCE
 
 from onceonly.services.spark import SparkConnect
 from onceonly.sparkconf import REDACTION
@@ -81,7 +82,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         producer = Producer({**settings(running), "log_level": 0})
         for number in range(5):
             producer.produce(TOPIC, str(number))
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE) == 0
         yield running
 
 
@@ -117,7 +118,7 @@ def environment(tmp_path: Path, secure: SecureBroker) -> dict[str, str]:
         "SPARK_CONNECT_MODE_ENABLED": "1",  # left behind by a session: spark-submit goes where it is told
     }
     command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=240, env=env)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=env)
     return env
 
 
@@ -145,7 +146,7 @@ def run(environment: dict[str, str]) -> tuple[dict[str, str], str]:
         start_new_session=True,
     )
     try:
-        printed = output(child, 240)
+        printed = output(child)
     finally:
         ended.set()
         watcher.join()

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from integration.project import Project, make_project, produce
+from patience import PATIENCE
 
 from onceonly import liveness, wiring
 from onceonly.airflow import GateOperator, StageOperator, submit
@@ -63,7 +64,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
 
     def end() -> None:
-        until(lambda: at_work.exists() and told, "Spark is at work, and says so", 300)
+        until(lambda: at_work.exists() and told, "Spark is at work, and says so", PATIENCE)
         job.end()
 
     ended = threading.Thread(target=end)
@@ -88,7 +89,7 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
             time.sleep(600)
             yield rows
 
-    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", 300), parts.end()))
+    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", PATIENCE), parts.end()))
     ended.start()
     with pytest.raises(Exception, match="OPERATION_CANCELED"):
         parts.spark().range(8).mapInPandas(slow, "id BIGINT").collect()
@@ -101,14 +102,14 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     monkeypatch.setattr(submit, "_connections", lambda *_: set())
     told: list[str] = []
     job: Any = submit.job(submit.Target(), told.append, lambda checkpoint, row: None)
-    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", 300), job.end()))
+    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
     with pytest.raises(NotCommitted, match="killed by signal 9"):
         job.run("numbers", 1, "run-1")
     ended.join()
-    assert time.monotonic() - started < 300
-    assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", 300)
+    assert time.monotonic() - started < PATIENCE
+    assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", PATIENCE)
 
 
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
@@ -154,7 +155,7 @@ def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
         parent.kill()
         parent.wait()
         pid = int(*(said - {"ready"}))
-        assert until(lambda: _gone(pid), "the job has ended, too", 300)
+        assert until(lambda: _gone(pid), "the job has ended, too", PATIENCE)
 
 
 def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
