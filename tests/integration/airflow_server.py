@@ -20,6 +20,7 @@ from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[2]
+TO_LEAVE = 20  # seconds from SIGTERM to SIGKILL
 ROLES = {"vera": "viewer", "uma": "user", "adam": "admin", "olga": "user"}
 
 
@@ -78,7 +79,7 @@ class Server:
         if self.process:
             os.killpg(self.process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+                self.process.wait(TO_LEAVE)
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(PATIENCE)
