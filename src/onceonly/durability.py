@@ -30,12 +30,10 @@ def require_writable(folder: Path) -> None:
     place = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         return
-    read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+    denied = f"User id {os.geteuid()} has no write permission in {place}."
     raise NotCommitted(
         f"{folder} cannot be written to.",
-        f"{place} is mounted read-only."
-        if read_only
-        else f"User id {os.geteuid()} has no write permission in {place}.",
+        f"{place} is mounted read-only." if os.statvfs(place).f_flag & os.ST_RDONLY else denied,
         "Make it writable, or choose another place: ONCEONLY_HOME, ONCEONLY_STATE. Nothing was written.",
     )
 

@@ -100,6 +100,7 @@ def relocate(uri: str) -> None:
     """Accept that the table was moved; its identity stays."""
     table = _existing(uri)
     if table is not None:
+        check_writable(uri)
         table.alter.set_table_properties({PLACE: place(uri)}, raise_if_not_exists=False)
 
 
@@ -107,6 +108,7 @@ def fork(uri: str) -> None:
     """Give a copy an identity of its own. The caller sees to it that nothing in it is unsettled."""
     table = _existing(uri)
     if table is not None:
+        check_writable(uri)
         table.alter.set_table_properties({ID: uuid.uuid4().hex, PLACE: place(uri)}, raise_if_not_exists=False)
 
 
