@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -143,6 +145,33 @@ def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
     job = "import onceonly.orphan as o; o.die_with_parent(parent=1 << 22); print('at work')"
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-9, "")
+
+
+def test_a_job_whose_jvm_has_ended_before_it_began_does_not_begin() -> None:
+    """It finds another parent, as any orphan does, and a port on which nobody listens any more."""
+    late = (
+        "import os, sys, onceonly.orphan as o; parent = os.getppid(); print('ready', flush=True)\n"
+        "while os.getppid() == parent: pass\n"
+        "o.die_with_jvm(); print('at work', flush=True)"
+    )
+    jvm = f"""import os, socket, subprocess, sys
+listening = socket.create_server(("127.0.0.1", 0))
+port = str(listening.getsockname()[1])
+subprocess.Popen([sys.executable, "-c", {late!r}], env={{**os.environ, "PYSPARK_GATEWAY_PORT": port}}).wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", jvm], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        assert parent.stdout.read() == ""  # its job has ended, too, and did nothing
+
+
+def test_a_job_whose_jvm_listens_begins() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        job = "import onceonly.orphan as o; o.die_with_jvm(); print('at work')"
+        env = {**os.environ, "PYSPARK_GATEWAY_PORT": str(jvm.getsockname()[1])}
+        done = subprocess.run([sys.executable, "-c", job], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "at work\n")
 
 
 def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
