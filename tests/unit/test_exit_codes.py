@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from unit import tables
 from unit.world import World
 
 from onceonly import transforms, wiring
@@ -39,6 +40,12 @@ held = pipeline(gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
 Provoke = Callable[["Here"], list[Any]]  # what has happened before -> the command's arguments
 
 
+class Durable(World):
+    """On a state table that the command line finds."""
+
+    table = staticmethod(tables.real)
+
+
 @dataclass
 class Here:
     """A pipeline on fakes in ONCEONLY_HOME, which the command line finds there."""
@@ -50,7 +57,7 @@ class Here:
     def world(self) -> World:
         """Made when it is first asked for."""
         if not hasattr(self, "_world"):
-            self._world = World(self.home)
+            self._world = Durable(self.home)
             parts: Any = self._world.parts
             parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
             self.patch.setattr(wiring, "LiveParts", lambda settings: parts)
