@@ -353,6 +353,7 @@ def test_every_command_is_in_the_table() -> None:
     assert CODES.keys() == COMMANDS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [(name, code) for name, codes in CODES.items() for code in codes])
 def test_each_exit_code_of_each_command(name: str, code: int, here: Here) -> None:
     result = invoke(name, *CODES[name][code](here))
@@ -374,6 +375,16 @@ def test_what_nobody_expects(name: str, error: BaseException, code: int, here: H
 
     here.patch.setattr(Settings, "from_env", failing)
     assert invoke(name, *_something(name)).exit_code == code
+
+
+def test_who_forwards_need_have_no_name(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = forward("flights:0=5")(here)
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_000_580_000)
+    result = invoke("state forward", *given)
+    assert result.exit_code == 0, result.output
+    assert "as uid 1000580000 says" in result.stdout
 
 
 def _something(name: str) -> list[str]:
