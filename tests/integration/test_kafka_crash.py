@@ -81,8 +81,8 @@ POINTS = {
 }
 SAMPLE = {
     "staged": [
-        *("worker after produce", "after fence", "worker after close", "before delete", "after stage"),
-        *("after committing row", "after published row", "after release"),
+        *("worker after produce", "worker after flush", "after fence", "worker after close", "before delete"),
+        *("after stage", "after committing row", "after published row", "after release"),
     ],
     "late": [
         *("worker after spool", "after delete", "before aborted row", "after staged row", "before flush"),
