@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,7 @@ class Here:
 
     home: Path
     patch: pytest.MonkeyPatch
+    enter: Callable[[AbstractContextManager[Any]], Any]  # until the test ends
 
     @property
     def world(self) -> World:
@@ -91,7 +93,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
         return through.stage(name, epoch, parts.produce, owner)
 
     monkeypatch.setattr(wiring, "stage", stage)
-    yield Here(tmp_path / "home", monkeypatch)
+    with ExitStack() as until_the_end:
+        yield Here(tmp_path / "home", monkeypatch, until_the_end.enter_context)
 
 
 # ---- run, check
@@ -272,6 +275,11 @@ def is_shown(here: Here) -> list[Any]:
     return []
 
 
+def beside_another(here: Here) -> list[Any]:
+    here.enter(run.alone(Settings.from_env().home / "demo"))
+    return []
+
+
 def loads(error: Exception | None) -> Provoke:
     def provoke(here: Here) -> list[Any]:
         def done(settings: Settings, topic: str, period: Any, progress: Any) -> load.Loaded:
@@ -323,7 +331,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "services up": {0: starts, 1: without_jars, 2: given("--port", "x")},
     "services status": {0: nothing, 2: given("now")},
     "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
-    "demo run": {0: is_shown, 1: cannot_be_written, 2: given("now")},
+    "demo run": {0: is_shown, 1: beside_another, 2: given("now")},
     "demo load": {
         0: loads(None),
         1: loads(NotCommitted("no broker answers.")),
