@@ -12,7 +12,7 @@ DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 
-.PHONY: help setup demo test unit lint format bench trial explore mutants lock clean
+.PHONY: help setup demo test unit crash lint format bench trial explore mutants lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -28,8 +28,11 @@ demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 e
 test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
-unit: setup  ## the tests that take seconds
-	$(BIN)/pytest tests/unit -q -n 2 --dist loadfile $(ARGS)
+unit: setup  ## the tests that need no service, on a state table in memory
+	ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
+
+crash: setup  ## processes killed at every point, of which `make test` takes a sample; ARGS='-k kafka' selects
+	ONCEONLY_CRASH=whole $(BIN)/pytest -m crash -n 2 --dist loadfile --durations 10 $(ARGS)
 
 lint: $(SELF)  ## style, types and the direction of imports
 	$(BIN)/ruff check

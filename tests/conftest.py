@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from integration import hdfs as hdfs_daemons
+from patience import PATIENCE
 
 from onceonly.services import Services
+from onceonly.services.service import Service
+from onceonly.services.spark import SparkConnect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +24,8 @@ HOME = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the services of this run live; and SIGTERM runs the teardown, as Ctrl-C does."""
+    """Where the services of this run live, which may start slowly; and SIGTERM runs the teardown, as Ctrl-C does."""
+    Service.seconds_to_start = SparkConnect.seconds_to_start = PATIENCE
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))

@@ -15,8 +15,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from onceonly.errors import NotCommitted
+
 AT_ONCE = 8
 ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # of a Delta log: a commit, or the state after it
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse, before any work, a folder in which nothing could be recorded; one that is missing could be made.
+
+    Raises:
+        NotCommitted: nothing was written.
+    """
+    place = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        return
+    denied = f"User id {os.geteuid()} has no write permission in {place}."
+    raise NotCommitted(
+        f"{folder} cannot be written to.",
+        f"{place} is mounted read-only." if os.statvfs(place).f_flag & os.ST_RDONLY else denied,
+        "Make it writable, or choose another place: ONCEONLY_HOME, ONCEONLY_STATE. Nothing was written.",
+    )
 
 
 def to_disk(path: Path) -> None:

@@ -9,7 +9,7 @@ from onceonly import wiring
 from onceonly.checkpoint import Checkpoint, Row
 from onceonly.coordinator import Coordinator
 from onceonly.errors import exit_code
-from onceonly.orphan import die_with_parent
+from onceonly.orphan import die_with_jvm
 from onceonly.report import Report
 from onceonly.spark.progress import Say
 from onceonly.sparkconf import stay_here
@@ -39,7 +39,7 @@ def gate(argv: list[str]) -> int:
 
 
 def _run(step: Step, reports: list[str]) -> int:
-    die_with_parent()  # the JVM that started this process is Spark's driver
+    die_with_jvm()
     stay_here()
     heard = [Report(uri) for uri in reports]
 

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from onceonly.checkpoint import FORMAT
+from onceonly.durability import require_writable
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.staterow import SCHEMA, check_format
 
@@ -50,11 +51,12 @@ def make(uri: str) -> bool:
 
     Raises:
         InvalidPipeline: storage without put-if-absent.
-        NotCommitted: the storage does not answer.
+        NotCommitted: the storage does not answer, or takes nothing from this process.
     """
     check_atomic(uri)
     if _existing(uri):
         return False
+    check_writable(uri)
     _create(uri)
     return True
 
@@ -98,6 +100,7 @@ def relocate(uri: str) -> None:
     """Accept that the table was moved; its identity stays."""
     table = _existing(uri)
     if table is not None:
+        check_writable(uri)
         table.alter.set_table_properties({PLACE: place(uri)}, raise_if_not_exists=False)
 
 
@@ -105,6 +108,7 @@ def fork(uri: str) -> None:
     """Give a copy an identity of its own. The caller sees to it that nothing in it is unsettled."""
     table = _existing(uri)
     if table is not None:
+        check_writable(uri)
         table.alter.set_table_properties({ID: uuid.uuid4().hex, PLACE: place(uri)}, raise_if_not_exists=False)
 
 
@@ -118,6 +122,17 @@ def check_atomic(uri: str) -> None:
             unsafe or f"'{scheme}://' is not known to have put-if-absent, on which every decision rests.",
             "Use a local or network file system, S3 with conditional put, GCS or Azure. Nothing was written.",
         )
+
+
+def check_writable(uri: str) -> None:
+    """Refuse a local table in which this process could record nothing.
+
+    Raises:
+        NotCommitted: nothing was written.
+    """
+    path = local_path(uri)
+    if path:
+        require_writable(path)
 
 
 def local_path(uri: str) -> Path | None:
@@ -166,6 +181,8 @@ def _create(uri: str) -> None:
             configuration=configuration,
             raise_if_key_not_exists=False,
         )
-    except (DeltaError, OSError):
+    except (DeltaError, OSError) as error:
         if _existing(uri) is None:  # else another process was first
-            raise
+            raise NotCommitted(
+                f"the state table at {uri} cannot be made.", str(error), "Check the storage and its credentials."
+            ) from error

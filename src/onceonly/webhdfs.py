@@ -48,7 +48,7 @@ class Cluster:
         uri: of anything on it, hdfs://namenode:8020/….
         address: of its NameNode, http(s)://host:port.
     Raises:
-        InvalidPipeline: the URI or the address cannot be used.
+        InvalidPipeline: the URI or the address cannot be used, or this process has no user name.
     """
 
     def __init__(self, uri: str, address: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Cluster:
         asked = _checked(address or f"http://{urlsplit(self.root).hostname}")
         port = asked.port or PORTS[asked.scheme]
         self.address = f"{asked.scheme}://{asked.hostname}:{port}"
-        self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self.user = _user()
         self.fs: Any = WebHDFS(
             asked.hostname, port, user=self.user, use_https=asked.scheme == "https", skip_instance_cache=True
         )
@@ -120,6 +120,17 @@ class Cluster:
             timeout=(CONNECT, seconds),
         )
         return answer
+
+
+def _user() -> str:
+    try:
+        return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise InvalidPipeline(
+            "who works on HDFS is not known.",
+            f"User id {os.getuid()} has no name on this machine.",
+            "Set HADOOP_USER_NAME. Nothing was written.",
+        ) from error
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -102,9 +102,14 @@ def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 
 
 def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
-    """The same for a plan, which is the only step that makes a state table: the embedded one."""
+    """The same for a plan, which is the only step that makes a state table: the embedded one.
+
+    Raises:
+        NotCommitted: nothing could be recorded in the state table.
+    """
     if parts.settings.embedded:
         statestore.make(parts.settings.state)
+    statestore.check_writable(parts.settings.state)
     return coordinator(parts, log)
 
 

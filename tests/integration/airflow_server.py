@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from patience import PATIENCE
 
 from onceonly.demo.standalone import free_port
 from onceonly.demo.wait import until
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[2]
+TO_LEAVE = 20  # seconds from SIGTERM to SIGKILL
 ROLES = {"vera": "viewer", "uma": "user", "adam": "admin", "olga": "user"}
 
 
@@ -64,26 +66,26 @@ class Server:
         }
         airflow = [sys.executable, "-m", "airflow"]
         for command in (["db", "migrate"], *([["dags", "reserialize"]] if self.dags else ())):
-            subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=240)
+            subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=PATIENCE)
         served = [*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 served, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        until(self._answers, "the api-server answers", 300, self._alive)
+        until(self._answers, "the api-server answers", PATIENCE, self._alive)
 
     def stop(self) -> None:
         """Its whole process group; Airflow's processes set their own titles, so nothing else tells them apart."""
         if self.process:
             os.killpg(self.process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+                self.process.wait(TO_LEAVE)
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(20)
+            self.process.wait(PATIENCE)
 
     def token(self, user: str) -> str:
-        answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=60)
+        answer = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": user}, timeout=PATIENCE)
         answer.raise_for_status()
         return str(answer.json()["access_token"])
 
@@ -92,12 +94,12 @@ class Server:
         header = {"Authorization": f"Bearer {self.token('adam')}"}
         body = {"dag_run_id": run_id, "logical_date": None}
         url = f"{self.url}/api/v2/dags/{dag_id}/dagRuns"
-        httpx.post(url, json=body, headers=header, timeout=60).raise_for_status()
+        httpx.post(url, json=body, headers=header, timeout=PATIENCE).raise_for_status()
 
     def client(self, token: str | None) -> httpx.Client:
         """As a browser: the login is a cookie."""
         cookies = {"_token": token} if token else {}
-        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=60, cookies=cookies)
+        return httpx.Client(base_url=f"{self.url}/onceonly", timeout=PATIENCE, cookies=cookies)
 
     def login(self, user: str) -> httpx.Client:
         return self.client(self.token(user))

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from patience import PATIENCE
 from websockets.sync.client import ClientConnection, connect
 
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 300.0
 FLAGS = [
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--hide-scrollbars", "--disable-background-networking", "--remote-debugging-port=0", "--window-size=1280,900"),

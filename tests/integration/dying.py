@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from integration.copying import Copy
 from integration.kafka_reader import committed, until
 from integration.project import HOUR, START, output, produce
+from patience import PATIENCE
 
 KILLED = -signal.SIGKILL
 
@@ -31,7 +32,7 @@ def die(copy: Copy, point: str, action: str = "run") -> None:
     assert child.returncode == KILLED, f"'{point}' was not reached: {child.returncode} {printed} {copy.events()}"
 
 
-def live(copy: Copy, action: str = "run", seconds: float = 120) -> str:
+def live(copy: Copy, action: str = "run", seconds: float = 2 * PATIENCE) -> str:
     child = start(copy, "-", action)
     printed = output(child, seconds)
     assert child.returncode == 0, printed
@@ -41,7 +42,7 @@ def live(copy: Copy, action: str = "run", seconds: float = 120) -> str:
 def stopped(copy: Copy, point: str, action: str = "run") -> subprocess.Popen[str]:
     """A process that hangs at this point, as in a long pause of its machine."""
     child = start(copy, f"stop {point}", action)
-    until(lambda: has_stopped(child), 300, f"the stop {point}")
+    until(lambda: has_stopped(child), PATIENCE, f"the stop {point}")
     return child
 
 
@@ -117,4 +118,4 @@ def stable_ends(copy: Copy) -> dict[int, int]:
 def ends(copy: Copy, **more: Any) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": copy.brokers})
     asked = {TopicPartition(copy.out, partition): OffsetSpec.latest() for partition in range(4)}
-    return {key.partition: answer.result(30).offset for key, answer in admin.list_offsets(asked, **more).items()}
+    return {key.partition: answer.result(PATIENCE).offset for key, answer in admin.list_offsets(asked, **more).items()}

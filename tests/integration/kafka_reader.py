@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ def create_topic(bootstrap: str, name: str, partitions: int = 4, **config: str) 
     config = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
-        made.result(30)
-    until(lambda: _is_known(admin, name), 300, f"topic {name}")  # created first, told to everybody a moment later
+        made.result(PATIENCE)
+    until(lambda: _is_known(admin, name), PATIENCE, f"topic {name}")  # created first, told to everybody a moment later
     return name
 
 
 def _is_known(admin: AdminClient, name: str) -> bool:
-    topic = admin.list_topics(timeout=10).topics.get(name)
+    topic = admin.list_topics(timeout=PATIENCE).topics.get(name)
     return topic is not None and all(partition.leader >= 0 for partition in topic.partitions.values())
 
 
@@ -41,7 +42,7 @@ def new_topic(bootstrap: str, partitions: int = 4, **config: str) -> str:
     return create_topic(bootstrap, f"out-{uuid.uuid4().hex[:8]}", partitions, **config)
 
 
-def committed(bootstrap: str, *topics: str, seconds: float = 30) -> list[Record]:
+def committed(bootstrap: str, *topics: str, seconds: float = PATIENCE) -> list[Record]:
     """Every record that a read_committed consumer sees, partition by partition in order; aborted ones it does not."""
     consumer = Consumer(
         {
@@ -73,7 +74,7 @@ def values(bootstrap: str, *topics: str) -> list[bytes | None]:
     return [record.value for record in committed(bootstrap, *topics)]
 
 
-def until(condition: Any, seconds: float = 300, what: str = "the condition") -> Any:
+def until(condition: Any, seconds: float = PATIENCE, what: str = "the condition") -> Any:
     """The first true answer of `condition()`."""
     deadline = monotonic() + seconds
     while not (answer := condition()):
@@ -86,14 +87,14 @@ def set_config(bootstrap: str, topic: str, **config: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, {k.replace("_", "."): v for k, v in config.items()})
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.alter_configs([resource]).values():
-        done.result(30)
+        done.result(PATIENCE)
 
 
 def _partitions(consumer: Consumer, topics: Iterable[str]) -> set[tuple[str, int]]:
     return {
         (topic, partition)
         for topic in topics
-        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        for partition in consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
     }
 
 

@@ -1,6 +1,7 @@
 """A process that settles what is left, runs one checkpoint and SIGKILLs its own group at a named point.
 
-Arguments: FOLDER SPARK MODE POINT [HOUR …]. The point '-' is never reached. Run by test_crash.py.
+Arguments: FOLDER SPARK MODE POINT [HOUR …]. The point '-' is never reached; a chained pipeline is then run until
+nothing is left. Run by test_crash.py.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from itertools import count
 from typing import Any
 
 from integration.points import around, around_rows
 from integration.project import Project, hour
 
 from onceonly import liveness, wiring
+from onceonly.coordinator import Alive
 from onceonly.sinks.delta import DeltaWriter
 
 POINT = sys.argv[4]
+RUN = count(1)
 
 
 def reach(point: str) -> None:
@@ -31,24 +35,29 @@ def main() -> None:
         around(DeltaWriter, method, method, reach)
     project = Project.found(folder, spark)
     intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]
+    if (POINT, mode) == ("-", "chained"):
+        while once(project, mode, None, liveness.nobody):
+            pass
+        return
     for interval in intervals:
-        once(project, mode, interval)
+        once(project, mode, interval, liveness.alive)
 
 
-def once(project: Project, mode: str, interval: Any) -> None:
+def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
+    """Whether there was something to do."""
     parts = project.parts
     pipeline = project.pipeline(mode, most=10 if mode == "chained" else None)
     through = wiring.coordinator(parts)
-    owner = liveness.this_process()
-    planned = through.plan(pipeline, owner, liveness.alive, interval).checkpoint
+    owner = f"{liveness.this_process()} {next(RUN)}" if alive is liveness.nobody else liveness.this_process()
+    planned = through.plan(pipeline, owner, alive, interval).checkpoint
     if planned is None or planned.state.settled:
-        print("nothing to do")
-        return
+        return False
     wiring.stage(parts, through, pipeline.name, planned.epoch, owner)
     if pipeline.gate:
         through.gate(pipeline.name, planned.epoch, owner)
     done = through.commit(pipeline.name, planned.epoch)
     print(f"epoch {done.epoch} {done.state.value}")
+    return True
 
 
 if __name__ == "__main__":

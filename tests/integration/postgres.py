@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from patience import PATIENCE
+
 from onceonly.demo.standalone import free_port
 from onceonly.demo.wait import until
 
@@ -43,11 +45,11 @@ def postgres() -> Iterator[str]:
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:
             ready = [bin_ / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-            until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", 300)
+            until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", PATIENCE)
             yield f"postgresql+psycopg2://airflow@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGQUIT)
-            server.wait(30)
+            server.wait(PATIENCE)
 
 
 def _as_nobody_special() -> dict[str, object]:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
+from patience import PATIENCE
 
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
@@ -154,15 +155,15 @@ def produce(project: Project, numbers: Iterable[int], times: Mapping[int, dateti
         time = (times or {}).get(number, START)
         stamp = int(time.timestamp() * 1000)
         producer.produce(project.topic, str(number).encode(), partition=number % 4, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE) == 0
 
 
 def hour(number: int) -> Interval:
     return Interval(START + number * HOUR, START + (number + 1) * HOUR)
 
 
-def output(child: subprocess.Popen[str], seconds: float = 120) -> str:
-    """What the child printed; its whole group is gone afterwards."""
+def output(child: subprocess.Popen[str], seconds: float = 2 * PATIENCE) -> str:
+    """What the child printed until its end. Its work may take longer than one wait."""
     try:
         return child.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 from onceonly.demo.wait import until
 from onceonly.services import machine
 from onceonly.services.service import Service
@@ -120,7 +122,7 @@ class Cluster:
         running = self.master.daemon.running()
         assert running
         os.killpg(running.pid, signal.SIGKILL)
-        until(lambda: machine.is_free(running.port), "the master's port is free", 300)
+        until(lambda: machine.is_free(running.port), "the master's port is free", PATIENCE)
         another = Master(self.master.home, port=running.port)
         another.launch()
         another.wait()

@@ -21,6 +21,7 @@ import pytest
 from deltalake import write_deltalake
 from integration.postgres import postgres
 from integration.project import HOUR, START, Project, hour, make_project, output, produce
+from patience import PATIENCE
 
 from onceonly import wiring
 from onceonly.checkpoint import State
@@ -60,13 +61,13 @@ class Airflow:
         before = dict(os.environ)
         os.environ.update(self.env())
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
-        subprocess.run(command, check=True, capture_output=True, timeout=240)
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
         yield self
         os.environ.clear()
         os.environ.update(before)
 
     def run(self, project: Project, *arguments: str) -> dict[str, Any]:
-        printed = output(project.child("airflow_run.py", *arguments), 300)
+        printed = output(project.child("airflow_run.py", *arguments))
         results = [line for line in printed.splitlines() if line.startswith("RESULT ")]
         assert results, printed[-5000:]
         result: dict[str, Any] = json.loads(results[-1].removeprefix("RESULT "))
@@ -217,7 +218,7 @@ assert not heavy, heavy
 """
     files = [str(file) for file in sorted((ROOT / "dags").glob("*.py"))]
     assert files
-    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -15,7 +15,6 @@ from integration.test_airflow import Airflow
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed: apt-get install postgresql"),
 ]
 

@@ -24,6 +24,7 @@ from integration import chromium
 from integration.airflow_server import Server
 from integration.kafka_reader import new_topic, until
 from integration.past import SECOND, Past
+from patience import PATIENCE
 
 from onceonly.checkpoint import Checkpoint, Event, State
 from onceonly.coordinator import Coordinator
@@ -167,7 +168,7 @@ def _routes(site: Site) -> list[tuple[str, str]]:
         "print(json.dumps([[each.path, method] for each in app.routes for method in sorted(each.methods)]))"
     )
     env = {**os.environ, "AIRFLOW_HOME": str(site.server.folder), "AIRFLOW__CORE__UNIT_TEST_MODE": "False"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return [(path, method) for path, method in json.loads(done.stdout.splitlines()[-1])]
 
@@ -339,7 +340,7 @@ def in_doubt(site: Site, broker: str, name: str) -> None:
         until(lambda: known.ends([(topic, 0)])[topic, 0] > end, what="its marker")
     everything = TopicPartition(topic, 0, -1)
     admin = AdminClient({"bootstrap.servers": broker})
-    admin.delete_records([everything])[everything].result(30)
+    admin.delete_records([everything])[everything].result(PATIENCE)
     tx = {"id": txn.name, "producer_id": seen.producer_id, "epoch": seen.epoch, "partitions": [[topic, 0, 0, end]]}
     parts = [{"spool": "0.parquet", "rows": 1, "tx": tx}]
     kind = {"kind": "kafka", "guarantee": "exactly-once", "mode": "staged", "slot": None, "txn": txn.name}
@@ -489,7 +490,7 @@ def _topic(broker: str, name: str, records: int) -> str:
     producer = Producer({"bootstrap.servers": broker})
     for number in range(records):
         producer.produce(name, str(number).encode(), partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE) == 0
     return str(admin.describe_topics(TopicCollection([name]))[name].result().topic_id)
 
 

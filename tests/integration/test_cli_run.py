@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
+from patience import PATIENCE
 
 from onceonly import liveness
 from onceonly.cli import main
@@ -290,7 +291,7 @@ def test_loading_what_the_topic_cannot_take_in_order_is_refused(onceonly: Invoke
 def test_a_process_of_its_own(home: Path) -> None:
     """The installed command, as a person types it; its owner key is a real one."""
     command = [str(Path(sys.executable).with_name("onceonly")), "run", "pipelines.py:flights"]
-    first, second = (subprocess.run(command, capture_output=True, text=True, timeout=240) for _ in "12")
+    first, second = (subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE) for _ in "12")
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert [line.split()[1] for line in first.stdout.splitlines()] == ["check", "plan", "stage", "commit"]
     same(published(home, "flights"), truth())

@@ -22,6 +22,7 @@ from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
 from integration.test_airflow import Airflow
 from integration.test_gate import SUITE
+from patience import PATIENCE
 
 from onceonly import liveness, wiring
 from onceonly.airflow import submit, waiting
@@ -98,7 +99,7 @@ class World:
         WORK.require_staged(submitted, Settings.from_env(), state)
 
     def until_at_work(self) -> None:
-        until((self.project.folder / "at-work").exists, "the transform is at work", 300)
+        until((self.project.folder / "at-work").exists, "the transform is at work", PATIENCE)
 
     def go_on(self) -> None:
         (self.project.folder / "go-on").touch()
@@ -171,7 +172,7 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     first = world.submit()
     second = world.submit()
     world.until_at_work()
-    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", 300)
+    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", PATIENCE)
     with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
         world.require_staged(over[0], "FAILED")
     world.go_on()
@@ -213,7 +214,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
         jvm.send_signal(signal.SIGKILL)
     state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
     assert state == {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
-    until(lambda: not world.processes(), "the driver's processes are gone", 300)
+    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
     # Its Python process may still tell why, before it follows its JVM.
     with pytest.raises(NotCommitted, match=r"ended without a word|could not be staged"):
         world.require_staged(submitted, state)

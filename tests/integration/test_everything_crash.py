@@ -26,6 +26,8 @@ import psutil
 import pytest
 from integration.kafka_reader import new_topic, until
 from integration.project import CHILDREN, output
+from integration.sampling import sampled
+from patience import PATIENCE
 
 from onceonly import manifests
 from onceonly.demo import load, proof
@@ -35,8 +37,8 @@ from onceonly.settings import Settings
 from onceonly.state import StateTable
 
 ROOT = Path(__file__).parents[2]
-FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", "3"))  # kills and stops
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(max(900, 60 * FAULTS))]
+FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
 SCRIPT = Path(__file__).with_name("mortal_everything.py")
 Hours = Mapping[Any, tuple[int, int, float]]  # (carrier, hour) -> flights, departed, minutes
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
@@ -68,7 +70,7 @@ class Storm:
 
     def kill(self, most: int = 90) -> None:
         died = self.run("dies", self.chance.randint(1, most))
-        printed = output(died, 400)
+        printed = output(died)
         assert died.returncode in (0, -9), f"fault {len(self.faults)}: {printed}"
         self._note(printed)
         if died.returncode == 0:
@@ -77,20 +79,20 @@ class Storm:
     def stop(self) -> None:
         """A zombie; another run takes its work over, often to die right after its plan; then the zombie goes on."""
         zombie = self.run("stops", self.chance.randint(1, 90))
-        until(lambda: zombie.poll() is not None or _stopped(zombie), 400, "a stop")
+        until(lambda: zombie.poll() is not None or _stopped(zombie), PATIENCE, "a stop")
         if zombie.returncode is None:
             self.kill(most=self.chance.choice((4, 40, 90)))
             os.killpg(zombie.pid, signal.SIGCONT)
         else:
             self.more()
-        printed = output(zombie, 400)
+        printed = output(zombie)
         assert zombie.returncode in (0, 1), f"fault {len(self.faults)}: {printed}"  # 1: it was told that it is too late
         self._note(printed)
 
     def end(self) -> None:
         """Everything that is left, undisturbed."""
         last = self.run("dies", 0)
-        printed = output(last, 400)
+        printed = output(last)
         assert last.returncode == 0, printed
 
     def more(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas
 import pytest
+from patience import PATIENCE
 
 from onceonly import manifests
 from onceonly.checkpoint import Handle, Outcome, Transaction
@@ -276,7 +277,7 @@ def commit_elsewhere(lake: Lake, handle: Handle, step: str, limit: int) -> int:
     file = lake.folder.parent / f"handle-{uuid.uuid4().hex}"
     file.write_text(json.dumps(handle))
     command = [sys.executable, "-c", COMMIT, str(file), str(lake.folder), step, str(limit)]
-    return subprocess.run(command, start_new_session=True, capture_output=True, timeout=120).returncode
+    return subprocess.run(command, start_new_session=True, capture_output=True, timeout=PATIENCE).returncode
 
 
 def staged_by_hand(lake: Lake, count: int) -> Handle:

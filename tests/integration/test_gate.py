@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from integration import test_airflow
 from integration.project import Project, hour, make_project, produce
 from integration.test_airflow import Airflow
+from patience import PATIENCE
 
 from onceonly import liveness, wiring
 from onceonly.checkpoint import Checkpoint, State
@@ -153,7 +154,9 @@ def test_the_examination_runs_on_a_spark_master_too(project: Project) -> None:
     project.set_gate(suites="numbers.expectations.json", in_process_rows=0)
     produce(project, [1, 2, 100])
     _, checkpoint = staged(project)
-    told, _ = project.child("gate_on_master.py", checkpoint.pipeline, str(checkpoint.epoch)).communicate(timeout=300)
+    told, _ = project.child("gate_on_master.py", checkpoint.pipeline, str(checkpoint.epoch)).communicate(
+        timeout=PATIENCE
+    )
     shown = [line for line in told.splitlines() if line.startswith("{")]
     assert shown, told
     seen = json.loads(shown[0])

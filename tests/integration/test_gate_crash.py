@@ -13,7 +13,7 @@ from onceonly import wiring
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.liveness import nobody
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.crash]
 
 POINTS = ["before verdict row", "after verdict row"]
 KILLED = -9
@@ -44,7 +44,7 @@ def test_what_passed_is_published_once(project: Project) -> None:
 
 def die_and_recover(project: Project, point: str) -> Checkpoint:
     before = project.published()
-    printed = output(child := project.child("mortal.py", "chained", point), 300)
+    printed = output(child := project.child("mortal.py", "chained", point))
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
     through = wiring.coordinator(project.parts)

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin import ResourceType as Kind
 from integration.kafka_reader import new_topic, until, values
+from patience import PATIENCE
 
 from onceonly.checkpoint import Transaction
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
@@ -21,7 +22,7 @@ from onceonly.services.kafka import KafkaBroker
 from onceonly.sinks.kafka import KafkaWriter
 from onceonly.sources.kafka import KafkaReader
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 USERS = ("writer", "nobody", "no_id")
 PASSWORD = "Sesame"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -76,7 +77,7 @@ def grant(bootstrap: str, topic: str) -> None:
         for op in (AclOperation.WRITE, AclOperation.DESCRIBE)
     ]
     for done in admin.create_acls(acls).values():
-        done.result(30)
+        done.result(PATIENCE)
 
 
 def allowed(address: str, topic: str) -> bool:

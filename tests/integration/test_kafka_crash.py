@@ -25,12 +25,14 @@ from integration.dying import (
     stopped,
 )
 from integration.project import output
+from integration.sampling import sampled, seconds, steps
+from patience import PATIENCE
 
 from onceonly.checkpoint import State
 from onceonly.services import machine
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "4"))  # of each way; 50 make a storm of it
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
+KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("8", "2")))  # of each way; 50 make a storm of it
 Make = Callable[..., Copy]
 
 both_ways = pytest.mark.parametrize("way", ["staged", "late"])
@@ -77,12 +79,28 @@ POINTS = {
         *("before flush", "after flush", "before replaced row", "after replaced row", *ENDING),
     ],
 }
-DECISIONS = 8  # more than are taken on the way through these points
+SAMPLE = {
+    "staged": [
+        *("worker after produce", "worker after flush", "after fence", "worker after close", "before delete"),
+        *("after stage", "after committing row", "after published row", "after release"),
+    ],
+    "late": [
+        *("worker after spool", "after delete", "before aborted row", "after staged row", "before flush"),
+        *("after replaced row", "after end", "after committed row"),
+    ],
+}
+DECISIONS = sampled(8, 4)  # more than are taken on the way through these points
+
+
+def test_the_sample_meets_every_step() -> None:
+    taken, all_ = (steps(point for way in points.values() for point in way) for points in (SAMPLE, POINTS))
+    assert taken == all_
+    assert all(set(SAMPLE[way]) <= set(POINTS[way]) for way in POINTS)
 
 
 @both_ways
 def test_rows_arrive_once_wherever_it_dies(make: Make, way: str) -> None:
-    points = POINTS[way]
+    points = sampled(POINTS, SAMPLE)[way]
     copy = make(way, hours=DECISIONS, an_hour=8)
     for point in points:
         die(copy, point)
@@ -102,11 +120,11 @@ def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
     for turn in range(KILLS):
         point = chance.choice(worker) if chance.random() < 0.25 else str(chance.randint(1, 40))
         child = start(copy, point)
-        printed = output(child, 120 + 5 * KILLS)  # it may run to the end
+        printed = output(child, 2 * PATIENCE + 5 * KILLS)  # it may run to the end
         if child.returncode == 0:
             break
         assert child.returncode == KILLED, f"kill {turn} at {point}: {printed}"
-    live(copy, seconds=120 + 10 * KILLS)  # all that is left
+    live(copy, seconds=2 * PATIENCE + 10 * KILLS)  # all that is left
     copy.recover()
     check_truth(copy, range(KILLS * 8))
     nothing_is_left(copy)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.kafka_reader import new_topic
+from patience import PATIENCE
 
 from onceonly.checkpoint import Checkpoint, Event, Row, first
 from onceonly.coordinator import Coordinator
@@ -53,7 +54,10 @@ class Shown:
 
     def offsets(self) -> list[int]:
         with self.member() as consumer:
-            return [at.offset for at in consumer.committed([TopicPartition(self.topic, p) for p in (0, 1)], timeout=30)]
+            return [
+                at.offset
+                for at in consumer.committed([TopicPartition(self.topic, p) for p in (0, 1)], timeout=PATIENCE)
+            ]
 
     def member(self) -> Consumer:
         return Consumer({"bootstrap.servers": self.broker, "group.id": f"onceonly-{self.pipeline}"})
@@ -147,4 +151,4 @@ def send(broker: str, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": broker})
     for number in range(count):
         producer.produce(topic, str(number).encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE) == 0

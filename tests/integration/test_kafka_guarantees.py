@@ -16,6 +16,7 @@ from integration.copying import Copy, make_copy
 from integration.dying import die, ends, fill, live, nothing_is_left
 from integration.kafka_reader import create_topic, new_topic, until, values
 from integration.late_kafka import Late
+from patience import PATIENCE
 
 from onceonly.checkpoint import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
@@ -54,7 +55,7 @@ def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
 def cut_log(copy: Copy, *partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": copy.brokers})
     for done in admin.delete_records([TopicPartition(copy.out, partition, -1) for partition in partitions]).values():
-        done.result(30)
+        done.result(PATIENCE)
 
 
 # ---- evidence
@@ -76,16 +77,16 @@ def test_one_partition_that_still_shows_the_end_decides(make: Make, way: str) ->
 def test_an_open_transaction_of_another_before_ours_hides_nothing(make: Make, way: str) -> None:
     copy = make(way)
     other = Producer({"bootstrap.servers": copy.brokers, "transactional.id": uuid.uuid4().hex})
-    other.init_transactions(30)
+    other.init_transactions(PATIENCE)
     other.begin_transaction()
     for partition in range(4):
         other.produce(copy.out, b"666", partition=partition)
-    assert other.flush(30) == 0
+    assert other.flush(PATIENCE) == 0
     copy.stage()
     die(copy, "before published row", "commit")
     assert copy.commit().published["copy"]["already"] is True
     assert copy.visible() == []
-    other.abort_transaction(30)
+    other.abort_transaction(PATIENCE)
     assert copy.visible() == ALL
     nothing_is_left(copy)
 
@@ -97,7 +98,7 @@ def test_a_log_that_is_cut_while_we_are_open_leaves_no_doubt(make: Make) -> None
     stranger = Producer({"bootstrap.servers": copy.brokers})
     for partition in range(4):
         stranger.produce(copy.out, b"666", partition=partition)
-    assert stranger.flush(30) == 0
+    assert stranger.flush(PATIENCE) == 0
     cut_log(copy, 0, 1, 2, 3)
     assert copy.commit().state is State.COMMITTED
     assert "in_doubt" not in copy.events()
@@ -108,8 +109,8 @@ def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
     copy = make()
     copy.stage()
     admin = AdminClient({"bootstrap.servers": copy.brokers})
-    admin.delete_topics([copy.out])[copy.out].result(30)
-    until(lambda: copy.out not in admin.list_topics(timeout=10).topics, what="the topic's end")
+    admin.delete_topics([copy.out])[copy.out].result(PATIENCE)
+    until(lambda: copy.out not in admin.list_topics(timeout=PATIENCE).topics, what="the topic's end")
     create_topic(copy.brokers, copy.out)
     with pytest.raises(InDoubt, match="cannot be found out"):
         copy.commit()

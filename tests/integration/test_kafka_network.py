@@ -15,6 +15,7 @@ from integration.copying import Copy, make_copy
 from integration.dying import check_truth, die, fill, nothing_is_left
 from integration.kafka_proxy import END_TXN, FarBroker, Proxy
 from integration.kafka_reader import until
+from patience import PATIENCE
 
 from onceonly.checkpoint import Event, State
 from onceonly.errors import NotCommitted, OutcomeUnknown
@@ -134,7 +135,7 @@ def test_a_broker_is_killed_and_the_time_is_out_before_the_commit(make: Make, ow
     staged_in_the_end(copy)
     own.kill()
     own.start()
-    until(lambda: states(copy) == {"CompleteAbort"}, 300, "the broker's own abort of the transactions")
+    until(lambda: states(copy) == {"CompleteAbort"}, PATIENCE, "the broker's own abort of the transactions")
     copy.commit()
     check_truth(copy, range(40))
     nothing_is_left(copy)
@@ -168,7 +169,7 @@ def test_a_broker_is_killed_and_a_stranger_fences_two_of_four(make: Make, own: F
     for part in before[:2]:
         assert part.tx is not None
         stranger = {"bootstrap.servers": own.far, "transactional.id": part.tx.id, "log_level": 0}
-        Producer(stranger).init_transactions(30)
+        Producer(stranger).init_transactions(PATIENCE)
     copy.commit()
     check_truth(copy, range(40))
     nothing_is_left(copy)

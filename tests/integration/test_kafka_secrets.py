@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from integration.project import output
 from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
+from patience import PATIENCE
 
 from onceonly.services.spark import SparkConnect
 from onceonly.sparkconf import REDACTION
@@ -81,7 +83,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         producer = Producer({**settings(running), "log_level": 0})
         for number in range(5):
             producer.produce(TOPIC, str(number))
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE) == 0
         yield running
 
 
@@ -96,16 +98,32 @@ def settings(secure: SecureBroker) -> dict[str, str]:
     }
 
 
+def without_airflow() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "ONCEONLY"))}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty one, made once."""
+    home = tmp_path_factory.mktemp("airflow")
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    env = {**without_airflow(), "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=env)
+    return home / "airflow.db"
+
+
 @pytest.fixture
-def environment(tmp_path: Path, secure: SecureBroker) -> dict[str, str]:
+def environment(tmp_path: Path, secure: SecureBroker, database: Path) -> dict[str, str]:
     """A project and an Airflow home of its own."""
-    (tmp_path / "dags").mkdir()
+    for folder in ("dags", "airflow"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(database, tmp_path / "airflow" / "airflow.db")
     own = DAG.replace('name="secrets"', f'name="secrets_{uuid.uuid4().hex[:8]}"')  # as its state table is its own
     (tmp_path / "dags" / "case.py").write_text(own)
     (tmp_path / "transforms.py").write_text(TRANSFORM)
     (tmp_path / "jobs").symlink_to(Path(__file__).parents[2] / "jobs")
-    env = {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "ONCEONLY"))},
+    return {
+        **without_airflow(),
         "ONCEONLY_JARS": str(Path(__file__).parents[2] / ".jars"),
         "ONCEONLY_PROJECT": str(tmp_path),
         "PYTHONPATH": str(tmp_path),
@@ -116,9 +134,6 @@ def environment(tmp_path: Path, secure: SecureBroker) -> dict[str, str]:
         "AIRFLOW_CONN_SPARK": spark_connection("local[2]", tmp_path),
         "SPARK_CONNECT_MODE_ENABLED": "1",  # left behind by a session: spark-submit goes where it is told
     }
-    command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=240, env=env)
-    return env
 
 
 def spark_connection(host: str, folder: Path) -> str:
@@ -145,7 +160,7 @@ def run(environment: dict[str, str]) -> tuple[dict[str, str], str]:
         start_new_session=True,
     )
     try:
-        printed = output(child, 240)
+        printed = output(child)
     finally:
         ended.set()
         watcher.join()

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from integration.copying import Copy, make_copy
 from integration.kafka_reader import committed, create_topic, new_topic, until
 from integration.project import produce
+from patience import PATIENCE
 
 from onceonly.checkpoint import State
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted
@@ -88,7 +89,9 @@ def test_lag_tools_see_what_is_committed(make, way):
 def shown_offsets(copy: Copy) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": copy.project.bootstrap, "group.id": "onceonly-copying"})
     try:
-        found = consumer.committed([TopicPartition(copy.project.topic, number) for number in range(4)], timeout=30)
+        found = consumer.committed(
+            [TopicPartition(copy.project.topic, number) for number in range(4)], timeout=PATIENCE
+        )
         return {each.partition: each.offset for each in found if each.offset >= 0}
     finally:
         consumer.close()
@@ -103,7 +106,7 @@ def lose(copy: Copy, *parts: int, epoch: int = 1) -> None:
         tx = copy.parts(epoch)[part].tx
         assert tx is not None
         foreign = Producer({"bootstrap.servers": copy.project.bootstrap, "transactional.id": tx.id, "log_level": 0})
-        foreign.init_transactions(30)
+        foreign.init_transactions(PATIENCE)
 
 
 def test_of_four_transactions_the_one_that_was_lost_is_written_again(make):
@@ -127,7 +130,7 @@ def test_a_time_out_loses_nothing(make):
             break
         except NotCommitted:  # a slow machine: timed out before it was staged, and refused
             continue
-    until(lambda: not copy.open(), 300, "the broker's own abort of the transactions")
+    until(lambda: not copy.open(), PATIENCE, "the broker's own abort of the transactions")
     assert copy.commit().state is State.COMMITTED
     assert copy.visible() == list(range(40))
     assert len(copy.replaced()) == 1
@@ -186,7 +189,7 @@ def cut_log(copy: Copy) -> None:
     admin = AdminClient({"bootstrap.servers": copy.project.bootstrap})
     everything = [TopicPartition(copy.out, partition, -1) for partition in range(4)]
     for done in admin.delete_records(everything).values():
-        done.result(30)
+        done.result(PATIENCE)
 
 
 def doubtful(copy: Copy) -> None:
@@ -230,8 +233,8 @@ def test_a_topic_made_anew_is_not_published_to(make):
 
 def remake(copy: Copy) -> None:
     admin = AdminClient({"bootstrap.servers": copy.project.bootstrap})
-    admin.delete_topics([copy.out])[copy.out].result(30)
-    until(lambda: copy.out not in admin.list_topics(timeout=10).topics, what="the topic's end")
+    admin.delete_topics([copy.out])[copy.out].result(PATIENCE)
+    until(lambda: copy.out not in admin.list_topics(timeout=PATIENCE).topics, what="the topic's end")
     create_topic(copy.project.bootstrap, copy.out)
 
 

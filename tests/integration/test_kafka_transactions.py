@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from patience import PATIENCE
 
 with warnings.catch_warnings():  # its own, while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -67,7 +68,7 @@ producer.init_transactions()
 producer.begin_transaction()
 for number in range(int(count)):
     producer.produce(topic, str(number), partition=0)
-assert producer.flush(20) == 0
+assert producer.flush() == 0
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -83,7 +84,9 @@ class Topic:
     def create(self, partitions: int, config: dict[str, str]) -> None:
         """Again, too: an older topic of this name may still be on its way out."""
         until(lambda: self._created(NewTopic(self.name, partitions, 1, config=config)))
-        until(lambda: len(self.admin.list_topics(self.name, timeout=5).topics[self.name].partitions) == partitions)
+        until(
+            lambda: len(self.admin.list_topics(self.name, timeout=PATIENCE).topics[self.name].partitions) == partitions
+        )
 
     def _created(self, topic: NewTopic) -> bool:
         try:
@@ -96,7 +99,7 @@ class Topic:
         producer = Producer({"bootstrap.servers": self.broker, "log_level": 0, **config})
         for value in values:
             producer.produce(self.name, value, key, partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE) == 0
 
     def read(self, isolation: str = "read_committed") -> list[tuple[int, bytes]]:
         """Offsets and values of partition 0, up to the end that such a reader sees."""
@@ -104,7 +107,7 @@ class Topic:
         consumer = Consumer({**config, "enable.partition.eof": True, "enable.auto.commit": False})
         consumer.assign([TopicPartition(self.name, 0, 0)])
         found = []
-        while (message := consumer.poll(20)) and not message.error():
+        while (message := consumer.poll(PATIENCE)) and not message.error():
             found.append((message.offset(), message.value()))
         consumer.close()
         assert message is not None
@@ -132,7 +135,7 @@ class Open:
     def write(self, *values: str, key: str | None = None) -> None:
         for value in values:
             self.producer.produce(self.topic.name, value, key, partition=0)
-        assert self.producer.flush(20) == 0
+        assert self.producer.flush(PATIENCE) == 0
         described = self._transactions.describe([self.id])[self.id]
         self.producer_id, self.epoch = described.producer_id, described.epoch
         self.since = self._transactions.ends([self.partition])[self.partition]
@@ -149,7 +152,7 @@ class Open:
         return self.look()
 
 
-def until(condition: Callable[[], bool], seconds: float = 300) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition was not met in {seconds} s"
@@ -240,8 +243,8 @@ def test_fencing_aborts_and_stops_the_zombie(transactions: Transactions, topic: 
         transaction.end(commit=True)
     with pytest.raises(KafkaException):
         transaction.producer.produce(topic.name, "too late", partition=0)
-        transaction.producer.flush(20)
-        transaction.producer.commit_transaction(20)
+        transaction.producer.flush(PATIENCE)
+        transaction.producer.commit_transaction(PATIENCE)
     topic.produce("another's")
     assert [value for _, value in topic.read()] == [b"another's"]
 
@@ -452,7 +455,7 @@ def test_compaction_of_the_rows_leaves_the_marker(transactions: Transactions, br
         topic.produce("newer", key="k")
         return all(offset >= transaction.since for offset, _ in topic.read("read_uncommitted"))
 
-    until(compacted, 300)
+    until(compacted)
     assert transaction.look() is Sighting.COMMITTED
 
 
@@ -465,7 +468,7 @@ def until_the_marker_is_gone(transaction: Open) -> None:
         seen.append(transaction.look())
         return seen[-1] is not Sighting.COMMITTED
 
-    until(gone, 300)
+    until(gone)
     assert seen[-1] is Sighting.GONE
 
 
@@ -500,7 +503,7 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
     heir.init_transactions()
     heir.begin_transaction()  # the emptied batch is not its producer's last any more, and may go
     heir.produce(transaction.topic.name, "left open", "k", partition=0)
-    assert heir.flush(20) == 0
+    assert heir.flush(PATIENCE) == 0
     assert transactions.describe([transaction.id])[transaction.id].producer_id == transaction.producer_id
 
     def first() -> int:
@@ -508,10 +511,10 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
         assert page is not None
         return int(next(MemoryRecords(page.records)).base_offset)
 
-    until(lambda: first() > transaction.since, 300)
+    until(lambda: first() > transaction.since)
     assert transaction.look() is Sighting.GONE
 
-    heir.abort_transaction(20)  # where ids are shared, this marker is another's
+    heir.abort_transaction(PATIENCE)  # where ids are shared, this marker is another's
     ours = (transaction.partition, transaction.producer_id, transaction.epoch, transaction.since)
     until(lambda: transactions.look(*ours) is Sighting.ABORTED)
     assert transactions.look(*ours, alone=False) is Sighting.GONE
@@ -711,7 +714,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
             begun = time.monotonic()
             with pytest.raises(NotCommitted, match=topic.broker):
                 first.end(commit=True)
-            assert time.monotonic() - begun < 4
+            assert time.monotonic() - begun < PATIENCE
         until(lambda: first.id in transactions.describe([first.id]))
         assert sent == []  # what was promised still holds when the broker is back
         first.end(commit=True)

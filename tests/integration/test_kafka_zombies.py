@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from integration.copying import Copy, make_copy
 from integration.dying import KILLED, arrived, check_truth, fill, has_stopped, nothing_is_left, stopped, wake
 from integration.kafka_reader import until
+from patience import PATIENCE
 
 from onceonly.checkpoint import State
 from onceonly.errors import CannotPublish
@@ -41,7 +42,7 @@ def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
 def frozen_task(copy: Copy, when: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in vars(copy).items() if name != "project"}
     task = copy.project.child("zombie_kafka.py", str(copy.plan().epoch), when, json.dumps(plain))
-    until(lambda: has_stopped(task), 300, when)
+    until(lambda: has_stopped(task), PATIENCE, when)
     return task
 
 
@@ -159,7 +160,7 @@ def fence(copy: Copy) -> None:
     for part in copy.parts():
         if part.tx:
             stranger = {"bootstrap.servers": copy.brokers, "transactional.id": part.tx.id, "log_level": 0}
-            Producer(stranger).init_transactions(30)
+            Producer(stranger).init_transactions(PATIENCE)
 
 
 def give_up(copy: Copy) -> None:

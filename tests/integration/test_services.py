@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from integration.kafka_reader import until
+from patience import PATIENCE
 from pyspark.sql import SparkSession
 
 from onceonly.services import ServiceFailed, Services, ServiceState
@@ -33,18 +33,18 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 def produce(bootstrap: str, *values: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("numbers", 1)])["numbers"].result(10)
+    admin.create_topics([NewTopic("numbers", 1)])["numbers"].result(PATIENCE)
     producer = Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce("numbers", value)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE) == 0
 
 
 def consume(bootstrap: str, count: int) -> list[str]:
     settings = {"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe(["numbers"])
-    values = [message.value().decode() for message in consumer.consume(count, timeout=20)]
+    values = [message.value().decode() for message in consumer.consume(count, timeout=PATIENCE)]
     consumer.close()
     return values
 
@@ -61,13 +61,6 @@ def processes_of(home: Path) -> list[int]:
     """Every living process that names this home in its command line."""
     listed = psutil.process_iter(["cmdline", "status"])
     return [p.pid for p in listed if p.info["status"] != "zombie" and str(home) in " ".join(p.info["cmdline"] or [])]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_up_twice_is_one_broker_and_down_leaves_nothing(home: Path) -> None:
@@ -94,7 +87,7 @@ def test_up_twice_is_one_broker_and_down_leaves_nothing(home: Path) -> None:
 def test_two_processes_at_once_start_one_broker(home: Path) -> None:
     code = f"import pathlib, onceonly.services as s; print(s.Services(pathlib.Path({str(home)!r}), 0).up().bootstrap)"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
-    answers = [process.communicate(timeout=60)[0] for process in both]
+    answers = [process.communicate(timeout=PATIENCE)[0] for process in both]
 
     assert answers[0] == answers[1] != b""
     assert len(processes_of(home)) == 1
@@ -104,7 +97,7 @@ def test_a_killed_broker_comes_back_with_its_data(home: Path) -> None:
     services = Services(home, port=0)
     produce(services.up().bootstrap, "1", "2", "3")
     os.kill(pid_of(services, "kafka"), signal.SIGKILL)
-    wait_until(lambda: states(services)["kafka"] == ServiceState.DIED)
+    until(lambda: states(services)["kafka"] == ServiceState.DIED, what="the broker is known to have died")
 
     assert consume(services.up().bootstrap, 3) == ["1", "2", "3"]
 

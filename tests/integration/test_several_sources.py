@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from integration.kafka_reader import create_topic
 from integration.project import Project
+from patience import PATIENCE
 
 from onceonly import liveness, wiring
 from onceonly.checkpoint import Checkpoint
@@ -44,7 +45,7 @@ class Shop:
     def send(self, topic: str, key: str, value: str) -> None:
         producer = Producer({"bootstrap.servers": self.project.bootstrap})
         producer.produce(topic, value, key)
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE) == 0
 
     def run(self, number: int) -> Checkpoint:
         pipeline = Pipeline(

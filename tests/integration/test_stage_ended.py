@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from integration.project import Project, make_project, produce
+from patience import PATIENCE
 
 from onceonly import liveness, wiring
 from onceonly.airflow import GateOperator, StageOperator, submit
@@ -63,7 +66,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
 
     def end() -> None:
-        until(lambda: at_work.exists() and told, "Spark is at work, and says so", 300)
+        until(lambda: at_work.exists() and told, "Spark is at work, and says so", PATIENCE)
         job.end()
 
     ended = threading.Thread(target=end)
@@ -88,7 +91,7 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
             time.sleep(600)
             yield rows
 
-    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", 300), parts.end()))
+    ended = threading.Thread(target=lambda: (until(at_work.exists, "Spark is at work", PATIENCE), parts.end()))
     ended.start()
     with pytest.raises(Exception, match="OPERATION_CANCELED"):
         parts.spark().range(8).mapInPandas(slow, "id BIGINT").collect()
@@ -101,14 +104,14 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     monkeypatch.setattr(submit, "_connections", lambda *_: set())
     told: list[str] = []
     job: Any = submit.job(submit.Target(), told.append, lambda checkpoint, row: None)
-    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", 300), job.end()))
+    ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
     with pytest.raises(NotCommitted, match="killed by signal 9"):
         job.run("numbers", 1, "run-1")
     ended.join()
-    assert time.monotonic() - started < 300
-    assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", 300)
+    assert time.monotonic() - started < PATIENCE
+    assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", PATIENCE)
 
 
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
@@ -144,6 +147,33 @@ def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
     assert (done.returncode, done.stdout) == (-9, "")
 
 
+def test_a_job_whose_jvm_has_ended_before_it_began_does_not_begin() -> None:
+    """It finds another parent, as any orphan does, and a port on which nobody listens any more."""
+    late = (
+        "import os, sys, onceonly.orphan as o; parent = os.getppid(); print('ready', flush=True)\n"
+        "while os.getppid() == parent: pass\n"
+        "o.die_with_jvm(); print('at work', flush=True)"
+    )
+    jvm = f"""import os, socket, subprocess, sys
+listening = socket.create_server(("127.0.0.1", 0))
+port = str(listening.getsockname()[1])
+subprocess.Popen([sys.executable, "-c", {late!r}], env={{**os.environ, "PYSPARK_GATEWAY_PORT": port}}).wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", jvm], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        assert parent.stdout.read() == ""  # its job has ended, too, and did nothing
+
+
+def test_a_job_whose_jvm_listens_begins() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        job = "import onceonly.orphan as o; o.die_with_jvm(); print('at work')"
+        env = {**os.environ, "PYSPARK_GATEWAY_PORT": str(jvm.getsockname()[1])}
+        done = subprocess.run([sys.executable, "-c", job], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "at work\n")
+
+
 def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
     job = "import time, onceonly.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
     start = f"import subprocess as s, sys; p = s.Popen([sys.executable, '-c', {job!r}]); print(p.pid, flush=True)"
@@ -154,7 +184,7 @@ def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
         parent.kill()
         parent.wait()
         pid = int(*(said - {"ready"}))
-        assert until(lambda: _gone(pid), "the job has ended, too", 300)
+        assert until(lambda: _gone(pid), "the job has ended, too", PATIENCE)
 
 
 def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:

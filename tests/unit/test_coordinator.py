@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from unit import tables
 from unit.world import NOON, SINKS, World, minutes, values
 
 from onceonly.checkpoint import Checkpoint, Event, Row, State
@@ -24,7 +26,7 @@ from onceonly.errors import (
 from onceonly.fakes import FakeSink, FakeSource
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.state import StateTable, View
+from onceonly.state import View
 
 
 @pytest.fixture
@@ -47,12 +49,13 @@ def leftovers(world: World) -> list[str]:
 
 def meanwhile(monkeypatch, event: Event, act: Callable[[], object], after: bool = False) -> None:
     """Let another process act just before (or after) the row of that event is written, once."""
-    real = StateTable.append
+    table: Any = tables.KIND
+    real = table.append
 
-    def append(self: StateTable, view: View, row: Row) -> View:
+    def append(self: Any, view: View, row: Row) -> View:
         if row.event is not event:
             return real(self, view, row)
-        monkeypatch.setattr(StateTable, "append", real)
+        monkeypatch.setattr(table, "append", real)
         if after:
             result = real(self, view, row)
             act()
@@ -60,7 +63,7 @@ def meanwhile(monkeypatch, event: Event, act: Callable[[], object], after: bool 
         act()
         return real(self, view, row)
 
-    monkeypatch.setattr(StateTable, "append", append)
+    monkeypatch.setattr(table, "append", append)
 
 
 # ---- plan

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from patience import PATIENCE
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
@@ -111,18 +112,18 @@ def test_whoever_waits_goes_on_when_the_other_has_ended(lake: LightDelta) -> Non
     def publishes_through_spark() -> None:
         with deltalock.alone(lake.uri):
             begun.set()
-            may_end.wait(60)
+            may_end.wait(PATIENCE)
 
     other = threading.Thread(target=publishes_through_spark)
     other.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE)
     waiting = threading.Thread(target=lake.commit, args=(handle, 1, NEVER))
     waiting.start()
     waiting.join(0.2)
     assert lake.numbers() == []
     may_end.set()
-    waiting.join(60)
-    other.join(60)
+    waiting.join(PATIENCE)
+    other.join(PATIENCE)
     assert lake.numbers() == [1]
 
 

@@ -22,6 +22,13 @@ def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    with pytest.raises(NotCommitted, match="cannot be written to"), demo.alone(tmp_path / "home" / "demo"):
+        pass
+    assert not (tmp_path / "home").exists()
+
+
 def test_what_an_earlier_demo_left_running_is_ended_before_its_records_go(tmp_path: Path) -> None:
     airflow = Daemon(tmp_path / "airflow")
     airflow.folder.mkdir()

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from onceonly import durability, state, statefiles, staterow, statestore, tidying
 from onceonly.checkpoint import Event, Row, Transaction
 from onceonly.durability import Log
-from onceonly.errors import OutcomeUnknown
+from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.ledger import next_row
 from onceonly.offsets import Interval, TopicRange
 from onceonly.pipeline import DeltaSink
@@ -532,3 +533,21 @@ def test_a_publication_that_may_not_be_on_disk_is_not_known(lake, disk):
     disk.broken = True
     with pytest.raises(OutcomeUnknown, match="could not be written to disk"):
         lake.commit(handle, 1, None)
+
+
+# ---- where nothing can be recorded
+
+
+def test_a_folder_that_is_missing_may_be_made(tmp_path):
+    durability.require_writable(tmp_path / "not" / "yet" / "there")
+
+
+@pytest.mark.parametrize(("flags", "why"), [(os.ST_RDONLY, "is mounted read-only"), (0, "has no write permission")])
+def test_a_folder_that_takes_nothing_is_refused_with_the_reason(tmp_path, monkeypatch, flags, why):
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    with pytest.raises(NotCommitted) as refused:
+        durability.require_writable(tmp_path / "home")
+    assert refused.value.what == f"{tmp_path / 'home'} cannot be written to."
+    assert why in refused.value.why and str(tmp_path) in refused.value.why
+    assert "Nothing was written" in refused.value.todo

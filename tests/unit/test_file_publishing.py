@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from onceonly import manifests
 from onceonly.checkpoint import Handle, Outcome, Transaction
@@ -545,7 +546,7 @@ def test_a_real_bind_mount_is_refused(tmp_path: Path) -> None:
     if os.getuid() or not shutil.which("unshare") or subprocess.run([*own, "true"], capture_output=True).returncode:
         pytest.skip("only root may mount, where the kernel lets it")
     command = [*own, sys.executable, "-c", MOUNTED, str(tmp_path), transaction().name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     looks, checked, tried = done.stdout.splitlines()
     assert looks == "True False"  # nothing that could be asked of the two folders tells them apart

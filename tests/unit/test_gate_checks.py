@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE
 
 from onceonly.checkpoint import Event, Row, fold
 from onceonly.errors import InvalidPipeline
@@ -119,7 +120,7 @@ from onceonly.pipeline import Fresh
 look(Path("."), 1, pa.table({"at": [NOON]}), min_rows=1, fresh=Fresh("at", 60))
 assert not {"great_expectations", "pyspark"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
 # ---- suites

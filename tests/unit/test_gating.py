@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from patience import PATIENCE
 from unit.world import World, minutes, values
 
 from onceonly import gating
@@ -128,7 +129,7 @@ def test_of_two_looks_at_once_the_first_verdict_wins_and_the_other_is_forgotten(
 
     def together(self, checkpoint):
         found = examine(self, checkpoint)
-        both.wait(60)
+        both.wait(PATIENCE)
         return found
 
     monkeypatch.setattr(inspector, "examine", together)
@@ -137,7 +138,7 @@ def test_of_two_looks_at_once_the_first_verdict_wins_and_the_other_is_forgotten(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert world.events().count("verdict") == 1
     assert [each.verdict for each in judged] == [world.now().verdict] * 2
     forgotten = json.loads((world.parts.folder / "forgotten.json").read_text())

@@ -23,6 +23,7 @@ from onceonly.protocols import Trace
 from onceonly.state import StateTable
 from onceonly.statestore import fork
 
+pytestmark = pytest.mark.slow
 BEHIND = "is behind its targets"
 BEFORE = "has published before"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from patience import PATIENCE
 from unit.world import World
 
 from onceonly import liveness, wording
@@ -85,7 +86,7 @@ def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
         return True
 
     with liveness.renewing(renew, timedelta(milliseconds=1)):
-        assert ended.wait(60)
+        assert ended.wait(PATIENCE)
     assert not [thread for thread in threading.enumerate() if thread.name == "onceonly-lease"]
 
 

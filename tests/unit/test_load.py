@@ -47,6 +47,7 @@ def test_flights_come_in_order_of_time_and_always_in_the_same(year: pa.Table) ->
     assert year.equals(flights.table(SCHEMA))
 
 
+@pytest.mark.slow
 def test_periods_are_slices_of_the_year(year: pa.Table) -> None:
     january, february = (flights.table(SCHEMA, flights.month(text)) for text in ("2013-01", "2013-02"))
     assert pa.concat_tables([january, february]).equals(year.slice(0, january.num_rows + february.num_rows))

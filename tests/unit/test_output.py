@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 COMMAND = """
 import sys
@@ -43,7 +44,7 @@ def test_a_pipe_that_is_closed_changes_nothing(tmp_path, closed):
     other = subprocess.DEVNULL
     streams = {"stdout": other if closed == "stderr" else write, "stderr": other if closed == "stdout" else write}
     process = start(tmp_path, "work", **streams)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     assert (tmp_path / "done").exists()
     os.close(write)
 
@@ -53,20 +54,20 @@ def test_a_pipe_that_is_closed_changes_nothing(tmp_path, closed):
 )
 def test_an_encoding_without_our_characters_changes_nothing(tmp_path, setting):
     process = start(tmp_path, "work", env=setting, stdout=subprocess.PIPE)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert b"step 1" in said
 
 
 def test_without_any_output_at_all(tmp_path):
     process = start(tmp_path, "work", preexec_fn=lambda: (os.close(1), os.close(2)))
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     assert (tmp_path / "done").exists()
 
 
 def test_json_stands_alone_on_stdout(tmp_path):
     process = start(tmp_path, "work", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    said, aside = process.communicate(timeout=60)
+    said, aside = process.communicate(timeout=PATIENCE)
     assert json.loads(said) == {"result": "done"}
     for words in (b"a transform prints", b"and so does a process", b"step 1", b"step 2"):
         assert words in aside
@@ -74,7 +75,7 @@ def test_json_stands_alone_on_stdout(tmp_path):
 
 def test_a_usage_error_is_json_too_where_that_was_asked_for(tmp_path):
     process = start(tmp_path, "work", "--json", "--unheard-of", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert json.loads(said)["what"] == "No such option '--unheard-of'."
 

@@ -22,6 +22,7 @@ from onceonly.state import StateTable
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+pytestmark = pytest.mark.slow
 HOUR = timedelta(hours=1)
 FLIGHTS = Pipeline(
     name="flights",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.fakes import FakeParts
@@ -46,24 +47,24 @@ def test_nobody_waits_for_a_service_that_does_not_answer() -> None:
     silence = threading.Event()
 
     def slow() -> int:
-        assert silence.wait(60)
+        assert silence.wait(PATIENCE)
         return 1
 
     assert patience.ask({"slow": slow, "quick": lambda: 2}, 0.01)["slow"] is None
     silence.set()
-    assert patience.ask({"slow": lambda: 3}, 60) == {"slow": 1}  # the question that is under way is not asked twice
+    assert patience.ask({"slow": lambda: 3}, PATIENCE) == {"slow": 1}  # one that is under way is not asked twice
 
 
 def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     from onceonly.airflow.ui import patience
 
     asked: patience.Patience[str, int] = patience.Patience()
-    assert asked.ask({"lag": lambda: 1}, 60) == {"lag": 1}
-    assert asked.ask({"lag": lambda: 2}, 60) == {"lag": 1}
+    assert asked.ask({"lag": lambda: 1}, PATIENCE) == {"lag": 1}
+    assert asked.ask({"lag": lambda: 2}, PATIENCE) == {"lag": 1}
     monkeypatch.setattr(patience, "FRESH", -1.0)
-    assert asked.ask({"lag": lambda: 3}, 60) == {"lag": 3}
+    assert asked.ask({"lag": lambda: 3}, PATIENCE) == {"lag": 3}
     silence = threading.Event()
-    assert asked.ask({"lag": lambda: 4 if silence.wait(60) else 5}, 0.01) == {"lag": 3}
+    assert asked.ask({"lag": lambda: 4 if silence.wait(PATIENCE) else 5}, 0.01) == {"lag": 3}
     silence.set()
 
 
@@ -78,7 +79,7 @@ def test_an_error_is_not_told_again_once_there_is_an_answer(monkeypatch: pytest.
     for _ in range(2):
         with pytest.raises(ConnectionError):
             asked.ask({"lag": down}, 60)
-    assert asked.ask({"lag": lambda: 1}, 60) == {"lag": 1}
+    assert asked.ask({"lag": lambda: 1}, PATIENCE) == {"lag": 1}
 
 
 # ---- charts

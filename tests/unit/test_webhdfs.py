@@ -34,6 +34,14 @@ def test_the_name_node_is_asked_at_the_given_address_or_at_hadoops_own(given: st
     assert Settings.from_env({"ONCEONLY_WEBHDFS": given or ""}).webhdfs == given
 
 
+def test_a_user_id_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HADOOP_USER_NAME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 1_000_580_000)
+    with pytest.raises(InvalidPipeline, match=r"User id 1000580000 has no name(.|\n)*HADOOP_USER_NAME"):
+        Cluster("hdfs://name:8020/lake")
+
+
 @pytest.mark.parametrize(
     "address", ["http://joe:secret@name:9870", "name:9870", "ftp://name", "http://name/secret", "http://name:x"]
 )

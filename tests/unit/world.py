@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 
+from unit import tables
+
 from onceonly.checkpoint import Checkpoint
 from onceonly.coordinator import Coordinator
 from onceonly.fakes import FakeParts, FakeSink, FakeSource
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.state import StateTable
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 SINKS = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
@@ -16,8 +17,10 @@ SINKS = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
 class World:
     """One pipeline with its topic, its outputs and its state table; every call remembers nothing of the one before."""
 
+    table = staticmethod(tables.make)
+
     def __init__(self, folder, **changes) -> None:
-        self.state = StateTable.make(str(folder / "state"))
+        self.state = self.table(folder)
         self.parts = FakeParts(folder)
         defaults = {"name": "flights", "source": KafkaSource("flights"), "transform": "jobs.flights:clean"}
         self.pipeline = Pipeline(**{**defaults, "sinks": SINKS, **changes})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 
 import click
 from rich.text import Text
 
 from onceonly import reading
+from onceonly.cli import changing, target
 from onceonly.cli import console as show
-from onceonly.cli import target
-from onceonly.cli.app import json_option, print_json
+from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
@@ -35,14 +34,13 @@ def forward(
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
-    from onceonly import wiring
     from onceonly.forwarding import Forward
 
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
     spans = [span(given) for given in interval]
-    said = Forward(decision, getpass.getuser(), reason, _ends(ends), spans)
-    done = wiring.coordinator(wiring.LiveParts(settings)).forward(pipeline, said)
+    said = Forward(decision, person(), reason, _ends(ends), spans)
+    done = changing.coordinator(settings).forward(pipeline, said)
     if as_json:
         return print_json(reading.to_json(done))
     words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, as {said.who} says: {reason}"

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint
+from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.settings import Settings
@@ -29,11 +30,9 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     --json asks nothing, and prints the checkpoint as `onceonly status PIPELINE
     --json` does, and "undone": the epochs that were taken back.
     """
-    from onceonly import wiring
-
     settings = Settings.from_env()
     reading.checkpoint(reading.required(settings), pipeline, epoch)
-    through = wiring.coordinator(wiring.LiveParts(settings))
+    through = changing.coordinator(settings)
     later = through.undone(pipeline, epoch)
     if not as_json:
         _print(later)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from onceonly import reading, wording
 from onceonly.checkpoint import Checkpoint, State
+from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, person, print_json, tell
 from onceonly.cli.describe import print_checkpoint
@@ -40,7 +41,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     state = reading.required(settings)
     if pipeline:
         reading.check_known(state, pipeline)
-    through = _coordinator(settings)
+    through = changing.coordinator(settings)
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
     for name in [pipeline] if pipeline else state.pipelines():
@@ -68,7 +69,7 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=person()), as_json)
+    _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person()), as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
@@ -84,7 +85,7 @@ def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    through = _coordinator(settings)
+    through = changing.coordinator(settings)
     through.approve(pipeline, epoch, person(), reason)
     _told(was, through.commit(pipeline, epoch), as_json)
 
@@ -126,7 +127,7 @@ def resolve(
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
     found = reading.checkpoint(reading.required(settings), pipeline, epoch)
-    through, who = _coordinator(settings), person()
+    through, who = changing.coordinator(settings), person()
     evidence = through.evidence(pipeline, epoch, sink)
     out = show.console()
     if not as_json:
@@ -161,12 +162,6 @@ def _print_evidence(sink: str, evidence: list[str]) -> None:
     for line in evidence or ["nothing"]:
         out.print(f"  {line}", highlight=False, markup=False)
     out.print()
-
-
-def _coordinator(settings: Settings) -> Coordinator:
-    from onceonly import wiring
-
-    return wiring.coordinator(wiring.LiveParts(settings))
 
 
 def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from onceonly import reading
 from onceonly.checkpoint import Transaction
+from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, print_json, tell
 from onceonly.errors import exit_code
@@ -30,13 +31,13 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
     "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
     """
-    from onceonly import report, wiring
+    from onceonly import report
 
     settings = Settings.from_env()
     state = reading.required(settings)
     if pipeline:
         reading.check_known(state, pipeline)
-    through = wiring.coordinator(wiring.LiveParts(settings))
+    through = changing.coordinator(settings)
     swept: list[Transaction | Pooled] = []
     errors: list[tuple[str, Exception]] = []
     for name in [pipeline] if pipeline else state.pipelines():

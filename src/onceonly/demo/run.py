@@ -27,6 +27,7 @@ from onceonly.demo.load import LATE_TOPIC, load
 from onceonly.demo.proof import Proof, prove, prove_late
 from onceonly.demo.standalone import USER, Standalone, free_port
 from onceonly.demo.wait import until
+from onceonly.durability import require_writable
 from onceonly.errors import NotCommitted
 from onceonly.services import Services
 from onceonly.services.daemon import Daemon
@@ -66,6 +67,7 @@ def run(exit_: bool) -> None:
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
     """Refuse a second demo in the same place: it would delete what the first one needs to end."""
+    require_writable(home)
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name("demo.lock").open("w") as lock:
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from onceonly.durability import require_writable
 from onceonly.services.kafka import KafkaBroker
 from onceonly.services.service import Service
 from onceonly.services.spark import SparkConnect
@@ -91,6 +92,7 @@ class Services:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         folder = self.home / "services"
+        require_writable(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

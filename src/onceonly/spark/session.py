@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.sparkconf import REDACTION, conf
 
@@ -19,6 +21,8 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
 
     Args:
         more: settings of a session that is started here, such as spark.master.
+    Raises:
+        InvalidPipeline: it would run in this process, whose user has no name.
     """
     if settings.spark_remote:
         from onceonly.spark.connect import bound
@@ -29,6 +33,7 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
         connected.conf.set("spark.sql.session.timeZone", "UTC")
         _redact(connected)
         return connected
+    _check_user()
     builder: Any = SparkSession.builder
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -36,6 +41,19 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic
+
+
+def _check_user() -> None:
+    """Hadoop's login, without which no JVM of Spark starts, asks for the user's name."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError as error:
+        raise InvalidPipeline(
+            "Spark cannot run in this process.",
+            f"User id {os.getuid()} has no name on this machine, and Hadoop's login needs one.",
+            "Add the user to /etc/passwd when the container starts, or use a Spark Connect server (SPARK_REMOTE, or "
+            "sc://… as the host of the Airflow connection). Nothing was published.",
+        ) from error
 
 
 def _redact(session: SparkSession) -> None:

@@ -1,0 +1,22 @@
+"""What a person changes: refused before any work where it could not be recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.coordinator import Coordinator
+
+
+def coordinator(settings: Settings) -> Coordinator:
+    """On what the environment names.
+
+    Raises:
+        NotCommitted: nothing could be recorded in the state table.
+    """
+    from onceonly import statestore, wiring
+
+    statestore.check_writable(settings.state)
+    return wiring.coordinator(wiring.LiveParts(settings))

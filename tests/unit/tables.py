@@ -1,0 +1,46 @@
+"""The state table of tests on fakes: the real one, and in memory for `make unit`, where hundreds of them take seconds.
+
+Both keep one contract (test_state_contract.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from explore.steps import Steps
+from explore.table import Chain, MemoryTable
+
+from onceonly.checkpoint import Row, canonical
+from onceonly.state import StateTable
+
+QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"
+
+
+class QuickTable(MemoryTable):
+    """With what threads of one process need."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(Steps())
+        self.uri, self.id, self._lock = uri, uuid.uuid4().hex, RLock()
+
+    def _write(self, chain: Chain, row: Row) -> Chain:
+        stored = replace(row, body=json.loads(canonical(row.body)))  # as it is read back
+        with self._lock:
+            return super()._write(chain, stored)
+
+
+KIND: Any = QuickTable if QUICK else StateTable
+
+
+def make(folder: Path) -> Any:
+    return QuickTable(str(folder / "state")) if QUICK else real(folder)
+
+
+def real(folder: Path) -> StateTable:
+    return StateTable.make(str(folder / "state"))

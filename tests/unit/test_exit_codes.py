@@ -1,0 +1,411 @@
+"""How every command can end: each is provoked into each of its exit codes (docs/operations.md has the table)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from unit import tables
+from unit.world import World
+
+from onceonly import transforms, wiring
+from onceonly.cli import main
+from onceonly.demo import load, run
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.fakes import FakeSink, FakeSource
+from onceonly.services import Endpoints, Services
+from onceonly.settings import Settings
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+PIPELINES = """
+from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+
+def pipeline(**more):
+    sinks = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
+    return Pipeline(name="flights", source=KafkaSource("flights"), transform="jobs.flights:clean", sinks=sinks, **more)
+
+flights = pipeline()
+strict = pipeline(gate=Gate(min_rows={"lake": 1}))
+held = pipeline(gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
+"""
+Provoke = Callable[["Here"], list[Any]]  # what has happened before -> the command's arguments
+
+
+class Durable(World):
+    """On a state table that the command line finds."""
+
+    table = staticmethod(tables.real)
+
+
+@dataclass
+class Here:
+    """A pipeline on fakes in ONCEONLY_HOME, which the command line finds there."""
+
+    home: Path
+    patch: pytest.MonkeyPatch
+    enter: Callable[[AbstractContextManager[Any]], Any]  # until the test ends
+
+    @property
+    def world(self) -> World:
+        """Made when it is first asked for."""
+        if not hasattr(self, "_world"):
+            self._world = Durable(self.home)
+            parts: Any = self._world.parts
+            parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
+            self.patch.setattr(wiring, "LiveParts", lambda settings: parts)
+        return self._world
+
+    def staged(self) -> None:
+        self.world.plan()
+        self.world.stage()
+
+    def fails(self, kind: type, method: str, error: Exception) -> None:
+        def failing(*_: Any, **__: Any) -> Any:
+            raise error
+
+        self.patch.setattr(kind, method, failing)
+
+    def read_only(self) -> None:
+        self.patch.setattr(os, "access", lambda *_, **__: False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    for name in [name for name in os.environ if name.startswith("ONCEONLY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    (tmp_path / "pipelines.py").write_text(PIPELINES)
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(transforms, "load", lambda *_: None)
+
+    def stage(parts: Any, through: Any, name: str, epoch: int, owner: str) -> Any:
+        return through.stage(name, epoch, parts.produce, owner)
+
+    monkeypatch.setattr(wiring, "stage", stage)
+    with ExitStack() as until_the_end:
+        yield Here(tmp_path / "home", monkeypatch, until_the_end.enter_context)
+
+
+# ---- run, check
+
+
+def runs(name: str) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        assert here.world
+        return [f"pipelines.py:{name}"]
+
+    return provoke
+
+
+def fails_its_gate(name: str) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.world.parts.inspector(here.world.pipeline).find("critical")
+        return [f"pipelines.py:{name}"]
+
+    return provoke
+
+
+def publishing_is_unknown(here: Here) -> list[Any]:
+    here.world.lake.fail("commit", "unknown")
+    return ["pipelines.py:flights"]
+
+
+def no_topic(here: Here) -> list[Any]:
+    here.fails(FakeSource, "check", InvalidPipeline("topic 'flights' does not exist."))
+    return runs("flights")(here)
+
+
+# ---- status, describe, recover, sweep
+
+
+def known(*more: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.staged()
+        return ["flights", *more]
+
+    return provoke
+
+
+def nobody(*more: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.staged()
+        return ["nobody", *more]
+
+    return provoke
+
+
+def cannot_settle(here: Here) -> list[Any]:
+    here.staged()
+    here.world.lake.fail("commit", "refused")
+    return ["--force"]
+
+
+def nowhere_to_record(*args: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.staged()
+        here.read_only()
+        return list(args)
+
+    return provoke
+
+
+def cannot_sweep(here: Here) -> list[Any]:
+    here.staged()
+    here.fails(FakeSink, "leftovers", OutcomeUnknown("the broker does not answer."))
+    return []
+
+
+# ---- approve, abort, resolve, rewind
+
+EPOCH = ["flights", 1, "--reason", "x"]
+GIVE_UP = [*EPOCH, "--give-up", "lake"]
+
+
+def is_held(then: Callable[[Here], None] = lambda here: None) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        fails_its_gate("held")(here)
+        assert invoke("run", "pipelines.py:held").exit_code == 4
+        then(here)
+        return EPOCH
+
+    return provoke
+
+
+def is_decided(*args: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.staged()
+        here.world.lake.fail("commit", "refused")
+        with pytest.raises(OutcomeUnknown):
+            here.world.commit()
+        return list(args)
+
+    return provoke
+
+
+def cannot_be_fenced(here: Here) -> list[Any]:
+    is_decided()(here)
+    for step in ("commit", "fence"):
+        here.fails(FakeSink, step, OutcomeUnknown("it does not answer."))
+    return GIVE_UP
+
+
+def has_gone_on(*args: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.world.run("run-1")
+        here.world.put(10)
+        here.world.run("run-2")
+        return [*EPOCH, *args]
+
+    return provoke
+
+
+def cannot_be_taken_back(here: Here) -> list[Any]:
+    has_gone_on()(here)
+    here.world.lake.fail("commit", "unknown")
+    return [*EPOCH, "--yes"]
+
+
+# ---- state, services, demo
+
+
+def nothing(here: Here) -> list[Any]:
+    return []
+
+
+def cannot_be_written(here: Here) -> list[Any]:
+    here.read_only()
+    return []
+
+
+def on_ftp(here: Here) -> list[Any]:
+    here.patch.setenv("ONCEONLY_STATE", "ftp://host/state")
+    return []
+
+
+def moved(here: Here) -> list[Any]:
+    assert here.world
+    shutil.copytree(here.home / "state", here.home / "copy")
+    here.patch.setenv("ONCEONLY_STATE", str(here.home / "copy"))
+    return []
+
+
+def moved_and_cannot_be_written(here: Here) -> list[Any]:
+    moved(here)
+    here.read_only()
+    return []
+
+
+def forward(ends: str) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.world.run("run-1")
+        return ["pipelines.py:flights", "--decision", 7, "--ends", ends, "--reason", "x"]
+
+    return provoke
+
+
+def forward_without_a_place(here: Here) -> list[Any]:
+    given = forward("flights:0=5")(here)
+    here.read_only()
+    return given
+
+
+def starts(here: Here) -> list[Any]:
+    here.patch.setattr(Services, "up", lambda *_: Endpoints("127.0.0.1:1"))
+    return []
+
+
+def without_jars(here: Here) -> list[Any]:
+    here.patch.setenv("ONCEONLY_JARS", str(here.home / "nowhere"))
+    return []
+
+
+def is_shown(here: Here) -> list[Any]:
+    here.patch.setattr(run, "run", lambda exit_: None)
+    return []
+
+
+def beside_another(here: Here) -> list[Any]:
+    here.enter(run.alone(Settings.from_env().home / "demo"))
+    return []
+
+
+def loads(error: Exception | None) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        def done(settings: Settings, topic: str, period: Any, progress: Any) -> load.Loaded:
+            if error:
+                raise error
+            return load.Loaded(topic, "127.0.0.1:1", True, 4, period, 10, 0, 1.0)
+
+        here.patch.setattr(load, "load", done)
+        return []
+
+    return provoke
+
+
+def given(*args: Any) -> Provoke:
+    return lambda here: list(args)
+
+
+CODES: dict[str, dict[int, Provoke]] = {
+    "run": {
+        0: runs("flights"),
+        1: fails_its_gate("strict"),
+        2: given("nowhere.py"),
+        3: publishing_is_unknown,
+        4: fails_its_gate("held"),
+    },
+    "status": {0: known(), 2: nobody()},
+    "describe": {0: known(1), 2: known(7)},
+    "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
+    "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
+    "approve": {
+        0: is_held(),
+        1: is_held(Here.read_only),
+        2: known(1, "--reason", "x"),
+        3: is_held(lambda here: here.world.lake.fail("commit", "unknown")),
+    },
+    "abort": {0: known(1, "--reason", "x"), 1: is_decided(*EPOCH), 2: nobody(1, "--reason", "x")},
+    "resolve": {0: is_decided(*GIVE_UP), 1: nowhere_to_record(*GIVE_UP), 2: is_decided(*EPOCH), 3: cannot_be_fenced},
+    "rewind": {
+        0: has_gone_on("--yes"),
+        1: has_gone_on(),  # the question is not answered with yes
+        2: nobody(1, "--reason", "x"),
+        3: cannot_be_taken_back,
+    },
+    "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
+    "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
+    "state relocate": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
+    "state fork": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
+    "state forward": {0: forward("flights:0=5"), 1: forward_without_a_place, 2: forward("flights")},
+    "services up": {0: starts, 1: without_jars, 2: given("--port", "x")},
+    "services status": {0: nothing, 2: given("now")},
+    "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
+    "demo run": {0: is_shown, 1: beside_another, 2: given("now")},
+    "demo load": {
+        0: loads(None),
+        1: loads(NotCommitted("no broker answers.")),
+        2: given("--all", "--month", "2013-01"),
+        3: loads(OutcomeUnknown("a delivery failed.")),
+    },
+}
+
+
+def invoke(command: str, *args: Any) -> Any:
+    return CliRunner().invoke(main, [*command.split(), *map(str, args)])
+
+
+def commands(group: click.Group = main, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+COMMANDS = dict(commands())
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert CODES.keys() == COMMANDS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "code"), [(name, code) for name, codes in CODES.items() for code in codes])
+def test_each_exit_code_of_each_command(name: str, code: int, here: Here) -> None:
+    result = invoke(name, *CODES[name][code](here))
+    assert result.exit_code == code, result.output
+    if code in (3, 5) or (code == 1 and "[y/N]" not in result.output):
+        assert "✗ " in result.stderr
+
+
+@every_command
+def test_an_option_that_does_not_exist_is_wrong_input(name: str, here: Here) -> None:
+    assert invoke(name, *_something(name), "--unheard-of").exit_code == 2
+
+
+@every_command
+@pytest.mark.parametrize(("error", "code"), [(ZeroDivisionError(), 3), (KeyboardInterrupt(), 130)])
+def test_what_nobody_expects(name: str, error: BaseException, code: int, here: Here) -> None:
+    def failing(*_: Any) -> Any:
+        raise error
+
+    here.patch.setattr(Settings, "from_env", failing)
+    assert invoke(name, *_something(name)).exit_code == code
+
+
+def test_who_forwards_need_have_no_name(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = forward("flights:0=5")(here)
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_000_580_000)
+    result = invoke("state forward", *given)
+    assert result.exit_code == 0, result.output
+    assert "as uid 1000580000 says" in result.stdout
+
+
+def _something(name: str) -> list[str]:
+    """Values for all that the command requires."""
+    values = {"integer": "1", "integer range": "1", "text": "x"}
+    found: list[str] = []
+    for each in COMMANDS[name].params:
+        if each.required:
+            value = values[each.type.name]
+            found += [each.opts[0], value] if isinstance(each, click.Option) else [value]
+    return [*found, *(["--give-up", "lake"] if name == "resolve" else [])]
+
+
+def test_the_table_for_people_says_the_same() -> None:
+    rows = re.findall(r"^\| `([a-z ]+)` \| ([\d, ]+) \|", OPERATIONS.read_text(encoding="utf-8"), re.M)
+    assert {name: set(map(int, codes.split(", "))) for name, codes in rows} == {n: {*c} for n, c in CODES.items()}
