@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from onceonly.airflow.links import CheckpointLink
-from onceonly.airflow.runs import alive_in, refuse_second_dag
+from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.offsets import Interval
@@ -110,9 +110,10 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            through, owner = self.planner(), owner_of(context)
+            through, owner, instance = self.planner(), owner_of(context), instance_of(context)
             self._check(context, through)
-            planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
+            again = self._request(context, f"{owner}, {instance}" if instance else owner)
+            planned = through.plan(self.pipeline, owner, alive_in(context), interval, again, instance)
         checkpoint = planned.checkpoint
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
@@ -138,14 +139,14 @@ class PlanOperator(OnceonlyOperator):
             submit.target(self.spark_conn_id)
         refuse_second_dag(context, through.state.view(self.pipeline.name).latest)
 
-    def _request(self, context: Any, owner: str) -> str | None:
+    def _request(self, context: Any, run: str) -> str | None:
         """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""
         if str(self.reprocess).lower() not in ("true", "false"):
             raise InvalidPipeline(
                 f"reprocess is {self.reprocess!r}.", todo="Say true or false in the run's conf. Nothing was written."
             )
         asked = str(self.reprocess).lower() == "true"
-        return f"{owner}, {context['dag_run'].clear_number or 0}" if asked else None
+        return f"{run}, {context['dag_run'].clear_number or 0}" if asked else None
 
 
 class Ends(Protocol):

@@ -1,9 +1,12 @@
-"""What a task asks Airflow about runs and DAGs: whether an owner is at work, and whose a pipeline is."""
+"""What a task asks Airflow about runs and DAGs: which run it is of, who is at work, and whose a pipeline is."""
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import NEVER_EXPIRE
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from onceonly.checkpoint import Checkpoint
@@ -11,6 +14,23 @@ from onceonly.errors import InvalidPipeline
 
 if TYPE_CHECKING:
     from onceonly.coordinator import Alive
+
+INSTANCE = "onceonly_instance"  # key in the task state store of the plan task
+
+
+def instance_of(context: Any) -> str | None:
+    """What tells the task's run from one that was deleted and had its id; None: nothing does.
+
+    A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
+    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.)
+    """
+    store = context["task_state_store"]
+    if store.get(INSTANCE) is None:
+        cleans = conf.getboolean("state_store", "clear_on_success", fallback=False)
+        if cleans and context["ti"].try_number > 1:
+            return None  # it may have been there until the task was done
+        store.set(INSTANCE, uuid.uuid4().hex, retention=NEVER_EXPIRE)
+    return str(store.get(INSTANCE))  # two processes that set it at once go by the last one, or plan one checkpoint each
 
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:

@@ -1,0 +1,134 @@
+"""A run's name may come again: after a rewind it has work left, and a run that was deleted may have a successor."""
+
+from collections import UserDict
+from types import SimpleNamespace
+
+import pytest
+from unit.world import World, values
+
+from onceonly.checkpoint import State
+from onceonly.errors import Fenced
+from onceonly.pipeline import DeltaSink
+
+RUN = "airflow:flights:manual__2013-01-01T00:00:00+00:00"
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path, sinks=[DeltaSink("lake", "lake")])
+
+
+def run(world: World, owner: str = RUN, instance: str | None = None):
+    """Plan, and if that finds work, stage and commit; the checkpoint that plan has found."""
+    planned = world.plan(owner, instance=instance)
+    if planned and planned.state is not State.COMMITTED:
+        world.stage(planned.epoch, owner)
+        world.commit(planned.epoch)
+    return planned
+
+
+def test_a_run_that_is_cleared_after_a_rewind_plans_anew(world):
+    run(world, "run-1")
+    world.put(5, 6)
+    run(world, RUN, "a")
+    world.put(7)
+    run(world, "run-3")
+    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    again = run(world, RUN, "a")
+    assert (again.epoch, again.state) == (5, State.PLANNED)
+    assert values(world.lake) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert run(world, RUN, "a").epoch == 5, "cleared once more, it has nothing to do"
+    assert world.now(5).state is State.COMMITTED
+
+
+def test_a_rewind_to_a_run_or_after_it_takes_nothing_back_of_it(world):
+    run(world, RUN)
+    world.put(5)
+    run(world, "run-2")
+    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    assert run(world).epoch == 1
+    assert values(world.lake) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_rewind_has_taken_back_stays_so_after_another(world):
+    """The second goes back to the first: it takes back what came since, and brings nothing again."""
+    run(world, "run-1")
+    world.put(5)
+    run(world, RUN)
+    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    run(world, "run-3")
+    world.coordinator.rewind("flights", 3, "me", "wrong again")
+    assert run(world).epoch == 6
+
+
+def test_a_run_that_was_deleted_and_made_again_is_another(world):
+    run(world, RUN, "a")
+    world.put(5)
+    assert run(world, RUN, "a").epoch == 1, "a try of the same run"
+    assert run(world, RUN, "b").epoch == 2
+    assert values(world.lake) == [0, 1, 2, 3, 4, 5]
+    assert run(world, RUN, "b").epoch == 2
+
+
+def test_rows_of_a_version_that_told_no_runs_apart_count_as_the_runs_own(world):
+    run(world, RUN, None)
+    world.put(5)
+    assert run(world, RUN, "a").epoch == 1
+    run(world, "run-2", "b")
+    assert run(world, "run-2", None).epoch == 2, "nor does a try that does not know which run it is of"
+
+
+def test_a_successor_goes_on_with_what_the_deleted_run_left_open(world):
+    """Not two checkpoints: Airflow says of the deleted run that it is at work, for it answers by name."""
+    world.plan(RUN, instance="a")
+    dead = world.coordinator._claim("flights", 1, RUN)
+    planned = world.plan(RUN, instance="b")
+    assert (planned.epoch, planned.owners, planned.instances) == (1, (RUN, RUN), ("a", "b"))
+    with pytest.raises(Fenced):
+        world.coordinator._record_staged(world.pipeline, dead, {})
+    assert run(world, RUN, "b").epoch == 1
+    assert run(world, RUN, "b").epoch == 1, "it has published that itself"
+    world.put(5)
+    assert run(world, RUN, "c").epoch == 2
+
+
+def test_what_another_run_took_over_and_published_is_not_done_again(world):
+    world.plan(RUN, instance="a")
+    world.abort()
+    assert run(world, "run-2", "b").epoch == 1
+    assert run(world, RUN, "a").epoch == 1
+    world.put(5)
+    assert run(world, RUN, "c").epoch == 2
+
+
+def test_the_tries_of_one_run_change_nothing(world):
+    for _ in range(3):
+        world.plan(RUN, instance="a")
+    assert world.events() == ["planned"]
+
+
+# ---- what tells a run apart in Airflow
+
+
+class Store(UserDict):
+    """Stands for the context's task_state_store: one for each run, as long as the run is there."""
+
+    def set(self, key, value, *, retention):
+        assert retention.days > 1e6, "it does not go before the run does"
+        self[key] = value
+
+
+def told(store: Store, try_number: int = 1) -> str | None:
+    runs = pytest.importorskip("onceonly.airflow.runs")
+    return runs.instance_of({"task_state_store": store, "ti": SimpleNamespace(try_number=try_number)})
+
+
+def test_tries_of_one_run_are_told_the_same_and_another_run_another(monkeypatch):
+    store = Store()
+    first = told(store)
+    assert first is not None and told(store, 2) == first
+    assert told(Store()) != first
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
+    assert told(store, 3) == first
+    assert told(Store()) is not None
+    assert told(Store(), 2) is None, "Airflow has removed it when the task was done"
