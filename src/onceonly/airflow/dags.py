@@ -10,6 +10,7 @@ table does.
 from __future__ import annotations
 
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from airflow.sdk import (
@@ -64,7 +65,9 @@ def checkpoint_dag(
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": at_once, "tags": ["onceonly"]}
     with DAG(dag_id or pipeline.name, schedule=_timetable(pipeline, schedule), **(defaults | dag_arguments)) as dag:
-        plan = PlanOperator(task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **PATIENT)
+        plan = PlanOperator(
+            task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_until_all_may_be_in(pipeline)
+        )
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
@@ -86,6 +89,12 @@ def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * 
         # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()
     return dag
+
+
+def _until_all_may_be_in(pipeline: Pipeline) -> dict[str, Any]:
+    """`PATIENT` for as long again as late records are waited for: meanwhile the interval is Busy."""
+    late = timedelta(seconds=max(source.grace for source in pipeline.sources))
+    return PATIENT | {"retries": PATIENT["retries"] + ceil(late / PATIENT["max_retry_delay"])}
 
 
 def _seconds_between(schedule: Any) -> float:
