@@ -215,7 +215,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     assert state == {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
     until(lambda: not world.processes(), "the driver's processes are gone", 300)
     # Its Python process may still tell why, before it follows its JVM.
-    with pytest.raises(NotCommitted, match=r"ended without a word|could not be staged"):
+    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
         world.require_staged(submitted, state)
     if how != "killed":
         return

@@ -256,14 +256,34 @@ class RecoverOperator(OnceonlyOperator):
     """Settles all pipelines of the state table; the first error fails the task after everything was tried.
 
     What it publishes is left in the XCom 'committed', also where it fails: see `AnnounceOperator`.
+
+    Args:
+        spark_conn_id: connection whose Spark examines a gate's many rows, and publishes what only Spark can; it is
+            looked up when it is needed. Of deploy mode cluster, the driver is this task's process all the same.
     """
 
-    def __init__(self, **arguments: Any) -> None:
+    template_fields: Sequence[str] = ("spark_conn_id",)
+
+    def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.spark_conn_id = spark_conn_id
         self._committed: list[tuple[str, int]] = []
+        self._parts: Ends | None = None
+
+    def parts(self) -> LiveParts:
+        from onceonly.airflow.gatesession import RecoveryParts
+
+        plain = super().parts()
+        made = self._parts = RecoveryParts(plain.settings, plain.connections, self.spark_conn_id)
+        return made
+
+    def on_kill(self) -> None:
+        if self._parts:
+            self._parts.end()
 
     def execute(self, context: Any) -> dict[str, Any]:
         from onceonly import report
+        from onceonly.airflow import unawaited
 
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
@@ -275,6 +295,11 @@ class RecoverOperator(OnceonlyOperator):
                 errors.append(error)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             self._warn(through.state.view(name).open)
+        try:
+            for line in unawaited.end(through.state, alive_in(context)):
+                self.log.warning("%s", line)
+        except Exception as error:
+            errors.append(error)
         report.sweep(through.state)
         if errors:
             raise errors[0]

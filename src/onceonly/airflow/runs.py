@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import InvalidPipeline
