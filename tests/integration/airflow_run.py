@@ -1,7 +1,7 @@
 """Runs DAGs of a test project by `dag.test()` and prints, as JSON, the run's and its tasks' states.
 
-Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. With CLEARED=TASK in the environment, that task is then cleared and
-done again. A process of its own: Airflow reads its configuration at import.
+Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. In the environment: CLEARED=TASK has that task cleared and
+done again; RUN_AFTER=TIME says what the run is called. A process of its own: Airflow reads its configuration at import.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main() -> None:
     (dags / "case.py").write_text(DAG_FILE)
     window = sys.argv[5:6]
     dag = build()
-    run = dag.test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))
+    times = {"logical_date": window[0] if window else None, "run_after": os.environ.get("RUN_AFTER")}
+    run = dag.test(**{name: datetime.fromisoformat(time) for name, time in times.items() if time})
     tasks = run.get_task_instances()
     result = {
         "run": str(run.state),
