@@ -40,7 +40,7 @@ def kill_triggerer(day: Day) -> str:
 
 
 def take_over(day: Day) -> str:
-    """The first one's heartbeats are late, and it goes on when the other has its trigger: Airflow has it cancel that."""
+    """The first one's heartbeats are late; when it goes on, another has its trigger, and Airflow has it cancel that."""
     with day.hold(Event.CLAIMED) as file:
         driver = _trigger(day, file)
         first, held_by = day.at.airflow.part("triggerer"), _triggerer(day)
