@@ -88,7 +88,7 @@ def cleared(dag: Any, run: Any, task_id: str) -> str:
         clear_task_instances([run.get_task_instance(task_id, session=session)], session)
     with create_session() as session:
         again = run.get_task_instance(task_id, session=session)
-        again.task = run.get_task_instance(task_id).task
+        again.try_number += 1  # as a scheduler does
     _run_task(ti=again, task=dag.get_task(task_id))
     return str(run.get_task_instance(task_id).state)
 

@@ -118,17 +118,33 @@ class Store(UserDict):
         self[key] = value
 
 
-def told(store: Store, try_number: int = 1) -> str | None:
+def told(store: Store, try_number: int = 1, run: str = "a run") -> str | None:
     runs = pytest.importorskip("onceonly.airflow.runs")
-    return runs.instance_of({"task_state_store": store, "ti": SimpleNamespace(try_number=try_number)})
+    task = SimpleNamespace(try_number=try_number, id=f"{run}'s try {try_number}")
+    return runs.instance_of({"task_state_store": store, "ti": task})
 
 
-def test_tries_of_one_run_are_told_the_same_and_another_run_another(monkeypatch):
+def test_tries_of_one_run_are_told_the_same_and_another_run_another():
+    store = Store()
+    first = told(store)
+    assert first is not None
+    assert {told(store), told(store, 2), told(store, 5)} == {first}
+    assert told(Store()) != first
+
+
+def test_what_is_stored_for_a_deleted_run_is_not_its_successors():
+    """SQLite keeps it: it has no foreign keys, unless it is told to."""
+    store = Store()
+    first = told(store)
+    told(store, 3)
+    second = told(store, 1, "another run")
+    assert second != first
+    assert told(store, 2, "another run") == second
+
+
+def test_where_airflow_removes_it_when_the_task_is_done_a_cleared_run_is_not_told_apart(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
     store = Store()
     first = told(store)
     assert first is not None and told(store, 2) == first
-    assert told(Store()) != first
-    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
-    assert told(store, 3) == first
-    assert told(Store()) is not None
-    assert told(Store(), 2) is None, "Airflow has removed it when the task was done"
+    assert told(Store(), 2) is None

@@ -24,13 +24,18 @@ def instance_of(context: Any) -> str | None:
     A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
     with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.)
     """
-    store = context["task_state_store"]
-    if store.get(INSTANCE) is None:
-        cleans = conf.getboolean("state_store", "clear_on_success", fallback=False)
-        if cleans and context["ti"].try_number > 1:
-            return None  # it may have been there until the task was done
-        store.set(INSTANCE, uuid.uuid4().hex, retention=NEVER_EXPIRE)
-    return str(store.get(INSTANCE))  # two processes that set it at once go by the last one, or plan one checkpoint each
+    store, ti = context["task_state_store"], context["ti"]
+    known: Any = store.get(INSTANCE)
+    if known is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return None  # it may have been there until the task was done
+    number = known["number"] if known and not _is_of_a_deleted_run(known, ti) else uuid.uuid4().hex
+    store.set(INSTANCE, {"number": number, "try": ti.try_number, "id": str(ti.id)}, retention=NEVER_EXPIRE)
+    return str(store.get(INSTANCE)["number"])  # two processes at once go by the last one, or plan a checkpoint each
+
+
+def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
+    """SQLite keeps what is stored for a run that is deleted. Within a run, the number of tries only grows."""
+    return bool(known["id"] != str(ti.id) and known["try"] >= ti.try_number)
 
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
