@@ -4,7 +4,7 @@ from collections import UserDict
 from types import SimpleNamespace
 
 import pytest
-from unit.world import World, values
+from unit.world import World, minutes, values
 
 from onceonly.checkpoint import State
 from onceonly.errors import Fenced
@@ -148,3 +148,28 @@ def test_where_airflow_removes_it_when_the_task_is_done_a_cleared_run_is_not_tol
     first = told(store)
     assert first is not None and told(store, 2) == first
     assert told(Store(), 2) is None
+
+
+def test_a_run_that_was_made_again_asks_to_process_its_interval_again_once_more(tmp_path, monkeypatch):
+    operators = pytest.importorskip("onceonly.airflow.operators")
+    skipped = pytest.importorskip("airflow.sdk.exceptions").AirflowSkipException
+    world = World(tmp_path, mode="interval", sinks=[DeltaSink("lake", "lake")])
+    interval = minutes(0, 10)
+    world.run("run-1", interval)
+    operator = operators.PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=True)
+    monkeypatch.setattr(operator, "planner", lambda: world.coordinator)
+    monkeypatch.setattr(operator, "_check", lambda *_: None)
+
+    def plan(store: Store, try_number: int, run: str) -> int:
+        task = SimpleNamespace(dag_id="flights", id=f"{run}'s try {try_number}", try_number=try_number)
+        about = {"ti": task, "run_id": "a run", "dag_run": SimpleNamespace(clear_number=0), "task_state_store": store}
+        return operator.execute({**about, "data_interval_start": interval.start, "data_interval_end": interval.end})
+
+    first, second = Store(), Store()
+    for store, run, epoch in ((first, "one", 2), (second, "another", 3)):
+        assert plan(store, 1, run) == epoch
+        world.stage(epoch)
+        world.commit(epoch)
+        with pytest.raises(skipped):
+            plan(store, 2, run)
+    assert [world.now(epoch).replaces for epoch in (2, 3)] == [1, 2]
