@@ -133,7 +133,7 @@ def test_tries_of_one_run_are_told_the_same_and_another_run_another():
 
 
 def test_what_is_stored_for_a_deleted_run_is_not_its_successors():
-    """SQLite keeps it: it has no foreign keys, unless it is told to."""
+    """Airflow's own store forgets it with the run; a backend that a site has configured may not."""
     store = Store()
     first = told(store)
     told(store, 3)

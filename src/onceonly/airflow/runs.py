@@ -34,7 +34,7 @@ def instance_of(context: Any) -> str | None:
 
 
 def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
-    """SQLite keeps what is stored for a run that is deleted. Within a run, the number of tries only grows."""
+    """Airflow's own store forgets with the run, another may not. Within a run, the number of tries only grows."""
     return bool(known["id"] != str(ti.id) and known["try"] >= ti.try_number)
 
 
