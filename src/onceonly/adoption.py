@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Handle, Row, State
 from onceonly.errors import Busy, InvalidPipeline
@@ -21,6 +22,7 @@ class Asked:
 
     Args:
         again: names the request to replace a committed interval; None: there is none.
+        instance: which of the runs that had the owner's name; None: they are not told apart.
     """
 
     pipeline: Pipeline
@@ -28,6 +30,7 @@ class Asked:
     cut: Cut
     owner: str
     again: str | None
+    instance: str | None = None
     known: Checkpoint | None = None
     row: Row | None = None
 
@@ -39,13 +42,13 @@ class Asked:
     def decide(self, view: View) -> Row | None:
         if self.again:
             _check_kind(self.pipeline)
-        self.known = known = _known(view, self.pipeline, self.owner, self.cut.interval, self.again)
+        self.known = known = self._known(view)
         if known is None:
-            self.row = _pin(view, self.pipeline, self.cut, self.owner)
+            self.row = self._pin(view)
         elif self.again and _replaceable(known) and not self._has_replaced(known):
             self.row = self._replace(view, known)
         else:
-            self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
+            self.row = self._take_over(view, known)
             if self.row:
                 self.cut.check_lineage(known)
         return self.row
@@ -56,14 +59,63 @@ class Asked:
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
         _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
-        body = {
-            "definition": self.pipeline.to_json(),
-            "ranges": [range_.to_json() for range_ in old.ranges],
-            "replaces": old.epoch,
-            "request": self.again,
-        }
+        ranges = [range_.to_json() for range_ in old.ranges]
+        body = {**self._who, "ranges": ranges, "replaces": old.epoch, "request": self.again}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return next_row(view, view.head.epoch + 1, Event.PLANNED, 0, **columns)
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        """What a row of this planning says in any case."""
+        told = {} if self.instance is None else {"instance": self.instance}
+        return {"definition": self.pipeline.to_json(), **told}
+
+    def _pin(self, view: View) -> Row | None:
+        """The row that pins the next checkpoint; None when there is nothing new."""
+        ranges, interval = self.cut.ranges(view), self.cut.interval
+        if not has_data(ranges) and interval is None:
+            return None
+        body = {**self._who, "ranges": [range_.to_json() for range_ in ranges]}
+        event = Event.PLANNED if has_data(ranges) or self.pipeline.judges_no_records() else Event.EMPTY
+        return next_row(view, view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
+
+    def _known(self, view: View) -> Checkpoint | None:
+        """The checkpoint that this plan is about, when it is there already."""
+        if self.cut.interval:
+            return _known_interval(view, self.pipeline.name, self.cut.interval, self.again)
+        mine = view.planned_by(self.owner)
+        if mine and mine[-1].state is not State.ABORTED and not self._is_past(view, mine[-1]):
+            return mine[-1]
+        latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
+        return latest if latest and latest.state is not State.COMMITTED else None
+
+    def _is_past(self, view: View, done: Checkpoint) -> bool:
+        """Whether this run has work left although a checkpoint under its name is committed.
+
+        That was taken back, or was of another run, which was deleted. An open one goes on, whose ever it was.
+        """
+        if done.state is not State.COMMITTED:
+            return False
+        return not done.was_of(self.owner, self.instance) or view.taken_back(done.epoch)
+
+    def _take_over(self, view: View, known: Checkpoint) -> Row | None:
+        """The row that makes the owner that of a checkpoint which is there; None when nothing has to change."""
+        if known.state is State.COMMITTED:
+            return None
+        if known.owner != self.owner and known.state is not State.ABORTED:
+            raise Busy(
+                f"{self.pipeline.name}: epoch {known.epoch} is in the way.",
+                f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
+                f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
+            )
+        if known.state is State.ABORTED or (known.state is State.PLANNED and self._differs(known)):
+            request = {"request": self.again} if self.again and known.replaces else {}
+            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._who, **request}}
+            return next_row(view, known.epoch, Event.PLANNED, known.attempt, **columns)
+        return None
+
+    def _differs(self, known: Checkpoint) -> bool:
+        return known.definition != self.pipeline.to_json() or not known.was_of(self.owner, self.instance)
 
 
 def _replaceable(known: Checkpoint) -> bool:
@@ -102,29 +154,6 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
         parts.sink(pipeline, name).check_replace(handle)
 
 
-def _pin(view: View, pipeline: Pipeline, cut: Cut, owner: str) -> Row | None:
-    """The row that pins the next checkpoint; None when there is nothing new."""
-    ranges = cut.ranges(view)
-    if not has_data(ranges) and cut.interval is None:
-        return None
-    body = {"definition": pipeline.to_json(), "ranges": [range_.to_json() for range_ in ranges]}
-    event = Event.PLANNED if has_data(ranges) or pipeline.judges_no_records() else Event.EMPTY
-    return next_row(view, view.head.epoch + 1, event, 0, owner=owner, interval=cut.interval, body=body)
-
-
-def _known(
-    view: View, pipeline: Pipeline, owner: str, interval: Interval | None, again: str | None
-) -> Checkpoint | None:
-    """The checkpoint that this plan is about, when it is there already."""
-    if interval:
-        return _known_interval(view, pipeline.name, interval, again)
-    mine = view.planned_by(owner)
-    if mine and mine[-1].state is not State.ABORTED:
-        return mine[-1]
-    latest = view.latest  # in chained mode nothing follows an aborted checkpoint: its offsets come first
-    return latest if latest and latest.state is not State.COMMITTED else None
-
-
 def _known_interval(view: View, name: str, interval: Interval, again: str | None) -> Checkpoint | None:
     """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
     for known in reversed(view.planned_for(interval)):
@@ -150,21 +179,3 @@ def _skipped_too(known: Checkpoint) -> str:
 
 def _why_open(known: Checkpoint) -> str:
     return "and its gate failed it" if known.held else "which has not ended or waits to be published"
-
-
-def _take_over(view: View, known: Checkpoint, pipeline: Pipeline, owner: str, again: str | None) -> Row | None:
-    """The row that makes `owner` the owner of a checkpoint that is there; None when nothing has to change."""
-    if known.state is State.COMMITTED:
-        return None
-    if known.owner != owner and known.state is not State.ABORTED:
-        raise Busy(
-            f"{pipeline.name}: epoch {known.epoch} is in the way.",
-            f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
-            f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
-        )
-    definition = pipeline.to_json()
-    if known.state is State.ABORTED or (known.state is State.PLANNED and known.definition != definition):
-        request = {"request": again} if again and known.replaces else {}
-        columns = {"owner": owner, "interval": known.interval, "body": {"definition": definition, **request}}
-        return next_row(view, known.epoch, Event.PLANNED, known.attempt, **columns)
-    return None

@@ -169,6 +169,7 @@ class Checkpoint:
     last_seq: int  # moves with every transition
     planned_at: datetime
     updated_at: datetime
+    instances: tuple[str | None, ...] = (None,)  # by owner: which of the runs that had its name, where that is known
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
     claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: the definition then
@@ -191,6 +192,11 @@ class Checkpoint:
     @property
     def owner(self) -> str:
         return self.owners[-1]
+
+    def was_of(self, owner: str, instance: str | None) -> bool:
+        """Whether that run planned it or took it over. One that is not told apart from others of its name did."""
+        runs = [known for name, known in zip(self.owners, self.instances, strict=True) if name == owner]
+        return bool(runs) and (instance is None or None in runs or instance in runs)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -263,6 +269,7 @@ def first(row: Row) -> Checkpoint:
         ranges=tuple(TopicRange.from_json(r) for r in row.body["ranges"]),
         interval=row.interval,
         owners=(row.owner or "",),
+        instances=(row.body.get("instance"),),
         first_seq=row.seq,
         last_seq=row.seq,
         planned_at=row.at,
@@ -317,7 +324,11 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
     match row.event:
         case Event.PLANNED:
             same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}
-            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED}
+            owners = {
+                "owners": (*known.owners, row.owner or ""),
+                "instances": (*known.instances, row.body.get("instance")),
+            }
+            return {**owners, **same, **NOTHING_STAGED}
         case Event.CLAIMED:
             return _claimed(known, row)
         case Event.STAGED:

@@ -67,6 +67,7 @@ class Coordinator:
         alive: Alive,
         interval: Interval | None = None,
         reprocess: str | None = None,
+        instance: str | None = None,
     ) -> Planned:
         """Settle what earlier checkpoints left, then pin what the next one covers.
 
@@ -75,6 +76,8 @@ class Coordinator:
         Args:
             reprocess: an interval that is committed gets a new checkpoint, which takes the place of the old one. It
                 names the request: repeated (a task that runs twice), it replaces nothing a second time.
+            instance: tells the owner from others that had its name before, such as a run that was deleted; None: it
+                is not told apart.
         Raises:
             Busy: another owner's checkpoint is in the way and that owner is alive.
             InvalidPipeline, SourceLost: nothing was written.
@@ -89,7 +92,7 @@ class Coordinator:
         errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
-        asked = Asked(pipeline, self.parts, cut, owner, reprocess)
+        asked = Asked(pipeline, self.parts, cut, owner, reprocess, instance)
         view = self._ledger.change(pipeline.name, asked.decide, None if seen.open else seen)
         epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
         gap = view.gap_before(interval) if interval else None

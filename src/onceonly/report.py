@@ -1,12 +1,14 @@
 """What a stage job on another machine says, kept beside the state table for the task that waits for it.
 
 Lines for people, then the job's exit code. Only for people, and for the kind of an error: whether anything was staged,
-the state table says.
+the state table says. A file beside it names the driver, so that it can be ended when no task waits for it.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,8 @@ from onceonly.sinks.folders import file_system
 from onceonly.state import StateTable
 
 SILENT = timedelta(hours=6)  # since its last line
-JOB = re.compile(r"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{12}")  # name of a report
+DRIVER = ".driver"  # what the name of the file with the driver ends with
+JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{12}}(?:{re.escape(DRIVER)})?")
 FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
 END = "\x04"  # what the last line begins with; the exit code follows
 
@@ -77,17 +80,44 @@ class Report:
         return Said(tuple(lines))
 
     def delete(self) -> None:
-        files, path = file_system(self.uri)
-        with suppress(FileNotFoundError):
-            files.delete_file(path)
+        _delete(self.uri)
+
+    def name_driver(self, driver: Mapping[str, str]) -> None:
+        """Say which driver does this job, and for whom."""
+        _write(f"{self.uri}{DRIVER}", json.dumps(driver))
+
+    def forget_driver(self) -> None:
+        _delete(f"{self.uri}{DRIVER}")
 
     def _add(self, text: str) -> None:
         self._text += text
         with suppress(OSError):  # a job does not fail for want of someone who hears it
-            files, path = file_system(self.uri)
-            files.create_dir(path.rpartition("/")[0], recursive=True)
-            with files.open_output_stream(path) as out:
-                out.write(self._text.encode())
+            _write(self.uri, self._text)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A driver that nobody is known to have seen ended: what `Report.name_driver` was told of it."""
+
+    pipeline: str
+    epoch: int
+    driver: Mapping[str, str]
+
+
+def drivers(state: StateTable) -> list[Named]:
+    """Those that the jobs of this state table have named, and not of one that its folder was copied from."""
+    found = (_named(state.uri, info.base_name) for info in _files(state.uri) if info.base_name.endswith(DRIVER))
+    return [named for named in found if named and named.driver.get("state") == state.id]
+
+
+def _named(state: str, name: str) -> Named | None:
+    job = JOB.fullmatch(name)
+    files, folder = file_system(_folder(state))
+    if job is None:
+        return None
+    with suppress(OSError, ValueError), files.open_input_file(f"{folder}/{name}") as file:  # or it goes, or comes, now
+        return Named(job["pipeline"], int(job["epoch"]), json.loads(file.read()))
+    return None
 
 
 def sweep(state: StateTable) -> list[str]:
@@ -99,13 +129,18 @@ def sweep(state: StateTable) -> list[str]:
 
 
 def _silent(state: str) -> list[str]:
+    now = datetime.now(UTC)
+    return [info.base_name for info in _files(state) if info.mtime and now - info.mtime > SILENT]
+
+
+def _files(state: str) -> list[pafs.FileInfo]:
+    """What jobs have left beside that state table, by name."""
     try:
         files, path = file_system(_folder(state))
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     except (OSError, ValueError, NotImplementedError):  # the last two: no storage that a report could be left in
         return []
-    now = datetime.now(UTC)
-    return sorted(info.base_name for info in found if info.mtime and now - info.mtime > SILENT)
+    return sorted(found, key=lambda info: info.base_name)
 
 
 def _is_over(state: StateTable, name: str) -> bool:
@@ -125,3 +160,16 @@ def _is_deleted(state: str, name: str) -> bool:
 
 def _folder(state: str) -> str:
     return f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}"
+
+
+def _write(uri: str, text: str) -> None:
+    files, path = file_system(uri)
+    files.create_dir(path.rpartition("/")[0], recursive=True)
+    with files.open_output_stream(path) as out:
+        out.write(text.encode())
+
+
+def _delete(uri: str) -> None:
+    files, path = file_system(uri)
+    with suppress(FileNotFoundError):
+        files.delete_file(path)

@@ -72,6 +72,16 @@ class View:
         """What was pinned for any part of `interval`, oldest first."""
         return self._planned(f"interval_start < {sql_time(interval.end)} AND interval_end > {sql_time(interval.start)}")
 
+    def taken_back(self, epoch: int) -> bool:
+        """Whether a rewind has taken out what that checkpoint published; once it has, that stays so."""
+        return any(to is not None and to < epoch for to in (rewind.rewinds_to for rewind in self._rewinds(epoch)))
+
+    def _rewinds(self, since: int) -> list[Checkpoint]:
+        """Those that were decided after that epoch."""
+        chosen = f"event = '{Event.REWOUND.value}' AND epoch > {since} AND seq <= {self.head.seq}"
+        epochs = self.table.scan({self.pipeline: chosen}, ["epoch"])["epoch"].to_pylist()
+        return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
+
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         """The nearest boundaries of the topic that are pinned at or before, and at or after, `time`."""
         at, low, high = sql_time(time), sql_time(time - NEAR), sql_time(time + NEAR)

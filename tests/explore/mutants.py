@@ -40,10 +40,8 @@ FIXES = [
     Mutant(
         "02: a claim lives on when it is planned again",
         CHECKPOINT,
-        'same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}\n'
-        '            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED}',
-        'same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}\n'
-        '            return {"owners": (*known.owners, row.owner or ""), **same, **NOTHING_STAGED, "staging": known.staging}',
+        "return {**owners, **same, **NOTHING_STAGED}",
+        'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging}',
         "sink-added",
     ),
     Mutant(
@@ -314,7 +312,7 @@ GUARDS = [
     Mutant(
         "taken over while its owner is at work",
         ADOPTION,
-        "if known.owner != owner and known.state is not State.ABORTED:",
+        "if known.owner != self.owner and known.state is not State.ABORTED:",
         "if False:",
         "polite-runs",
     ),

@@ -69,6 +69,10 @@ class MemoryView(View):
             lambda row: row.interval and row.interval.start < interval.end and row.interval.end > interval.start
         )
 
+    def _rewinds(self, since: int) -> list[Checkpoint]:
+        chain: Any = self.table
+        return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
+
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [
             Boundary(at, range_.topic_id, offsets)

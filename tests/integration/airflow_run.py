@@ -1,6 +1,7 @@
 """Runs DAGs of a test project by `dag.test()` and prints, as JSON, the run's and its tasks' states.
 
-Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. A process of its own: Airflow reads its configuration at import.
+Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. In the environment: CLEARED=TASK has that task cleared and
+done again; RUN_AFTER=TIME says what the run is called. A process of its own: Airflow reads its configuration at import.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def main() -> None:
     dags.mkdir(parents=True, exist_ok=True)
     (dags / "case.py").write_text(DAG_FILE)
     window = sys.argv[5:6]
-    run = build().test(**({"logical_date": datetime.fromisoformat(window[0])} if window else {}))
+    dag = build()
+    times = {"logical_date": window[0] if window else None, "run_after": os.environ.get("RUN_AFTER")}
+    run = dag.test(**{name: datetime.fromisoformat(time) for name, time in times.items() if time})
     tasks = run.get_task_instances()
     result = {
         "run": str(run.state),
@@ -70,8 +73,24 @@ def main() -> None:
         "links": {task.task_id: task.xcom_pull(task.task_id, key="_link_CheckpointLink") for task in tasks},
         "docs": [link for task in tasks if (link := task.xcom_pull(task.task_id, key="_link_DocsLink"))],
         "events": events(run.run_id),
+        "cleared": cleared(dag, run, task_id) if (task_id := os.environ.get("CLEARED")) else None,
     }
     print("RESULT " + json.dumps(result))
+
+
+def cleared(dag: Any, run: Any, task_id: str) -> str:
+    """The state of the task after it was cleared, and done once more."""
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        clear_task_instances([run.get_task_instance(task_id, session=session)], session)
+    with create_session() as session:
+        again = run.get_task_instance(task_id, session=session)
+        again.try_number += 1  # as a scheduler does
+    _run_task(ti=again, task=dag.get_task(task_id))
+    return str(run.get_task_instance(task_id).state)
 
 
 def events(run_id: str) -> dict[str, Any]:

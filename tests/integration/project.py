@@ -107,7 +107,8 @@ class Project:
 
     def child(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         """A process of its own, in a group of its own, with this project's environment."""
-        path = os.pathsep.join([str(Path(__file__).parents[1]), str(self.folder)])
+        tests = Path(__file__).parents[1]
+        path = os.pathsep.join([str(tests), str(tests.parent / "src"), str(self.folder)])  # the code beside these tests
         child = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(script)), str(self.folder), self.spark, *arguments],
             env={**_without_spark(os.environ), **self.env(), "PYTHONPATH": path},

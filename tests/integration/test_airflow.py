@@ -104,6 +104,22 @@ def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, 
     assert "no new data" in second["log"]
 
 
+def test_a_run_knows_itself_when_it_is_cleared_and_is_another_when_it_is_made_again(
+    airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUN_AFTER", START.isoformat())
+    monkeypatch.setenv("CLEARED", "plan")
+    produce(project, range(8))
+    first = airflow.run(project, "chained", "numbers", START.isoformat())
+    assert (first["run"], first["cleared"]) == ("success", "skipped"), first["log"]
+    assert "already committed" in first["log"]
+    monkeypatch.delenv("CLEARED")
+    produce(project, range(8, 12))
+    again = airflow.run(project, "chained", "numbers", START.isoformat())  # dag.test() deletes the run that is there
+    assert (again["run_id"], again["tasks"]["commit"]) == (first["run_id"], "success")
+    assert project.published() == Counter(range(12))
+
+
 def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Airflow, project: Project) -> None:
     produce(project, range(8))
     failed = airflow.run(project, "chained", "broken")

@@ -24,8 +24,8 @@ from integration.test_airflow import Airflow
 from integration.test_gate import SUITE
 from patience import PATIENCE
 
-from onceonly import liveness, wiring
-from onceonly.airflow import submit, waiting
+from onceonly import liveness, report, wiring
+from onceonly.airflow import submit, unawaited, waiting
 from onceonly.airflow.driver import Driver, Work
 from onceonly.airflow.waiting import DriverTrigger
 from onceonly.checkpoint import Checkpoint, State
@@ -201,7 +201,7 @@ def test_a_connection_is_looked_up_where_the_driver_runs(world: World) -> None:
         world.require_staged(submitted, "FAILED")
 
 
-@pytest.mark.parametrize("how", ["cleared", "too long", "killed"])
+@pytest.mark.parametrize("how", ["cleared", "left", "too long", "killed"])
 def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> None:
     world.plan("slow")
     submitted = world.submit()
@@ -209,14 +209,16 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     if how == "cleared":
         asyncio.run(trigger(submitted).on_kill())
         assert world.reports() == []
+    if how == "left":
+        until(lambda: _ended_by_recovery(world), "recovery has it ended", 300)
     if how == "killed":
         jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
         jvm.send_signal(signal.SIGKILL)
     state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
-    assert state == {"cleared": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
+    assert state == {"cleared": "KILLED", "left": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
     until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
     # Its Python process may still tell why, before it follows its JVM.
-    with pytest.raises(NotCommitted, match=r"ended without a word|could not be staged"):
+    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
         world.require_staged(submitted, state)
     if how != "killed":
         return
@@ -227,6 +229,12 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     world.through.commit(NAME, 1)
     assert world.project.published() == Counter(range(8))
     assert len(world.project.staged_folders()) <= 1
+
+
+def _ended_by_recovery(world: World) -> bool:
+    state = world.through.state
+    list(unawaited.end(state, liveness.nobody))
+    return not report.drivers(state)
 
 
 def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(

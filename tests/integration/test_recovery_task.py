@@ -16,7 +16,7 @@ from unit.world import World
 from onceonly import deadlines
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
-from onceonly.errors import InDoubt
+from onceonly.errors import InDoubt, InvalidPipeline
 from onceonly.pipeline import DeltaSink
 from onceonly.report import Report
 
@@ -148,3 +148,55 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
         recovery.settle()
     assert deadlines.WARN_AT == 0.8
     assert "have used 87% of their time-out" in capsys.readouterr().out
+
+
+def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of its own machine, where there may be none; and no connection as long as it needs no Spark."""
+    from onceonly.airflow import recovery_dag, submit
+    from onceonly.spark import session
+
+    asked: list[Any] = []
+    interrupted: list[Any] = []
+    monkeypatch.setattr(session, "session", lambda settings, more: asked.append((settings.spark_remote, more)))
+    monkeypatch.setattr(submit, "interrupt", interrupted.append)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://here")
+    recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")
+    recover.on_kill()
+    parts = recover.parts()
+    with pytest.raises(InvalidPipeline, match="connection 'elsewhere' does not exist"):
+        parts.spark()
+    recover.on_kill()
+    monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps({"conn_type": "spark", "host": "sc://there"}))
+    parts.spark()
+    recover.on_kill()
+    assert ([remote for remote, _ in asked], len(interrupted)) == (["sc://there"], 1)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "spark://m", "port": 7077}))
+    named_by_default: Any = recovery_dag(schedule=None).get_task("recover")
+    named_by_default.parts().spark()
+    assert asked[-1] == (None, {"spark.master": "spark://m:7077"})
+
+
+def test_a_driver_that_no_task_waits_for_is_ended(
+    world: World, recovery: Recovery, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its task was marked while no triggerer was there: the run has ended, and the checkpoint is aborted before."""
+    from onceonly.airflow import driver
+
+    asked: list[str] = []
+
+    def ask(rest: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        asked.append(f"{rest} {method} {path} while {world.now().state.value}")
+        return {"action": "SubmissionStatusResponse", "success": True, "driverState": "KILLED"}
+
+    monkeypatch.setattr(driver, "_ask", ask)
+    owner = "airflow:flights:run-1"
+    world.plan(owner)
+    said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
+    about = {"master": "http://m:6066", "driver": "driver-1", "report": said.uri}
+    said.name_driver({**about, "owner": owner, "state": world.state.id})
+    recovery.settle()
+    assert asked == [
+        "http://m:6066 POST kill/driver-1 while aborted",
+        "http://m:6066 GET status/driver-1 while aborted",
+    ]
+    assert "driver-1 of flights epoch 1, which no task waits for, is KILLED" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from integration.standalone import Cluster
 
 from onceonly.checkpoint import Event
 from onceonly.demo.wait import until
+from trials.airflow import DAG
 from trials.hold import waiting
 from trials.interventions import LIMIT, Day, intervene
 
@@ -23,7 +24,7 @@ def deferred() -> bool:
         cluster = standalone.cluster(Path(folder), {"PYTHONPATH": str(Path(__file__).parents[1])})
         try:
             cluster.up()
-            dos = [kill_triggerer, mark_failed, clear, mark_run_failed, kill_driver, replace_master(cluster)]
+            dos = [kill_triggerer, take_over, mark_failed, clear, mark_run_failed, kill_driver, replace_master(cluster)]
             return intervene(dos, {"AIRFLOW_CONN_SPARK": cluster.connection()})
         finally:
             cluster.down()
@@ -36,6 +37,23 @@ def kill_triggerer(day: Day) -> str:
         day.at.airflow.replace("triggerer")
     day.finish()
     return "triggerer killed while the stage was deferred, and another one started"
+
+
+def take_over(day: Day) -> str:
+    """The first one's heartbeats are late; when it goes on, another has its trigger, and Airflow has it cancel that."""
+    with day.hold(Event.CLAIMED) as file:
+        driver = _trigger(day, file)
+        first, held_by = day.at.airflow.part("triggerer"), _triggerer(day)
+        first.suspend()
+        try:
+            day.at.airflow.replace("triggerer")
+            until(lambda: _triggerer(day) not in (held_by, None), "another has taken over", LIMIT)
+        finally:
+            first.resume()
+        until(lambda: "through another triggerer" in _logs(day), "the first one has let go", LIMIT)
+        assert psutil.pid_exists(driver), "the driver was ended, and its task still waits"
+    day.finish()
+    return "another triggerer took over from one whose heartbeats were late: the driver goes on"
 
 
 def mark_failed(day: Day) -> str:
@@ -97,6 +115,18 @@ def _trigger(day: Day, file: Path) -> int:
     driver = waiting(file)
     until(lambda: day.tasks()["stage"] == "deferred", "the stage is deferred", LIMIT)
     return driver
+
+
+def _triggerer(day: Day) -> int | None:
+    """The one that holds the trigger of the stage."""
+    task = day.at.airflow.call("GET", f"/dags/{DAG}/dagRuns/{day.run}/taskInstances/stage")
+    found: int | None = (task.get("trigger") or {}).get("triggerer_id")
+    return found
+
+
+def _logs(day: Day) -> str:
+    """Of all tasks and triggers so far."""
+    return "".join(log.read_text(errors="replace") for log in (day.at.airflow.folder / "logs").rglob("*.log"))
 
 
 def _gone(driver: int) -> None:

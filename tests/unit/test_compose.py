@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
@@ -63,6 +64,17 @@ def test_airflow_has_all_its_parts_and_the_project() -> None:
     for part in ("DAGS", "PLUGINS"):
         assert environment[f"AIRFLOW__CORE__{part}_FOLDER"].startswith("/opt/onceonly/")
     assert "recovery.py" in {file.name for file in (ROOT / "dags").glob("*.py")}
+
+
+def test_links_lead_where_a_browser_on_this_machine_gets_to() -> None:
+    """Tasks make them (the Checkpoint link), and reach the API by the service's name, which no browser resolves."""
+    server = SERVICES["airflow-api-server"]
+    published = {port.rsplit(":", 1)[0] for port in server["ports"]}
+    for name in (name for name in SERVICES if name.startswith("airflow-")):
+        environment = SERVICES[name]["environment"]
+        link = urlsplit(environment["AIRFLOW__API__BASE_URL"])
+        assert link.hostname == "localhost" and f"127.0.0.1:{link.port}" in published
+        assert urlsplit(environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]).hostname == "airflow-api-server"
 
 
 def test_the_state_table_is_made_by_the_step_that_runs_once() -> None:

@@ -65,6 +65,18 @@ def test_the_head_counts_epochs_decisions_and_what_is_open(table):
     assert shown.checkpoint(3) is None
 
 
+def test_what_a_rewind_takes_back_is_told(table):
+    view = table.view("flights")
+    for start in range(3):
+        view = table.append(view, planned(view, "run", start, event=Event.EMPTY))
+    assert not [epoch for epoch in (1, 2, 3) if table.view("flights").taken_back(epoch)]
+    body = {**planned(view).body, "handles": {}, "to": 1, "reason": "wrong"}
+    row = Row("flights", 4, 4, Event.REWOUND, 0, "me", decision=1, body=body)
+    after = table.append(view, row)
+    assert [epoch for epoch in (1, 2, 3, 4) if table.view("flights").taken_back(epoch)] == [2, 3]
+    assert after.taken_back(2) and not view.taken_back(2)
+
+
 def test_checkpoints_are_found_by_owner_interval_and_boundary(table):
     view = table.view("flights")
     for start, owner, offsets in ((0, "one", (0, 4)), (1, "two", (4, 9)), (5, "one", (9, 9))):

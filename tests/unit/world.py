@@ -50,8 +50,10 @@ class World:
     def alive(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.owner not in self.ended
 
-    def plan(self, owner: str = "run-1", interval: Interval | None = None) -> Checkpoint | None:
-        return self.coordinator.plan(self.pipeline, owner, self.alive, interval).checkpoint
+    def plan(
+        self, owner: str = "run-1", interval: Interval | None = None, instance: str | None = None
+    ) -> Checkpoint | None:
+        return self.coordinator.plan(self.pipeline, owner, self.alive, interval, instance=instance).checkpoint
 
     def stage(self, epoch: int = 1, owner: str | None = None) -> Checkpoint:
         return self.coordinator.stage("flights", epoch, self.parts.produce, owner)

@@ -87,11 +87,21 @@ def checkpoint_dag(
     return dag
 
 
-def recovery_dag(dag_id: str = "onceonly_recovery", *, schedule: Any = "*/5 * * * *", **dag_arguments: Any) -> DAG:
-    """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest."""
+def recovery_dag(
+    dag_id: str = "onceonly_recovery",
+    *,
+    schedule: Any = "*/5 * * * *",
+    spark_conn_id: str = "spark",
+    **dag_arguments: Any,
+) -> DAG:
+    """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest.
+
+    Args:
+        spark_conn_id: connection of the Spark that it uses where it needs one; see `RecoverOperator`.
+    """
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
-        recover = RecoverOperator(task_id="recover")
+        recover = RecoverOperator(task_id="recover", spark_conn_id=spark_conn_id)
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
         # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 
 from onceonly.airflow import submit
+from onceonly.airflow.waiting import NOT_SEEN_ENDED
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
 from onceonly.ledger import get
@@ -57,6 +59,11 @@ class Driver:
 
     def heard(self) -> Report:
         return Report(self.report)
+
+    def forget(self) -> None:
+        """It has ended, and no task will read its report."""
+        self.heard().delete()
+        self.heard().forget_driver()
 
 
 @dataclass(frozen=True)
@@ -118,17 +125,22 @@ class Work:
         if not said.get("success") or "submissionId" not in said:
             why = str(said.get("message", said))
             raise NotCommitted(f"Spark's master at {spark.rest} did not take {self}.", why, "Nothing was started.")
-        return Driver(str(spark.rest), said["submissionId"], report.uri)
+        driver = Driver(str(spark.rest), said["submissionId"], report.uri)
+        with suppress(OSError):  # then the triggerer alone can end it
+            report.name_driver({**vars(driver), "owner": self.owner, "state": StateTable(settings.state).id})
+        return driver
 
     def _require(self, done: bool, driver: Driver, now: str, state: str) -> None:
         said = driver.heard().read()
         driver.heard().delete()
+        if state != NOT_SEEN_ENDED:
+            driver.heard().forget_driver()  # else recovery has it ended
         if done:
             return
         if said.code:
             raise submit.error(said.code, list(said.lines[-submit.TAIL :]))
         raise NotCommitted(
-            f"the job of {self} ended without a word: {driver.driver} is {state}.",
+            f"the job of {self} left no report: {driver.driver} is {state}.",
             f"The checkpoint {now}.",
             "Why is in the driver's log, in the work folder of its Spark worker. The next try begins anew.",
         )

@@ -1,4 +1,4 @@
-"""Spark for a gate: the Connect server, or a session of the task's own on the master that the connection names."""
+"""Spark for a task: the Connect server, or a session of the task's own on the master that the connection names."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def parts(plain: LiveParts, conn_id: str) -> GateParts:
     """
     target = submit.target(conn_id)
     return GateParts(replace(plain.settings, spark_remote=target.remote), plain.connections, target)
+
+
+@dataclass
+class RecoveryParts(LiveParts):
+    """The same for recovery, which looks the connection up when it needs Spark: as a rule it does not."""
+
+    conn_id: str = "spark"
+    found: GateParts | None = None
+
+    def spark(self) -> Any:
+        self.found = self.found or parts(LiveParts(self.settings, self.connections), self.conn_id)
+        return self.found.spark()
+
+    def end(self) -> None:
+        if self.found:
+            self.found.end()

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from onceonly import wording
 from onceonly.airflow.links import CheckpointLink
-from onceonly.airflow.runs import alive_in, refuse_second_dag
+from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
 from onceonly.checkpoint import Checkpoint, Event, Row, State
 from onceonly.errors import Fenced, InvalidPipeline
 from onceonly.offsets import Interval
@@ -112,9 +112,10 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            through, owner = self.planner(), owner_of(context)
+            through, owner, instance = self.planner(), owner_of(context), instance_of(context)
             self._check(context, through)
-            planned = through.plan(self.pipeline, owner, alive_in(context), interval, self._request(context, owner))
+            again = self._request(context, f"{owner}, {instance}" if instance else owner)
+            planned = through.plan(self.pipeline, owner, alive_in(context), interval, again, instance)
         checkpoint = planned.checkpoint
         if planned.gap:
             self.log.warning("%s", wording.gap(self.pipeline.name, planned.gap))
@@ -142,14 +143,14 @@ class PlanOperator(OnceonlyOperator):
             submit.target(self.spark_conn_id)
         refuse_second_dag(context, through.state.view(self.pipeline.name).latest)
 
-    def _request(self, context: Any, owner: str) -> str | None:
+    def _request(self, context: Any, run: str) -> str | None:
         """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""
         if str(self.reprocess).lower() not in ("true", "false"):
             raise InvalidPipeline(
                 f"reprocess is {self.reprocess!r}.", todo="Say true or false in the run's conf. Nothing was written."
             )
         asked = str(self.reprocess).lower() == "true"
-        return f"{owner}, {context['dag_run'].clear_number or 0}" if asked else None
+        return f"{run}, {context['dag_run'].clear_number or 0}" if asked else None
 
 
 class Ends(Protocol):
@@ -259,14 +260,34 @@ class RecoverOperator(OnceonlyOperator):
     """Settles all pipelines of the state table; the first error fails the task after everything was tried.
 
     What it publishes is left in the XCom 'committed', also where it fails: see `AnnounceOperator`.
+
+    Args:
+        spark_conn_id: connection whose Spark examines a gate's many rows, and publishes what only Spark can; it is
+            looked up when it is needed. Of deploy mode cluster, the driver is this task's process all the same.
     """
 
-    def __init__(self, **arguments: Any) -> None:
+    template_fields: Sequence[str] = ("spark_conn_id",)
+
+    def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.spark_conn_id = spark_conn_id
         self._committed: list[tuple[str, int]] = []
+        self._parts: Ends | None = None
+
+    def parts(self) -> LiveParts:
+        from onceonly.airflow.gatesession import RecoveryParts
+
+        plain = super().parts()
+        made = self._parts = RecoveryParts(plain.settings, plain.connections, self.spark_conn_id)
+        return made
+
+    def on_kill(self) -> None:
+        if self._parts:
+            self._parts.end()
 
     def execute(self, context: Any) -> dict[str, Any]:
         from onceonly import report
+        from onceonly.airflow import unawaited
 
         through, settled, errors = self.coordinator(), {}, []
         for name in through.state.pipelines():
@@ -278,6 +299,11 @@ class RecoverOperator(OnceonlyOperator):
                 errors.append(error)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             self._warn(through.state.view(name).open)
+        try:
+            for line in unawaited.end(through.state, alive_in(context)):
+                self.log.warning("%s", line)
+        except Exception as error:
+            errors.append(error)
         report.sweep(through.state)
         if errors:
             raise errors[0]

@@ -1,16 +1,41 @@
-"""What a task asks Airflow about runs and DAGs: whether an owner is at work, and whose a pipeline is."""
+"""What a task asks Airflow about runs and DAGs: which run it is of, who is at work, and whose a pipeline is."""
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import InvalidPipeline
 
 if TYPE_CHECKING:
     from onceonly.coordinator import Alive
+
+INSTANCE = "onceonly_instance"  # key in the task state store of the plan task
+
+
+def instance_of(context: Any) -> str | None:
+    """What tells the task's run from one that was deleted and had its id; None: nothing does.
+
+    A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
+    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.)
+    """
+    store, ti = context["task_state_store"], context["ti"]
+    known: Any = store.get(INSTANCE)
+    if known is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return None  # it may have been there until the task was done
+    number = known["number"] if known and not _is_of_a_deleted_run(known, ti) else uuid.uuid4().hex
+    store.set(INSTANCE, {"number": number, "try": ti.try_number, "id": str(ti.id)}, retention=NEVER_EXPIRE)
+    return str(store.get(INSTANCE)["number"])  # two processes at once go by the last one, or plan a checkpoint each
+
+
+def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
+    """Airflow's own store forgets with the run, another may not. Within a run, the number of tries only grows."""
+    return bool(known["id"] != str(ti.id) and known["try"] >= ti.try_number)
 
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:

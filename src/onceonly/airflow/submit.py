@@ -62,7 +62,7 @@ def target(conn_id: str) -> Target:
     except AirflowNotFoundException as error:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' does not exist.",
-            "The stage task reaches Spark through it.",
+            "Tasks reach Spark through it (spark_conn_id=…).",
             f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, sc://…). "
             "Nothing was written.",
         ) from error

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EVERY = 2.0  # seconds between two looks
 GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
+LAST = 60.0  # seconds after its time is over: then the task goes on, though no master says that the driver has ended
+ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, and perhaps at work"
 
 
 class DriverTrigger(BaseTrigger):
@@ -25,7 +27,7 @@ class DriverTrigger(BaseTrigger):
     Args:
         master, driver, report: see `driver.Driver`.
         started: seconds since the epoch.
-        deadline: seconds since the epoch; then the driver is killed, and the event's "state" is "TIMED OUT".
+        deadline: seconds since the epoch; then the driver is killed, and the event's "state" begins with "TIMED OUT".
     """
 
     def __init__(
@@ -52,20 +54,42 @@ class DriverTrigger(BaseTrigger):
             if puzzled and puzzled != trouble:
                 self.log.warning("%s\nThis says nothing about the job: asking again.", puzzled)
             trouble = puzzled
-            if over or state:
-                yield self._event("TIMED OUT" if late else state or "at its end")
+            if over or state or self._is_over():
+                yield self._event(_outcome(state, over, late))
                 return
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
-        """The task was cleared or marked: nothing of it goes on on Spark, and no task will read its report."""
+        """This triggerer has to let go: nothing of a task that was cleared or marked goes on on Spark.
+
+        Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late.
+        """
+        puzzled = ""
         for _ in range(GRACE):
-            state, puzzled = await asyncio.to_thread(self._end)
-            if state:
-                await asyncio.to_thread(self._known().heard().delete)
+            awaited, puzzled = await self._ask_airflow()
+            if awaited:
+                self.log.info("the task still waits for driver %s, through another triggerer", self.driver)
                 return
+            if not puzzled:
+                state, puzzled = await asyncio.to_thread(self._end)
+                if state:
+                    await asyncio.to_thread(self._known().forget)
+                    return
             await asyncio.sleep(1)
         self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
+
+    async def _ask_airflow(self) -> tuple[bool, str]:
+        """Whether the task still waits for a driver; and why that is not known, or nothing."""
+        task = self.task_instance
+        if task is None:
+            return False, ""
+        try:
+            return await _state_of(task) == "deferred", ""
+        except Exception as error:  # whatever it is: a driver is not ended for it
+            return False, f"Airflow does not say whether the task still waits: {error!r}"
+
+    def _is_over(self) -> bool:
+        return self.deadline is not None and time.time() > self.deadline + LAST
 
     def _end(self) -> tuple[str, str]:
         """Have it killed, and look."""
@@ -103,3 +127,21 @@ def driver_of(event: Any) -> Driver:
     from onceonly.airflow.driver import Driver
 
     return Driver(event["master"], event["driver"], event["report"])
+
+
+def _outcome(state: str, over: bool, late: bool) -> str:
+    if late:
+        return ENDED_LATE if over or state else NOT_SEEN_ENDED
+    return state or "at its end"
+
+
+async def _state_of(task: Any) -> str | None:
+    """The task instance's state, as Airflow has it now; None: it has none, or is gone."""
+    from airflow.sdk.execution_time.comms import GetTaskStates
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    asked = GetTaskStates(dag_id=task.dag_id, run_ids=[task.run_id], task_ids=[task.task_id], map_index=task.map_index)
+    answer: Any = await SUPERVISOR_COMMS.asend(asked)
+    name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
+    found: str | None = answer.task_states.get(task.run_id, {}).get(name)
+    return found

@@ -1,0 +1,43 @@
+"""Drivers on the cluster that no task waits for, as where a task was marked while no triggerer was there to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceonly.airflow.driver import AT_WORK, Driver
+from onceonly.coordinator import Alive
+from onceonly.errors import OnceonlyError
+from onceonly.report import Named, drivers
+from onceonly.state import StateTable
+
+
+def end(state: StateTable, alive: Alive) -> Iterator[str]:
+    """Have them ended; for people, what was done. They are fenced as it is: this gives back what they occupy.
+
+    It goes by what the submitting task has noted, so a driver whose submission was never answered is not found.
+    """
+    for named in drivers(state):
+        if not _is_awaited(state, named, alive):
+            yield _end(named)
+
+
+def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
+    """As long as the run that asked for it is at work, its task looks after it."""
+    checkpoint = state.view(named.pipeline).checkpoint(named.epoch)
+    if checkpoint is None or checkpoint.state.settled or checkpoint.owner != named.driver["owner"]:
+        return False
+    return alive(checkpoint)
+
+
+def _end(named: Named) -> str:
+    driver = Driver(named.driver["master"], named.driver["driver"], named.driver["report"])
+    whose = f"{driver.driver} of {named.pipeline} epoch {named.epoch}, which no task waits for"
+    try:
+        driver.end()
+        now = driver.state()
+    except OnceonlyError as error:
+        return f"{whose}, may still be at work: {error}"
+    if now in AT_WORK:
+        return f"{whose}, is to end"
+    driver.forget()
+    return f"{whose}, is {now}"

@@ -1,0 +1,232 @@
+"""What a trigger does about its driver: it ends it for a task that no longer waits, and waits no longer than it may."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+from unit.world import World
+
+from onceonly import report
+from onceonly.errors import NotCommitted
+from onceonly.report import Report
+
+waiting = pytest.importorskip("onceonly.airflow.waiting")
+comms = pytest.importorskip("airflow.sdk.execution_time.comms")
+task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
+driver = pytest.importorskip("onceonly.airflow.driver")
+unawaited = pytest.importorskip("onceonly.airflow.unawaited")
+
+RUN = "airflow:flights:a run: the first"
+JOB = "stage-flights-1-0123456789ab"
+
+
+class Master:
+    """Spark's master, as its REST server answers; `asked` holds the requests."""
+
+    def __init__(self) -> None:
+        self.state, self.answers, self.asked = "RUNNING", True, []
+
+    def ask(self, rest, method, path, body=None):
+        self.asked.append(f"{method} {path}")
+        if not self.answers:
+            raise NotCommitted(f"Spark's master does not answer at {rest}.")
+        if path.startswith("kill"):
+            self.state = "KILLED"
+        return {"action": "SubmissionStatusResponse", "success": True, "driverState": self.state}
+
+
+@pytest.fixture
+def master(monkeypatch) -> Master:
+    made = Master()
+    monkeypatch.setattr(driver, "_ask", made.ask)
+    monkeypatch.setattr(waiting, "EVERY", 0.001)
+    return made
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def trigger(world: World, deadline: float | None = None):
+    return waiting.DriverTrigger("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri, 1.0, deadline)
+
+
+# ---- a triggerer that has to let go
+
+
+class Airflow:
+    """The triggerer's own connection to Airflow."""
+
+    def __init__(self, *answers) -> None:
+        self.answers, self.asked = list(answers), []
+
+    async def asend(self, asked):
+        self.asked.append(asked)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return comms.TaskStatesResult(task_states={"a run": {"stage": answer}} if answer != "gone" else {})
+
+
+def let_go(world: World, monkeypatch, *answers):
+    airflow = Airflow(*answers)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
+    monkeypatch.setattr(waiting, "GRACE", len(answers))
+    monkeypatch.setattr(asyncio, "sleep", _at_once)
+    waits = trigger(world)
+    waits.task_instance = SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", map_index=-1)
+    asyncio.run(waits.on_kill())
+    return airflow
+
+
+async def _at_once(seconds):
+    return
+
+
+def test_a_driver_whose_task_still_waits_is_another_triggerers(world, master, monkeypatch):
+    """Airflow cancels the triggers of a triggerer whose heartbeats are late as if a person had acted on the task."""
+    Report.of(world.state.uri, JOB).say("60 of 100 tasks")
+    airflow = let_go(world, monkeypatch, "deferred")
+    assert (master.state, master.asked) == ("RUNNING", [])
+    assert Report.of(world.state.uri, JOB).read().lines == ("60 of 100 tasks",)
+    assert (airflow.asked[0].dag_id, airflow.asked[0].run_ids, airflow.asked[0].task_ids) == (
+        "flights",
+        ["a run"],
+        ["stage"],
+    )
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "scheduled", None, "gone"])
+def test_a_driver_whose_task_was_marked_cleared_or_deleted_ends(world, master, monkeypatch, state):
+    Report.of(world.state.uri, JOB).say("60 of 100 tasks")
+    Report.of(world.state.uri, JOB).name_driver({"driver": "driver-1", "state": world.state.id})
+    let_go(world, monkeypatch, state)
+    assert master.state == "KILLED"
+    assert Report.of(world.state.uri, JOB).read().lines == ()
+    assert not report.drivers(world.state)
+
+
+def test_nothing_is_ended_as_long_as_airflow_does_not_say(world, master, monkeypatch):
+    let_go(world, monkeypatch, OSError("no answer"), OSError("no answer"))
+    assert master.asked == []
+    let_go(world, monkeypatch, OSError("no answer"), "failed")
+    assert master.state == "KILLED"
+
+
+# ---- a task whose time is over
+
+
+def fired(waits):
+    async def first():
+        async for event in waits.run():
+            return event.payload["state"]
+        return None
+
+    return asyncio.run(asyncio.wait_for(first(), 300))
+
+
+def test_a_task_whose_time_is_over_goes_on_although_its_master_never_comes_back(world, master, monkeypatch):
+    master.answers = False
+    monkeypatch.setattr(waiting, "LAST", 0.0)
+    assert fired(trigger(world, time.time() - 1)) == waiting.NOT_SEEN_ENDED
+    assert master.asked == ["POST kill/driver-1"]
+
+
+def test_a_master_that_answers_in_time_is_waited_for(world, master, monkeypatch):
+    master.answers = False
+    asked = master.ask
+
+    def back_again(*request):
+        master.answers = len(master.asked) >= 3
+        return asked(*request)
+
+    monkeypatch.setattr(driver, "_ask", back_again)
+    assert fired(trigger(world, time.time() - 1)) == "TIMED OUT"
+    assert master.state == "KILLED"
+
+
+def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
+    """That a master is gone says nothing about the driver."""
+    monkeypatch.setattr(waiting, "LAST", 0.0)
+    master.answers = False
+    said = Report.of(world.state.uri, JOB)
+    asked = master.ask
+
+    def say_at_last(*request):
+        if len(master.asked) == 5:
+            said.end(0)
+        return asked(*request)
+
+    monkeypatch.setattr(driver, "_ask", say_at_last)
+    assert fired(trigger(world)) == "at its end"
+
+
+# ---- drivers that no task waits for
+
+
+def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
+    said = Report.of(world.state.uri, job)
+    about = {"master": "http://master:6066", "driver": "driver-1", "report": said.uri, "owner": owner}
+    said.name_driver({**about, "state": world.state.id, **more})
+    return said
+
+
+def end(world: World) -> list[str]:
+    return list(unawaited.end(world.state, world.alive))
+
+
+def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):
+    world.plan(RUN)
+    named(world).say("60 of 100 tasks")
+    assert end(world) == [] and master.asked == [], "the run is at work"
+    world.ended.add(RUN)
+    assert end(world) == ["driver-1 of flights epoch 1, which no task waits for, is KILLED"]
+    assert not report.drivers(world.state)
+    assert end(world) == []
+
+
+@pytest.mark.parametrize("then", ["aborted", "committed", "taken over"])
+def test_so_is_one_whose_checkpoint_is_settled_or_another_runs(world, master, then):
+    world.plan(RUN)
+    named(world)
+    if then == "committed":
+        world.stage()
+        world.commit()
+    else:
+        world.abort()
+    if then == "taken over":
+        world.plan("run-2")
+    assert end(world)
+    assert master.state == "KILLED"
+
+
+def test_a_master_that_does_not_answer_is_asked_by_the_next_recovery(world, master):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world)
+    master.answers = False
+    assert "may still be at work: Spark's master does not answer" in end(world)[0]
+    master.answers = True
+    assert end(world)
+    assert master.state == "KILLED"
+
+
+def test_drivers_of_the_table_that_this_one_is_a_copy_of_are_not_its_own(world, master):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world, state="another")
+    assert end(world) == []
+    assert master.asked == []
+
+
+@pytest.mark.parametrize("state", ["FINISHED", waiting.NOT_SEEN_ENDED])
+def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
+    world.plan(RUN)
+    named(world)
+    known = driver.Driver("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri)
+    work = driver.Work("flights", 1, RUN)
+    with pytest.raises(NotCommitted, match="left no report"):
+        work._require(False, known, "is planned, not staged", state)
+    assert bool(report.drivers(world.state)) == (state == waiting.NOT_SEEN_ENDED)
