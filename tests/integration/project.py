@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.services.spark import TOKEN
 from onceonly.settings import Settings
 from onceonly.state import StateTable
 from onceonly.wiring import LiveParts
@@ -121,7 +122,7 @@ class Project:
 
 def _without_spark(env: Mapping[str, str]) -> dict[str, str]:
     """A session of ours marks the process for Spark Connect; a child decides for itself."""
-    return {name: value for name, value in env.items() if not name.startswith("SPARK_")}
+    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name == TOKEN}
 
 
 def end_children() -> None:
