@@ -110,7 +110,7 @@ class Project:
         path = os.pathsep.join([str(Path(__file__).parents[1]), str(self.folder)])
         child = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(script)), str(self.folder), self.spark, *arguments],
-            env={**_without_spark(os.environ), **self.env(), "PYTHONPATH": path},
+            env={**without_spark(os.environ), **self.env(), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -120,8 +120,8 @@ class Project:
         return child
 
 
-def _without_spark(env: Mapping[str, str]) -> dict[str, str]:
-    """A session of ours marks the process for Spark Connect; a child decides for itself."""
+def without_spark(env: Mapping[str, str]) -> dict[str, str]:
+    """A session of ours marks the process for Spark Connect; a child decides for itself, and has the server's token."""
     return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name == TOKEN}
 
 

@@ -33,6 +33,7 @@ from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.sinks.confined import manifest_of, stem
 from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
+from onceonly.sinks.filesystem import Print
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import StateTable
 
@@ -49,6 +50,7 @@ with DAG("flights", schedule=None):
     BaseOperator(task_id="plan")
 """
 ACT = {"X-Onceonly-Action": "1"}
+PASSWORD = "kn0wn-t0-few"
 
 
 @dataclass
@@ -81,7 +83,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site
     state = StateTable.make(str(home / "state"))
     for past in (flights(state), other(state), by_hand(state)):
         past.write()
-    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
+    secret = {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "reader", "sasl.password": PASSWORD}
+    kafka = {
+        "conn_type": "kafka",
+        "extra": {**secret, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+    }
+    known = {"AIRFLOW_CONN_KAFKA_SECRET": json.dumps(kafka)}
+    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker, **known}
     server = Server(folder / "airflow", env, {"flights.py": DAG_FILE})
     try:
         server.start()
@@ -366,6 +374,31 @@ def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> No
         assert "Approved by uma: a quiet day" in vera.get("/pipelines/gated/1").text
         refused = uma.post("/pipelines/flights/120/approve", headers=ACT, json=said)
         assert refused.status_code == 409
+
+
+def test_no_answer_shows_a_password(site: Site) -> None:
+    """Neither one in an address, nor one of a connection that the server has looked up."""
+    path = f"hdfs://hdfs:{PASSWORD}-too@127.0.0.1:1/lake/leaky"
+    leaky = replace(pipeline("leaky", FileSink("out", path=path)), source=KafkaSource("t", connection="kafka_secret"))
+    past = Past(site.state, leaky)
+    past.plan(1, NOW - HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.claim(1, NOW - HOUR)
+    txn = past.known(1).transaction("out")
+    name, folder = f"{stem(txn)}-00000.jsonl", f"{staging_of(path)}/{txn.name}/data"
+    places = {"target": path, "folder": folder, "manifest": manifest_of(txn), "txn": txn.name}
+    handle = {"kind": "files", "format": "json", "rows": 1, "bytes": 5, **places}
+    past.stage(
+        1, NOW - HOUR, {"out": handle | {"files": [StagedFile(name, name, Print(5, "sha256", "0" * 64)).to_json()]}}
+    )
+    past.write()
+    with site.server.login("adam") as adam:
+        chromium.until(lambda: _answered(adam, "leaky"), "the connection was looked up")
+        tried = adam.post("/pipelines/leaky/recover", headers=ACT, json={"reason": "the worker is gone"})
+        aborted = adam.post("/pipelines/leaky/1/abort", headers=ACT, json={"reason": f"refused: {PASSWORD}"})
+        answers = [tried, aborted, adam.get("/pipelines/leaky/1"), adam.get("/pipelines/leaky/1/evidence/out")]
+    print([each.text for each in answers])
+    assert "hdfs://…@127.0.0.1:1/lake" in tried.text
+    assert not [each.text for each in answers if PASSWORD in each.text]
 
 
 def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:

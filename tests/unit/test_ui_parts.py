@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -135,3 +136,48 @@ def test_an_old_interval_that_is_committed_late_makes_nothing_fresher() -> None:
     drawn = charts.freshness([backfilled, newest], NOON + 10 * MINUTE)
     assert drawn is not None
     assert drawn.summary == "now 10 min, at most 10 min"
+
+
+# ---- what is not shown
+
+
+@pytest.fixture
+def password() -> str:
+    """Of a Kafka connection that this process has looked up."""
+    from onceonly.airflow.ui import masking
+
+    masking.remember({"sasl.username": "reader", "sasl.password": "Kn0wn-t0-few", "ssl.key.pem": "----- a key"})
+    return "Kn0wn-t0-few"
+
+
+def test_an_error_answer_holds_no_password(password: str) -> None:
+    from fastapi import Request
+
+    from onceonly.airflow.ui.app import explained
+    from onceonly.errors import CannotPublish
+
+    error = CannotPublish(
+        "hdfs://user:in-the-address@namenode/lake cannot be reached.",
+        f"the broker refused {password} and '----- a key' of reader.",
+        "See https://user:p@ss@docs.example/x.",
+    )
+    answer = explained(Request({"type": "http", "method": "POST"}), error)
+    assert json.loads(bytes(answer.body)) == {
+        "what": "hdfs://…@namenode/lake cannot be reached.",
+        "why": "the broker refused *** and '***' of reader.",
+        "todo": "See https://…@docs.example/x.",
+    }
+
+
+def test_pages_hold_no_password_wherever_it_was_recorded(password: str) -> None:
+    from jinja2 import Environment
+
+    from onceonly.airflow.ui import pages
+
+    templates: Environment = pages._templates
+    text = "{% macro told(x) %}<b>{{ x }}</b>{% endmacro %}<{{ why }}> {{ entry | words }} "
+    text += "{{ entry | pretty }} {{ told(why) }}"
+    shown = templates.from_string(text).render(why=f"no: {password} & x", entry={"why": f"{password} at ftp://u:p@h"})
+    assert password not in shown
+    assert shown.startswith("<no: *** &amp; x> *** at ftp://…@h {")
+    assert shown.endswith("<b>no: *** &amp; x</b>")

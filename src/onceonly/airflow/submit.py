@@ -94,7 +94,7 @@ def _refuse_shown(conn_id: str, conf: Mapping[str, str], rest: str | None) -> No
     if rest and hidden:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(hidden)}.",
-            "Its deploy mode is 'cluster': Spark's master would store them, and the driver's arguments would show them.",
+            "Its deploy mode is 'cluster': Spark's master would store them, and the driver's arguments show them.",
             "Give them to Spark's workers, in spark-defaults.conf or in their environment (AWS_SECRET_ACCESS_KEY, …), "
             "or set 'deploy-mode' to client. Nothing was written.",
         )
