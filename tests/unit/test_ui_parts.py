@@ -150,6 +150,7 @@ def password() -> str:
     return "Kn0wn-t0-few"
 
 
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")  # Airflow imports Starlette's test client
 def test_an_error_answer_holds_no_password(password: str) -> None:
     from fastapi import Request
 
