@@ -14,7 +14,7 @@ JVM_OPTIONS = re.compile(r"(default|extra)JavaOptions$")
 
 def secret(conf: Mapping[str, str]) -> dict[str, str]:
     """The settings that no process may have among its arguments: other users of its machine see these."""
-    return {key: value for key, value in conf.items() if SECRET.search(key) or _holds_one(value)}
+    return {key: value for key, value in conf.items() if _is_one(key, value) or _holds_one(value)}
 
 
 def public(conf: Mapping[str, str]) -> dict[str, str]:
@@ -26,6 +26,11 @@ def public(conf: Mapping[str, str]) -> dict[str, str]:
 def of_a_jvm(conf: Mapping[str, str]) -> list[str]:
     """The names of settings that become arguments of a JVM, however Spark is told."""
     return sorted(key for key in conf if JVM_OPTIONS.search(key))
+
+
+def _is_one(key: str, value: str) -> bool:
+    """A switch is no secret, whatever it is called."""
+    return bool(SECRET.search(key)) and value.lower() not in ("true", "false")
 
 
 def _holds_one(value: str) -> bool:

@@ -55,6 +55,7 @@ def test_what_is_secret(key: str, value: str) -> None:
         ("spark.hadoop.fs.s3a.endpoint", "https://s3.example.com:443"),
         ("spark.hadoop.fs.s3a.aws.credentials.provider", "com.amazonaws.auth.WebIdentityTokenCredentialsProvider"),
         ("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -Dlog.level=INFO"),
+        ("spark.security.token.enabled", "False"),
         ("spark.serializer", "org.apache.spark.serializer.KryoSerializer"),
     ],
 )
@@ -196,6 +197,7 @@ def test_each_start_draws_a_token_that_only_this_user_can_read(tmp_path: Path) -
     [
         ("sc://localhost:15002", "sc://localhost:15002/;token=drawn"),
         ("sc://127.0.0.1:15002/", "sc://localhost:15002/;token=drawn"),
+        ("sc://localhost", "sc://localhost:15002/;token=drawn"),
         ("sc://localhost:15003", "sc://localhost:15003"),
         ("sc://elsewhere:15002", "sc://elsewhere:15002"),
         ("sc://localhost:15002/;token=mine", "sc://localhost:15002/;token=mine"),

@@ -21,6 +21,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 from onceonly.errors import InvalidPipeline
 
 TOKEN = "services/spark/token"  # below the home; mode 600
+DEFAULT_PORT = 15002  # Spark's own
 TRIES, LONGEST_WAIT = 8, 3000  # milliseconds between two; 18 s in all
 
 
@@ -64,7 +65,7 @@ def address(remote: str, home: Path) -> str:
 def _same(known: str, remote: str) -> bool:
     there = urlsplit(remote)
     plain = there.hostname in ("localhost", "127.0.0.1") and there.path in ("", "/")
-    return plain and there.port == urlsplit(known).port
+    return plain and (there.port or DEFAULT_PORT) == urlsplit(known).port
 
 
 @contextmanager
