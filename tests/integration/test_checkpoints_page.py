@@ -29,11 +29,10 @@ from onceonly.checkpoint import Checkpoint, Event, State
 from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
-from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.sinks.confined import manifest_of, stem
 from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
-from onceonly.sinks.filesystem import Print
 from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import StateTable
 
@@ -378,27 +377,25 @@ def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> No
 
 def test_no_answer_shows_a_password(site: Site) -> None:
     """Neither one in an address, nor one of a connection that the server has looked up."""
-    path = f"hdfs://hdfs:{PASSWORD}-too@127.0.0.1:1/lake/leaky"
-    leaky = replace(pipeline("leaky", FileSink("out", path=path)), source=KafkaSource("t", connection="kafka_secret"))
+    path = f"ftp://user:{PASSWORD}-too@127.0.0.1:1/leaky"
+    leaky = replace(pipeline("leaky", DeltaSink("out", path=path)), source=KafkaSource("t", connection="kafka_secret"))
     past = Past(site.state, leaky)
-    past.plan(1, NOW - HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
-    past.claim(1, NOW - HOUR)
-    txn = past.known(1).transaction("out")
-    name, folder = f"{stem(txn)}-00000.jsonl", f"{staging_of(path)}/{txn.name}/data"
-    places = {"target": path, "folder": folder, "manifest": manifest_of(txn), "txn": txn.name}
-    handle = {"kind": "files", "format": "json", "rows": 1, "bytes": 5, **places}
-    past.stage(
-        1, NOW - HOUR, {"out": handle | {"files": [StagedFile(name, name, Print(5, "sha256", "0" * 64)).to_json()]}}
-    )
+    past.plan(1, NOW - 2 * HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.abort(1, NOW - 2 * HOUR, f"the broker refused {PASSWORD}")
+    past.plan(2, NOW - HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.claim(2, NOW - HOUR)
+    txn = past.known(2).transaction("out")
+    table = {"kind": "delta", "uri": path, "table_id": "x", "fingerprint": "f", "added": [], "publish": "delta-rs"}
+    sizes = {"files": 1, "rows": 1, "bytes": 5}
+    past.stage(2, NOW - HOUR, {"out": {**table, **sizes, "app_id": txn.app_id, "folder": f"staged-{txn.name}"}})
     past.write()
     with site.server.login("adam") as adam:
         chromium.until(lambda: _answered(adam, "leaky"), "the connection was looked up")
         tried = adam.post("/pipelines/leaky/recover", headers=ACT, json={"reason": "the worker is gone"})
-        aborted = adam.post("/pipelines/leaky/1/abort", headers=ACT, json={"reason": f"refused: {PASSWORD}"})
-        answers = [tried, aborted, adam.get("/pipelines/leaky/1"), adam.get("/pipelines/leaky/1/evidence/out")]
-    print([each.text for each in answers])
-    assert "hdfs://…@127.0.0.1:1/lake" in tried.text
-    assert not [each.text for each in answers if PASSWORD in each.text]
+        pages = [adam.get(f"/pipelines/leaky/{rest}") for rest in ("1", "2", "2/evidence/out")]
+    assert "ftp://…@127.0.0.1:1/leaky is not the table" in tried.json()["what"]
+    assert "the broker refused ***" in pages[0].text
+    assert not [each.text for each in (tried, *pages) if PASSWORD in each.text]
 
 
 def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:
