@@ -1,5 +1,6 @@
 """Real services for the tests that ask for them: started once for all test processes, in a temporary home."""
 
+import os
 import signal
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from patience import PATIENCE
 
 from onceonly.services import Services
 from onceonly.services.service import Service
-from onceonly.services.spark import SparkConnect
+from onceonly.services.spark import TOKEN, SparkConnect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,9 @@ def hdfs(request: pytest.FixtureRequest) -> hdfs_daemons.Hdfs:
 @pytest.fixture(scope="session")
 def spark_server(services: Services) -> Iterator[str]:
     """The sc:// address of a real Spark Connect server; code under test may open the suite's one session, too."""
-    yield services.up(spark=True).spark_remote or ""
+    found = services.up(spark=True)
+    os.environ[TOKEN] = found.spark_token or ""  # for homes that are not the server's, and for child processes
+    yield found.spark_remote or ""
     if "pyspark.sql.connect.session" in sys.modules:
         from pyspark.sql.connect.session import SparkSession
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint import Checkpoint, Event, Row, fold
 from onceonly.errors import InvalidPipeline
+from onceonly.hiding import CREDENTIALS
 from onceonly.offsets import Interval, has_data
 from onceonly.settings import Settings
 
@@ -20,7 +20,6 @@ pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
 planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (for a person to approve
 or abort), skipped (why a person leaves the interval out)"""
-CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
 def existing(settings: Settings) -> StateTable | None:

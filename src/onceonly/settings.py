@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,7 +38,7 @@ class Settings:
     jars: Path
     webhdfs: str | None
     notify: str | None
-    spark_remote: str | None
+    spark_remote: str | None = field(repr=False)  # may hold a token
     transforms: tuple[str, ...]
     embedded: bool = False  # nobody has said where the state table is
 

@@ -18,6 +18,7 @@ from patience import PATIENCE
 
 from onceonly.offsets import Interval
 from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.services.spark import TOKEN
 from onceonly.settings import Settings
 from onceonly.state import StateTable
 from onceonly.wiring import LiveParts
@@ -111,7 +112,7 @@ class Project:
         path = os.pathsep.join([str(tests), str(tests.parent / "src"), str(self.folder)])  # the code beside these tests
         child = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(script)), str(self.folder), self.spark, *arguments],
-            env={**_without_spark(os.environ), **self.env(), "PYTHONPATH": path},
+            env={**without_spark(os.environ), **self.env(), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -121,9 +122,9 @@ class Project:
         return child
 
 
-def _without_spark(env: Mapping[str, str]) -> dict[str, str]:
-    """A session of ours marks the process for Spark Connect; a child decides for itself."""
-    return {name: value for name, value in env.items() if not name.startswith("SPARK_")}
+def without_spark(env: Mapping[str, str]) -> dict[str, str]:
+    """A session of ours marks the process for Spark Connect; a child decides for itself, and has the server's token."""
+    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name == TOKEN}
 
 
 def end_children() -> None:

@@ -32,7 +32,7 @@ from onceonly.fakes import FakeParts
 from onceonly.kafka.transactions import Transactions
 from onceonly.liveness import airflow_run
 from onceonly.offsets import Interval
-from onceonly.pipeline import FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.sinks.confined import manifest_of, stem
 from onceonly.sinks.filehandle import staging_of
 from onceonly.sinks.filemoves import StagedFile
@@ -52,6 +52,7 @@ with DAG("flights", schedule=None):
     BaseOperator(task_id="plan")
 """
 ACT = {"X-Onceonly-Action": "1"}
+PASSWORD = "kn0wn-t0-few"
 
 
 @dataclass
@@ -84,7 +85,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site
     state = StateTable.make(str(home / "state"))
     for past in (flights(state), other(state), by_hand(state)):
         past.write()
-    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
+    secret = {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "reader", "sasl.password": PASSWORD}
+    kafka = {
+        "conn_type": "kafka",
+        "extra": {**secret, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+    }
+    known = {"AIRFLOW_CONN_KAFKA_SECRET": json.dumps(kafka)}
+    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker, **known}
     server = Server(folder / "airflow", env, {"flights.py": DAG_FILE})
     try:
         server.start()
@@ -369,6 +376,29 @@ def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> No
         assert "Approved by uma: a quiet day" in vera.get("/pipelines/gated/1").text
         refused = uma.post("/pipelines/flights/120/approve", headers=ACT, json=said)
         assert refused.status_code == 409
+
+
+def test_no_answer_shows_a_password(site: Site) -> None:
+    """Neither one in an address, nor one of a connection that the server has looked up."""
+    path = f"ftp://user:{PASSWORD}-too@127.0.0.1:1/leaky"
+    leaky = replace(pipeline("leaky", DeltaSink("out", path=path)), source=KafkaSource("t", connection="kafka_secret"))
+    past = Past(site.state, leaky)
+    past.plan(1, NOW - 2 * HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.abort(1, NOW - 2 * HOUR, f"the broker refused {PASSWORD}")
+    past.plan(2, NOW - HOUR, airflow_run("leaky", "deleted"), {0: (0, 1)})
+    past.claim(2, NOW - HOUR)
+    txn = past.known(2).transaction("out")
+    table = {"kind": "delta", "uri": path, "table_id": "x", "fingerprint": "f", "added": [], "publish": "delta-rs"}
+    sizes = {"files": 1, "rows": 1, "bytes": 5}
+    past.stage(2, NOW - HOUR, {"out": {**table, **sizes, "app_id": txn.app_id, "folder": f"staged-{txn.name}"}})
+    past.write()
+    with site.server.login("adam") as adam:
+        chromium.until(lambda: _answered(adam, "leaky"), "the connection was looked up")
+        tried = adam.post("/pipelines/leaky/recover", headers=ACT, json={"reason": "the worker is gone"})
+        pages = [adam.get(f"/pipelines/leaky/{rest}") for rest in ("1", "2", "2/evidence/out")]
+    assert "ftp://…@127.0.0.1:1/leaky is not the table" in tried.json()["what"]
+    assert "the broker refused ***" in pages[0].text
+    assert not [each.text for each in (tried, *pages) if PASSWORD in each.text]
 
 
 def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[Past, str]:

@@ -14,7 +14,7 @@ import pytest
 from integration.project import CHILDREN, output
 from patience import PATIENCE
 
-from onceonly.services.spark import SparkConnect
+from onceonly.services.spark import TOKEN, SparkConnect
 
 pytestmark = pytest.mark.integration
 CLIENT = """
@@ -45,9 +45,10 @@ def server(tmp_path: Path) -> Iterator[SparkConnect]:
     server.daemon.stop()
 
 
-def client(address: str, calls: int) -> subprocess.Popen[str]:
+def client(address: str, token: str | None, calls: int) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [sys.executable, "-c", CLIENT, address, str(calls)],
+        env={**os.environ, TOKEN: token or ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -61,7 +62,7 @@ def client(address: str, calls: int) -> subprocess.Popen[str]:
 def test_a_client_whose_server_has_died_ends_soon(server: SparkConnect) -> None:
     running = server.daemon.running()
     assert running is not None and running.pid is not None
-    idle, calling = (client(server.address(running.port), calls) for calls in (0, 5))
+    idle, calling = (client(server.address(running.port), server.token(), calls) for calls in (0, 5))
     for each in (idle, calling):
         assert each.stdout is not None
         assert each.stdout.readline() == "counted 5\n"

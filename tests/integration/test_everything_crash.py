@@ -25,7 +25,7 @@ import pandas
 import psutil
 import pytest
 from integration.kafka_reader import new_topic, until
-from integration.project import CHILDREN, output
+from integration.project import CHILDREN, output, without_spark
 from integration.sampling import sampled
 from patience import PATIENCE
 
@@ -59,7 +59,7 @@ class Storm:
     def run(self, fault: str, number: int) -> subprocess.Popen[str]:
         started = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(self.folder), self.spark, fault, str(number), *self.arguments],
-            env={**{k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}, **self.env},
+            env={**without_spark(os.environ), **self.env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -136,8 +136,9 @@ def environment(tmp_path: Path, secure: SecureBroker, database: Path) -> dict[st
     }
 
 
-def spark_connection(host: str, folder: Path) -> str:
-    return json.dumps({"conn_type": "generic", "host": host, "extra": {"conf": event_log(folder)}})
+def spark_connection(host: str, folder: Path, token: str | None = None) -> str:
+    conf = {**event_log(folder), "spark.hadoop.fs.s3a.secret.key": SECRET}
+    return json.dumps({"conn_type": "generic", "host": host, "password": token, "extra": {"conf": conf}})
 
 
 def run(environment: dict[str, str]) -> tuple[dict[str, str], str]:
@@ -201,7 +202,7 @@ def test_a_connect_server_of_somebody_else_is_shown_no_secret(environment: dict[
         server.wait()
         started = server.daemon.running()
         assert started is not None
-        remote = spark_connection(server.address(started.port), tmp_path)
+        remote = spark_connection(server.address(started.port), tmp_path, server.token())
         states, printed = run({**environment, "AIRFLOW_CONN_SPARK": remote})
     finally:
         server.daemon.stop()

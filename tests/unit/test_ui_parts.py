@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -155,3 +156,49 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
         assert live._lag(queries.Summary("p", newest, newest, (), gaps)).since == since
+
+
+# ---- what is not shown
+
+
+@pytest.fixture
+def password() -> str:
+    """Of a Kafka connection that this process has looked up."""
+    from onceonly.airflow.ui import masking
+
+    masking.remember({"sasl.username": "reader", "sasl.password": "Kn0wn-t0-few", "ssl.key.pem": "----- a key"})
+    return "Kn0wn-t0-few"
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")  # Airflow imports Starlette's test client
+def test_an_error_answer_holds_no_password(password: str) -> None:
+    from fastapi import Request
+
+    from onceonly.airflow.ui.app import explained
+    from onceonly.errors import CannotPublish
+
+    error = CannotPublish(
+        "hdfs://user:in-the-address@namenode/lake cannot be reached.",
+        f"the broker refused {password} and '----- a key' of reader.",
+        "See https://user:p@ss@docs.example/x.",
+    )
+    answer = explained(Request({"type": "http", "method": "POST"}), error)
+    assert json.loads(bytes(answer.body)) == {
+        "what": "hdfs://…@namenode/lake cannot be reached.",
+        "why": "the broker refused *** and '***' of reader.",
+        "todo": "See https://…@docs.example/x.",
+    }
+
+
+def test_pages_hold_no_password_wherever_it_was_recorded(password: str) -> None:
+    from jinja2 import Environment
+
+    from onceonly.airflow.ui import pages
+
+    templates: Environment = pages._templates
+    text = "{% macro told(x) %}<b>{{ x }}</b>{% endmacro %}<{{ why }}> {{ entry | words }} "
+    text += "{{ entry | pretty }} {{ told(why) }}"
+    shown = templates.from_string(text).render(why=f"no: {password} & x", entry={"why": f"{password} at ftp://u:p@h"})
+    assert password not in shown
+    assert shown.startswith("<no: *** &amp; x> *** at ftp://…@h {")
+    assert shown.endswith("<b>no: *** &amp; x</b>")

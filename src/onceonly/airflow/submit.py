@@ -12,19 +12,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
+from onceonly import hiding
 from onceonly.airflow.connections import from_airflow, handed_over
+from onceonly.airflow.properties import properties
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.ledger import Notify
 from onceonly.orphan import die_with_parent
@@ -46,9 +49,9 @@ class Target:
     """Where Spark is: a master for spark-submit, or a Connect address."""
 
     master: str = "local[*]"
-    remote: str | None = None
+    remote: str | None = field(default=None, repr=False)  # may hold a token
     rest: str | None = None  # http://host:port of the master's REST server: the driver is to run on the cluster
-    conf: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def target(conn_id: str) -> Target:
@@ -70,7 +73,37 @@ def target(conn_id: str) -> Target:
     address = f"{host}:{connection.port}" if connection.port else host
     extra = {key: str(value) for key, value in connection.extra_dejson.get("conf", {}).items()}
     rest = _rest(conn_id, address, connection.extra_dejson)
-    return Target(remote=address, conf=extra) if address.startswith("sc://") else Target(address, rest=rest, conf=extra)
+    if address.startswith("sc://"):
+        return Target(remote=_with_token(address, connection.password), conf=extra)
+    _refuse_shown(conn_id, extra, rest)
+    for value in hiding.secret(extra).values():
+        mask_secret(value)
+    return Target(address, rest=rest, conf=extra)
+
+
+def _with_token(address: str, password: str | None) -> str:
+    """As PySpark takes the token of a Spark Connect server."""
+    if not password:
+        return address
+    return f"{address}{'' if '/;' in address else '/'};token={quote(password, safe='')}"
+
+
+def _refuse_shown(conn_id: str, conf: Mapping[str, str], rest: str | None) -> None:
+    """Refuse the secrets that could not be kept from others."""
+    hidden = sorted(hiding.secret(conf))
+    if rest and hidden:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(hidden)}.",
+            "Its deploy mode is 'cluster': Spark's master would store them, and the driver's arguments show them.",
+            "Give them to Spark's workers, in spark-defaults.conf or in their environment (AWS_SECRET_ACCESS_KEY, …), "
+            "or set 'deploy-mode' to client. Nothing was written.",
+        )
+    if shown := [key for key in hiding.of_a_jvm(conf) if key in hidden]:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(shown)}.",
+            "They are arguments of a Java process, which every user of its machine can see.",
+            "Write them to a file with mode 600, and '@' and its path in their place. Nothing was written.",
+        )
 
 
 def _rest(conn_id: str, address: str, extra: Mapping[str, Any]) -> str | None:
@@ -147,7 +180,7 @@ class SubmitJob:
         settings = Settings.from_env()
         connections = handed_over(_connections(settings, name, epoch))
         tail: list[str] = []
-        with _process(_command(self.spark, settings, [name, str(epoch), owner]), settings, connections) as self.process:
+        with self._started([name, str(epoch), owner], settings, connections) as self.process:
             for line in self.process.stdout or ():
                 told = line.rstrip().removeprefix(MARK)
                 self.say(told)
@@ -155,6 +188,15 @@ class SubmitJob:
             code = self.process.wait()
         if code:
             raise error(code, tail)
+
+    @contextmanager
+    def _started(
+        self, arguments: list[str], settings: Settings, connections: Mapping[str, str]
+    ) -> Iterator[subprocess.Popen[str]]:
+        with properties(hiding.secret(self.spark.conf)) as hidden:
+            command = [_spark_submit(), *hidden.arguments, *submission(self.spark, settings, "stage", arguments)]
+            with _process(command, settings, connections, hidden.inherited) as process:
+                yield process
 
     def end(self) -> None:
         """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
@@ -166,11 +208,13 @@ class SubmitJob:
 
 
 @contextmanager
-def _process(command: list[str], settings: Settings, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _process(
+    command: list[str], settings: Settings, secrets: Mapping[str, str], inherited: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[str]]:
     """The job's process group, which does not outlive this block, nor (on Linux) this process."""
     # The connection says which Spark: what points a process to a Connect server would win over --master.
-    inherited = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    env = {**inherited, **secrets, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
+    ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    env = {**ours, **secrets, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
     job = subprocess.Popen(
         command,
         env=env,
@@ -181,6 +225,7 @@ def _process(command: list[str], settings: Settings, secrets: Mapping[str, str])
         encoding="utf-8",
         errors="replace",  # a library of the transform may write what it likes
         start_new_session=True,
+        pass_fds=inherited,
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     try:
@@ -214,17 +259,16 @@ def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
     return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
 
 
-def _command(spark: Target, settings: Settings, arguments: list[str]) -> list[str]:
+def _spark_submit() -> str:
     package = find_spec("pyspark")
     if package is None or not package.submodule_search_locations:
         raise InvalidPipeline("pyspark is not installed here.", todo="pip install 'onceonly[spark]'")
-    submit = Path(package.submodule_search_locations[0]) / "bin" / "spark-submit"
-    return [str(submit), *submission(spark, settings, "stage", arguments)]
+    return str(Path(package.submodule_search_locations[0]) / "bin" / "spark-submit")
 
 
 def submission(spark: Target, settings: Settings, step: str, arguments: list[str]) -> list[str]:
-    """The arguments of spark-submit that run jobs/<step>.py on that master."""
-    settings_ = conf(settings) | spark.conf
+    """The arguments of spark-submit that run jobs/<step>.py on that master; settings that are secret are not there."""
+    settings_ = conf(settings) | hiding.public(spark.conf)
     pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
     return ["--master", spark.master, *pairs, str(settings.project / "jobs" / f"{step}.py"), *arguments]
 

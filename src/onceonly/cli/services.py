@@ -41,7 +41,7 @@ def up(spark: bool, port: int | None, as_json: bool) -> None:
     if as_json:
         return print_json({"kafka": endpoints.bootstrap, "spark": endpoints.spark_remote})
     if endpoints.spark_remote:
-        steps.say(f"To use it: export SPARK_REMOTE={endpoints.spark_remote}", "dim")
+        steps.say(f"To use it, with this ONCEONLY_HOME: export SPARK_REMOTE={endpoints.spark_remote}", "dim")
 
 
 @services.command()

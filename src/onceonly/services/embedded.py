@@ -4,7 +4,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,10 +24,11 @@ class ServiceState(StrEnum):
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where clients connect; `spark_remote` is None unless the server runs."""
+    """Where clients connect; what is Spark's is None unless the server runs."""
 
     bootstrap: str
     spark_remote: str | None = None
+    spark_token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Services:
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps({"kafka": kafka, "spark": spark}) + "\n")
         new.replace(self._file)
-        return Endpoints(kafka or "", spark)
+        return Endpoints(kafka or "", spark, self._spark.token() if spark else None)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from onceonly import hiding
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.sparkconf import REDACTION, conf
@@ -25,19 +27,23 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
         InvalidPipeline: it would run in this process, whose user has no name.
     """
     if settings.spark_remote:
-        from onceonly.spark.connect import bound
+        from onceonly.spark import connect
 
-        remote: Any = SparkSession.builder.remote(settings.spark_remote)
+        remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
         connected: SparkSession = remote.getOrCreate()
-        bound(connected.client)
-        connected.conf.set("spark.sql.session.timeZone", "UTC")
+        connect.bound(connected.client)
+        with connect.refusal(settings.spark_remote, connected.client):
+            connected.conf.set("spark.sql.session.timeZone", "UTC")
         _redact(connected)
         return connected
     _check_user()
     builder: Any = SparkSession.builder
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        for key, value in ({"spark.ui.enabled": "false"} | conf(settings) | dict(more)).items():
+        settings_ = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
+        if hiding.secret(settings_):
+            _start_jvm(hiding.public(settings_))
+        for key, value in settings_.items():
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic
@@ -54,6 +60,12 @@ def _check_user() -> None:
             "Add the user to /etc/passwd when the container starts, or use a Spark Connect server (SPARK_REMOTE, or "
             "sc://… as the host of the Airflow connection). Nothing was published.",
         ) from error
+
+
+def _start_jvm(shown: Mapping[str, str]) -> None:
+    """PySpark makes arguments of the settings that the JVM is started with, and sends later ones over its socket."""
+    context: Any = SparkContext
+    context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
 
 
 def _redact(session: SparkSession) -> None:

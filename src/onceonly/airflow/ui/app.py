@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from onceonly import reading, wording
-from onceonly.airflow.ui import actions, charts, live, pages, queries
+from onceonly.airflow.ui import actions, charts, live, masking, pages, queries
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint import Checkpoint
 from onceonly.errors import OnceonlyError
@@ -43,7 +43,7 @@ async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Res
 def explained(request: Request, error: OnceonlyError) -> Response:
     """Ours say what, why, and what to do."""
     status = 409 if request.method == "POST" else 503
-    return JSONResponse({"what": error.what, "why": error.why, "todo": error.todo}, status)
+    return JSONResponse(masking.shown({"what": error.what, "why": error.why, "todo": error.todo}), status)
 
 
 @app.get("/static/{name}")
@@ -111,7 +111,7 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
     """{"lines"}: what the sink shows; null while it has not answered."""
     _checkpoint(viewer, pipeline, epoch)
     lines = live.evidence(pipeline, epoch, sink)
-    return {"lines": reading.without_secrets(lines)}
+    return {"lines": masking.shown(lines)}
 
 
 def _all(viewer: Viewer) -> list[queries.Summary]:
@@ -135,7 +135,7 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
     if found is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:
-        return {"state": "unknown", "text": "cannot be asked", "why": reading.without_secrets(found.error)}
+        return {"state": "unknown", "text": "cannot be asked", "why": masking.shown(found.error)}
     if not found.records and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
     behind = [f"up to {wording.number(found.records)} records"] if found.records else []

@@ -15,6 +15,7 @@ from airflow.models import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from onceonly import wiring
+from onceonly.airflow.ui import masking
 from onceonly.airflow.ui.patience import Patience
 from onceonly.airflow.ui.queries import Summary, reach
 from onceonly.coordinator import Coordinator
@@ -71,6 +72,7 @@ def from_server(conn_id: str) -> Mapping[str, Any]:
         extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
     except AirflowNotFoundException as error:
         raise lookup.missing(conn_id, "Airflow knows none of that name.") from error
+    masking.remember(extra)
     return extra
 
 

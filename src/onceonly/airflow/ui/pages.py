@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from onceonly import reading, wording
+from onceonly.airflow.ui import masking
 from onceonly.checkpoint import Checkpoint
 from onceonly.liveness import parse_airflow_run
 from onceonly.offsets import Interval
@@ -21,6 +22,7 @@ _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=masking.shown,
     trim_blocks=True,
     lstrip_blocks=True,
 )
@@ -42,7 +44,7 @@ def seconds(length: timedelta | None) -> str:
 
 
 def pretty(data: Any) -> str:
-    return json.dumps(reading.without_secrets(data), indent=2, default=str)
+    return json.dumps(masking.shown(data), indent=2, default=str)
 
 
 def words(detail: Mapping[str, Any]) -> str:

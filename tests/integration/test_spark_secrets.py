@@ -1,0 +1,123 @@
+"""Secrets of the Spark connection reach a real Spark and no process's arguments; and the Connect server asks for its
+token."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from integration.project import CHILDREN, output, without_spark
+
+from onceonly.airflow import submit
+from onceonly.services import Services
+from onceonly.services.spark import TOKEN
+from onceonly.state import StateTable
+
+pytestmark = [pytest.mark.integration]
+KEY = "spark.hadoop.fs.s3a.secret.key"
+SECRET = "5ecret of=the: job\\é"
+LOOK = """
+import psutil
+
+def look(spark):
+    found = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
+    commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
+    shown = [command for command in commands if found in command]
+    print("FOUND", found, flush=True)
+    print("SHOWN BY", shown, flush=True)
+    print("DEFAULTS", spark.conf.get("spark.onceonly.default", "none"), flush=True)
+"""
+JOB = f"""{LOOK}
+from pyspark.sql import SparkSession
+look(SparkSession.builder.getOrCreate())
+"""
+GATE = f"""{LOOK}
+from onceonly.airflow import gatesession
+from onceonly.wiring import LiveParts
+look(gatesession.parts(LiveParts(), "spark").spark())
+"""
+CLIENT = """
+from onceonly.settings import Settings
+from onceonly.spark.session import session
+try:
+    print("COUNTED", session(Settings.from_env()).range(5).count())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, with a Spark connection that has secrets, and Spark's own defaults."""
+    for folder in ("jobs", "conf"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "jobs" / "stage.py").write_text(JOB)
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.onceonly.default  kept\n")
+    conf = {KEY: SECRET, "spark.ui.enabled": "false"}
+    spark = {"conn_type": "spark", "host": "local[1]", "extra": {"conf": conf}}
+    given = {
+        "AIRFLOW_CONN_SPARK": json.dumps(spark),
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "ONCEONLY_HOME": str(tmp_path / "home"),
+        "ONCEONLY_PROJECT": str(tmp_path),
+        "SPARK_CONF_DIR": str(tmp_path / "conf"),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    StateTable.make(str(tmp_path / "home" / "state"))
+    return tmp_path / "home"
+
+
+def run(script: Path, env: dict[str, str]) -> str:
+    child = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    CHILDREN.append(child)
+    return output(child, 300)
+
+
+def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
+    told: list[str] = []
+    submit.job(submit.target("spark"), told.append, lambda checkpoint, row: None).run("a_pipeline", 1, "a run")
+    assert [line for line in told if line.startswith(("FOUND", "SHOWN", "DEFAULTS"))] == [
+        f"FOUND {SECRET}",
+        "SHOWN BY []",
+        "DEFAULTS kept",
+    ]
+
+
+def test_the_session_of_a_gate_is_given_the_secrets_and_shows_none(home: Path) -> None:
+    script = home.parent / "gate.py"
+    script.write_text(GATE)
+    said = run(script, {**without_spark(os.environ), "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"]})
+    assert f"FOUND {SECRET}\nSHOWN BY []\nDEFAULTS kept\n" in said
+
+
+def test_a_connect_server_serves_those_who_have_its_token(services: Services, spark_server: str, home: Path) -> None:
+    script = home.parent / "client.py"
+    script.write_text(CLIENT)
+    token = services.up(spark=True).spark_token or ""
+    assert token
+    nobody = {name: value for name, value in without_spark(os.environ).items() if name != TOKEN}
+
+    def ask(**env: str) -> str:
+        return run(script, {**nobody, "SPARK_REMOTE": spark_server, **env})
+
+    assert "COUNTED 5" in ask(ONCEONLY_HOME=str(services.home))
+    assert "COUNTED 5" in ask(SPARK_REMOTE=f"{spark_server}/;token={token}")
+    assert "COUNTED 5" in ask(SPARK_CONNECT_AUTHENTICATE_TOKEN=token)
+    for refused in (ask(), ask(SPARK_CONNECT_AUTHENTICATE_TOKEN="guessed")):
+        assert f"InvalidPipeline the Spark Connect server at {spark_server} refuses this process." in refused
+        assert "Give its token" in refused
+        assert token not in refused
+    assert not [each for each in psutil.process_iter(["cmdline"]) if token in " ".join(each.info["cmdline"] or ())]
