@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -160,6 +161,17 @@ def active_files(table: DeltaTable) -> dict[str, int]:
 def in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
     """Those of a staged folder."""
     return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
+
+
+def deleted_in_part(table: DeltaTable, files: Iterable[str]) -> list[str]:
+    """Those of which a deletion vector hides rows: in the log it is part of a file's identity, which a `RemoveAction`
+    cannot name. Told by their names, which hold a UUID.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or []):
+        return []
+    marked = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()["filepath"].to_pylist()
+    names = {unquote(uri).rpartition("/")[2] for uri in marked}
+    return sorted(path for path in files if unquote(path).rpartition("/")[2] in names)
 
 
 def in_partitions(files: dict[str, int], table: DeltaTable, where: Where) -> dict[str, int]:
