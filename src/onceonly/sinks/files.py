@@ -28,7 +28,7 @@ from onceonly.sinks.confined import OwnPath, manifest_of
 from onceonly.sinks.filehandle import FileHandle, staging_of
 from onceonly.sinks.filemanifest import Manifest
 from onceonly.sinks.filemoves import Missing, Taken
-from onceonly.sinks.filesystem import FileSystem
+from onceonly.sinks.filesystem import FileSystem, parent
 from onceonly.sinks.folders import named
 
 GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
@@ -229,7 +229,12 @@ class FileWriter(Sink):
         return filemoves.write_manifest(self._on, f"{self._target}/{mine.manifest}", content, self._staged(mine))
 
     def _shown(self, mine: FileHandle) -> Manifest | None:
-        return filemoves.read_manifest(self._on, f"{self._target}/{mine.manifest}")
+        """On disk, when something follows from it: whoever made it may not have lived to see to that."""
+        path = f"{self._target}/{mine.manifest}"
+        found = filemoves.read_manifest(self._on, path)
+        if found is not None:
+            self._on.keep_names(parent(path))
+        return found
 
     def _is_published(self, mine: FileHandle) -> bool:
         found = self._shown(mine)
