@@ -466,7 +466,8 @@ def test_a_forged_handle_touches_nothing(lake: Lake, tmp_path: Path, forge: Call
     (tmp_path / "victim" / "keep").write_text("kept")
     forge(handle)
     before = sorted(tmp_path.rglob("*"))
-    for act in (lake.commit, lambda forged: lake.sink.fence(forged, 1), lake.sink.evidence, lake.sink.check_replace):
+    fence = lambda forged: lake.sink.fence(forged, 1)  # noqa: E731
+    for act in (lake.commit, fence, lake.sink.evidence, lake.sink.check_replace, lake.sink.staged):
         with pytest.raises((CannotPublish, InvalidPipeline), match="damaged or forged"):
             act(handle)
     assert sorted(tmp_path.rglob("*")) == before

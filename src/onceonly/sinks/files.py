@@ -175,10 +175,14 @@ class FileWriter(Sink):
         return named(self._on.names(self._staging), prefix)
 
     def staged(self, handle: Handle) -> Any:
-        return filelook.batches(self._on, handle)
+        return filelook.batches(self._on, self._here(handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return filelook.frame(handle, spark)
+        return filelook.frame(self._here(handle), spark)
+
+    def _here(self, handle: Handle) -> Handle:
+        """With the folder that would be published, whatever the handle says."""
+        return {**handle, "folder": self._staged(self._mine(handle)).below("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
         mine = self._mine(handle)
