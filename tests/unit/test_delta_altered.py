@@ -72,6 +72,19 @@ def test_a_column_that_was_added_with_the_same_type_meanwhile_is_taken(lake: Lig
     assert lake.numbers() == [1, 2]
 
 
+# ---- a Spark that collects no statistics
+
+
+def test_rows_are_counted_where_no_statistics_tell_them(lake: LightDelta) -> None:
+    """A gate asked of "no rows" would let all of them through."""
+    staged = deltalog.create_staged(DeltaTable(lake.uri), f"staged-{transaction().name}", True, [], {})
+    write_deltalake(staged, pa.table({"n": [1, 2, 3]}), mode="append")
+    adds = deltalog.staged_adds(lake.uri, f"staged-{transaction().name}", 1)
+    assert deltalog.count(adds, staged)[0] == 3
+    for stats in (None, "{}", '{"minValues": {"n": 1}}'):
+        assert deltalog.count([{**add, "stats": stats} for add in adds], staged)[0] == 3
+
+
 # ---- rows that others have deleted by a deletion vector
 
 

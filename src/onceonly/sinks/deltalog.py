@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -192,10 +193,18 @@ def as_removes(files: dict[str, int]) -> list[RemoveAction]:
     return [RemoveAction(unquote(path), True, now, size) for path, size in sorted(files.items())]
 
 
-def count(adds: list[dict[str, Any]]) -> tuple[int, int]:
-    """(rows, bytes) of add actions."""
-    rows = sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds)
+def count(adds: list[dict[str, Any]], staged_uri: str) -> tuple[int, int]:
+    """(rows, bytes) of add actions; a Spark that collects no statistics leaves the rows to be counted."""
+    rows = sum(_rows(add, staged_uri) for add in adds)
     return rows, sum(add["size"] for add in adds)
+
+
+def _rows(add: dict[str, Any], staged_uri: str) -> int:
+    known = json.loads(add.get("stats") or "{}").get("numRecords")
+    if known is None:
+        with file_system(staged_uri).open_input_file(unquote(add["path"])) as file:
+            known = pq.read_metadata(file).num_rows
+    return int(known)
 
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
