@@ -72,9 +72,10 @@ class DeltaWriter(Sink):
         if not plain:
             deltaspark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = deltalog.STAGED + txn.name
-        deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
+        staged = deltalog.create_staged(target, folder, plain, change.added, change.widened)
+        deltastage.write(staged, rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
-        staged_rows, size = deltalog.count(adds)
+        staged_rows, size = deltalog.count(adds, staged)
         deltalog.keep(self.uri, folder)
         deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
         return {
@@ -90,6 +91,7 @@ class DeltaWriter(Sink):
             "rows": staged_rows,
             "bytes": size,
             **({"widened": change.widened} if change.widened else {}),
+            **({"left_out": left_out} if (left_out := deltaschema.left_out(target, rows)) else {}),
             **({"where": self.config.replace} if self.config.replace else {}),
         }
 
