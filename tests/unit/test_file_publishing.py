@@ -116,6 +116,25 @@ def test_what_is_replaced_goes_although_the_first_commit_did_not_live_to_remove_
     assert lake.numbers() == lake.listed() == [20, 21, 22]
 
 
+@pytest.mark.parametrize("when", ["after the listing", "amid the listing"])
+def test_a_reader_by_manifest_finds_the_one_or_the_other(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Amid: a listing has gone past the place of the new manifest, and comes to that of the old one when it is gone."""
+    old = lake.stage(transaction(1))
+    lake.commit(old)
+    new, listing = lake.stage(transaction(2), replaces=old), Path.glob
+
+    def overtaken(self: Path, pattern: str) -> list[Path]:
+        monkeypatch.setattr(Path, "glob", listing)
+        found = list(self.glob(pattern)) if when == "after the listing" else []
+        lake.commit(new, 2)
+        return found
+
+    monkeypatch.setattr(Path, "glob", overtaken)
+    assert [path.name[:19] for path in manifests.files(lake.folder)] == ["flights-lake-000002"] * FILES
+
+
 @pytest.mark.parametrize("number", range(FILES + 1))
 def test_a_committer_that_hung_brings_nothing_back_that_was_replaced(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, number: int
