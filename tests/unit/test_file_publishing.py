@@ -573,6 +573,23 @@ def test_a_real_bind_mount_is_refused(tmp_path: Path) -> None:
     assert "Invalid cross-device link" in tried
 
 
+def test_the_folder_for_what_is_staged_may_go_while_another_is_made_in_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort removes it when nothing is in it. Refused as unfit, the other stage would not be tried again."""
+    staging, mkdir = staging_of(str(lake.folder)), os.mkdir
+
+    def made_and_removed(path: str, *mode: int) -> None:
+        mkdir(path, *mode)
+        if path == staging:
+            monkeypatch.setattr(os, "mkdir", mkdir)
+            lake.sink.abort(transaction(9), None)
+
+    monkeypatch.setattr(os, "mkdir", made_and_removed)
+    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    assert os.listdir(staging) == [transaction().name]
+
+
 def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
     lake.folder.mkdir()
     staging = staging_of(str(lake.folder))
