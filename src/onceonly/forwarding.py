@@ -48,12 +48,14 @@ def forward(ledger: Ledger, parts: Parts, pipeline: Pipeline, said: Forward) -> 
     """
     _check_kind(pipeline, said)
     sources = parts.sources(pipeline)
-    shown = max((trace.decision for trace in lineage.traces(parts, pipeline, sources)), default=0)
+    traces = lineage.traces(parts, pipeline, sources)
+    shown = max((trace.decision for trace in traces), default=0)
     if said.decision < shown:
         raise _refused(pipeline, f"Its targets show decision {shown}, and you say {said.decision}.")
+    used = max((trace.epoch for trace in traces if trace.state_id == ledger.state.id), default=0)
     for number, interval in enumerate(said.intervals or [None], 1):
         last = number >= len(said.intervals)
-        view = ledger.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last))
+        view = ledger.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last, used))
     return get(view, view.head.epoch)
 
 
@@ -72,8 +74,15 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
 
 
 def _decide(
-    pipeline: Pipeline, sources: Mapping[str, Source], said: Forward, interval: Interval | None, last: bool, view: View
+    pipeline: Pipeline,
+    sources: Mapping[str, Source],
+    said: Forward,
+    interval: Interval | None,
+    last: bool,
+    used: int,
+    view: View,
 ) -> Row | None:
+    """`used`: the last epoch that a target shows, by which it would take a new checkpoint for that one."""
     _check_view(pipeline, said, view)
     known = _known(pipeline, view, interval) if interval else view.latest
     ranges = _span(pipeline, sources, view, known, interval) if interval else _ends(pipeline, sources, view, said)
@@ -92,7 +101,7 @@ def _decide(
         "reason": said.reason,
     }
     columns: dict[str, Any] = {"owner": said.who, "interval": interval, "decision": decision, "body": body}
-    return next_row(view, view.head.epoch + 1, Event.EMPTY, 0, **columns)
+    return next_row(view, max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)
 
 
 def _check_view(pipeline: Pipeline, said: Forward, view: View) -> None:

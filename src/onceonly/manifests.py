@@ -9,8 +9,9 @@ An hdfs:// folder is read over HTTP, as the sink writes it: see `onceonly.webhdf
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ def files(folder: str | Path) -> list[Any]:
     local = Path(folder)
     if not local.is_dir():
         raise FileNotFoundError(f"{local} is no folder")
-    found = {path.name: json.loads(path.read_text()) for path in (local / FOLDER).glob("*.manifest")}
+    place = local / FOLDER
+    found = _all(lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text())
     return sorted(local / path for path in _listed(found))
 
 
@@ -51,6 +53,29 @@ def dataset(folder: str | Path) -> Any:
         cluster, root = on_hdfs
         return cluster.dataset([cluster.path(uri) for uri in found], cluster.path(root), kind)
     return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=str(folder))
+
+
+def _all(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
+    """Every manifest by its name.
+
+    Listed until a second look brings nothing new: what takes another's place is there before that goes, and one look
+    may meet neither.
+    """
+    known: dict[str, Any] = {}
+    looks = 0
+    while (new := sorted(set(names()) - known.keys())) or not looks:
+        looks += 1
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            known |= zip(new, pool.map(partial(_read, read), new), strict=True)
+    return {name: content for name, content in known.items() if content is not None}
+
+
+def _read(read: Callable[[str], str | bytes], name: str) -> Any:
+    """None: another has taken its place."""
+    try:
+        return json.loads(read(name))
+    except FileNotFoundError:
+        return None
 
 
 def _listed(manifests: Mapping[str, Any]) -> list[str]:
@@ -74,10 +99,13 @@ def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
     fs = cluster.fs
     if fs.info(cluster.path(root))["type"] != "directory":
         raise FileNotFoundError(f"{root} is no folder")
-    try:
-        found = [path for path in fs.ls(cluster.path(f"{root}/{FOLDER}"), detail=False) if path.endswith(".manifest")]
-    except FileNotFoundError:
-        return {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        contents = list(pool.map(fs.cat_file, found))
-    return {path.rpartition("/")[2]: json.loads(text) for path, text in zip(found, contents, strict=True)}
+    place = cluster.path(f"{root}/{FOLDER}")
+
+    def names() -> list[str]:
+        try:
+            found = [path.rpartition("/")[2] for path in fs.ls(place, detail=False)]
+        except FileNotFoundError:
+            return []
+        return [name for name in found if name.endswith(".manifest")]
+
+    return _all(names, lambda name: fs.cat_file(f"{place}/{name}"))

@@ -43,12 +43,15 @@ class Trace:
         state_id: of the state table that took it; empty where that is not said.
         where: for people, such as "table /lake/flights".
         ends: by topic, where the pipeline was to go on after it, as far as that is shown.
+        epoch: the last one that is shown, where the target names what is published by its epoch: none up to it can be
+            published there again.
     """
 
     state_id: str
     decision: int
     where: str
     ends: Mapping[str, Offsets] = field(default_factory=dict)
+    epoch: int = field(default=0, compare=False)
 
 
 class Sink(Protocol):

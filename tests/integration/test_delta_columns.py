@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.checkpoint import Handle, Transaction
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline import DeltaSink
 from onceonly.sinks import delta as module
 from onceonly.sinks.delta import DeltaWriter
@@ -99,6 +99,15 @@ def test_another_process_that_publishes_while_columns_are_added_is_seen(
     monkeypatch.setattr(module, "_add_columns", add)
     assert table.commit(handle, 2).already
     assert len(table.rows()) == 4
+
+
+def test_of_two_that_add_it_with_different_types_the_second_is_refused(table: Table) -> None:
+    """Staged side by side; Spark is asked, which knows what it may cast."""
+    first, second = table.stage("id", "1 AS more", epoch=2), table.stage("id", "'x' AS more", epoch=3)
+    table.commit(first, 2)
+    with pytest.raises(CannotPublish, match="refuses the staged rows"):
+        table.commit(second, 3)
+    assert [row["more"] for row in table.rows()] == [None, None, 1, 1]
 
 
 def test_without_leave_they_are_refused_by_name(table: Table) -> None:

@@ -401,6 +401,32 @@ def test_so_is_one_that_fills_in_a_column_itself(delta):
         lake.commit(handle, 1, NEVER)
 
 
+FILLED_IN = {
+    "an identity column": "(n INT, more BIGINT GENERATED ALWAYS AS IDENTITY) USING delta",
+    "a generated column": "(n INT, more INT GENERATED ALWAYS AS (n + 1)) USING delta "
+    "TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
+}
+
+
+@pytest.mark.parametrize("column", FILLED_IN)
+def test_what_the_rows_leave_to_such_a_table_is_filled_in_when_they_are_published(delta, column):
+    delta.sql(f"CREATE TABLE {{t}} {FILLED_IN[column]}")
+    handle = delta.stage(delta.numbers(2))
+    assert handle["publish"] == "spark"
+    delta.commit_through_spark(handle, 1)
+    rows = delta.spark.read.format("delta").load(delta.uri).orderBy("n").collect()
+    assert [(row["n"], row["more"]) for row in rows] == [(0, rows[0]["more"]), (1, rows[1]["more"])]
+    assert all(row["more"] is not None for row in rows)
+
+
+def test_closing_such_a_table_writes_no_row(delta):
+    """It is a commit of none of the table's own rows."""
+    delta.sql(FEATURES["row tracking"])
+    delta.commit_through_spark(delta.stage(delta.numbers(2)), 1)
+    assert delta.writer(spark=lambda: delta.spark).fence(delta.stage(delta.numbers(1, start=5), epoch=2), 2) is None
+    assert delta.ns() == [0, 1]
+
+
 def test_the_path_is_told_before_any_work(delta):
     assert "will be created by the first stage" in delta.writer().check()[0]
     delta.sql("CREATE TABLE {t} (n INT) USING delta")

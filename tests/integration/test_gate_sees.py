@@ -13,16 +13,18 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from integration.kafka_reader import new_topic
+from pyspark.errors import PySparkException
 
 from onceonly.checkpoint import Handle, Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline import SINKS, DeltaSink, FileSink, KafkaSink
 from onceonly.protocols import Sink
-from onceonly.sinks import rowtypes
+from onceonly.sinks import filelook, kafkalook, rowtypes
 from onceonly.sinks.delta import DeltaWriter
 from onceonly.sinks.files import FileWriter
 from onceonly.sinks.kafka import KafkaWriter
+from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
 
 pytestmark = [pytest.mark.integration]
 CENTS_IN_AVRO = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
@@ -289,3 +291,43 @@ def test_what_csv_would_lose_is_refused(place: Place) -> None:
     [file] = place.stage(sink, frame)["files"]
     [folder] = Path(f"{place.folder}/.files.staged").iterdir()
     assert (folder / "data" / file["staged"]).read_text() == 'text,empty\n a ,\n"",\na,\n'
+
+
+DAMAGED = {"csv": "n,text\nx,a\n", "json": '{"n": "x", "text": "a"}\n'}
+OF_NUMBERS = {
+    "type": "struct",
+    "fields": [
+        {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in {"n": "integer", "text": "string"}.items()
+    ],
+}
+
+
+@pytest.mark.parametrize("format", DAMAGED)
+def test_what_spark_cannot_read_of_files_is_an_error_and_no_null(spark: Any, tmp_path: Path, format: str) -> None:
+    (tmp_path / f"a.{format}").write_text(DAMAGED[format])
+    handle = {"folder": str(tmp_path), "format": format, "partition_by": [], "schema": OF_NUMBERS}
+    with pytest.raises(PySparkException, match=r"MALFORMED|FAILFAST"):
+        filelook.frame(handle, spark).toArrow()
+
+
+def test_so_it_is_of_json_for_kafka(spark: Any, tmp_path: Path) -> None:
+    file = SpoolFile(str(tmp_path), 0)
+    row = {"topic": "t", "partition": None, "key": None, "timestamp": 1, "headers": None}
+    file.write(pa.RecordBatch.from_pylist([{**row, "value": b'{"n": "x", "text": "a"}'}], SCHEMA))
+    file.close()
+    schema = {"fields": [{"name": "value", "type": OF_NUMBERS}]}
+    handle = {"folder": str(tmp_path), "schema": schema, "parts": [{"spool": file.name, "rows": 1, "tx": None}]}
+    with pytest.raises(PySparkException, match=r"MALFORMED|FAILFAST"):
+        kafkalook.frame(handle, "json", None, spark).toArrow()
+
+
+def test_text_that_is_none_is_shown_in_files_and_tables(spark: Any, tmp_path: Path) -> None:
+    """As a cast of bytes leaves it."""
+    rows = spark.sql("SELECT CAST(X'636166E9' AS STRING) AS text, array(CAST(X'E9' AS STRING)) AS texts")
+    files, lake = str(tmp_path / "files"), str(tmp_path / "lake")
+    for number, sink in enumerate(
+        [FileWriter(FileSink("lake", files), files), DeltaWriter(DeltaSink("lake", lake), lake, pytest.fail)]
+    ):
+        txn = Transaction("0123456789ab", "flights", "lake", number + 1, 1, f"nonce{number}")
+        found = sink.staged(json.loads(json.dumps(sink.stage(txn, rows)))).read_all()
+        assert found.to_pylist() == [{"text": "caf\ufffd", "texts": ["\ufffd"]}]

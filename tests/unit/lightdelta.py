@@ -32,9 +32,10 @@ class LightDelta(DeltaWriter):
         if target is None:
             target = DeltaTable.create(self.uri, Schema.from_arrow(data.schema))
         folder = deltalog.STAGED + txn.name
-        write_deltalake(deltalog.create_staged(target, folder, True, [], {}), data, mode="append")
+        staged = deltalog.create_staged(target, folder, True, [], {})
+        write_deltalake(staged, data, mode="append")
         adds = deltalog.staged_adds(self.uri, folder, 1)
-        count, size = deltalog.count(adds)
+        count, size = deltalog.count(adds, staged)
         return {
             "kind": "delta",
             "uri": self.uri,

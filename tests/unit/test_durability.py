@@ -20,10 +20,12 @@ from onceonly.durability import Log
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.ledger import next_row
 from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import DeltaSink
-from onceonly.sinks import deltalog, deltaschema, deltastage
+from onceonly.pipeline import DeltaSink, FileSink
+from onceonly.sinks import confined, deltalog, deltaschema, deltastage, filestage
 from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.files import FileWriter
 from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
+from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import Lost, StateTable, View
 from onceonly.statereading import Reading
 
@@ -551,3 +553,49 @@ def test_a_folder_that_takes_nothing_is_refused_with_the_reason(tmp_path, monkey
     assert refused.value.what == f"{tmp_path / 'home'} cannot be written to."
     assert why in refused.value.why and str(tmp_path) in refused.value.why
     assert "Nothing was written" in refused.value.todo
+
+
+# ---- files
+
+
+@pytest.fixture
+def plain(folder) -> FileWriter:
+    return FileWriter(FileSink("lake", "lake", "json"), str(folder))
+
+
+def staged_files(sink: FileWriter, folder: Path) -> dict:
+    data = folder.parent / f".{folder.name}.staged" / TXN.name / "data"
+    data.mkdir(parents=True)
+    (data / "part-0.jsonl").write_text("{}\n")
+    described = filestage.describe(sink.config, TXN, LocalFiles(), str(data), 1)
+    known = {"kind": "files", "target": str(folder), "format": "json", "txn": TXN.name, "folder": str(data)}
+    found = {"manifest": confined.manifest_of(TXN), "rows": 1, "bytes": 3, "files": [f.to_json() for f in described]}
+    return known | found
+
+
+def test_files_and_their_manifest_are_on_disk_before_it_is_recorded(plain, disk, folder):
+    assert not plain.commit(staged_files(plain, folder), 1, None).already
+    assert disk.lost() == []
+
+
+@pytest.mark.parametrize("then", ["commit", "fence"])
+def test_so_is_a_manifest_whose_writer_did_not_live_to_see_to_it(plain, disk, folder, monkeypatch, then):
+    handle = staged_files(plain, folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "keep_names", dies_at(folder / "_onceonly"))
+        with pytest.raises(KeyboardInterrupt):
+            plain.commit(handle, 1, None)
+    assert disk.lost() == [str(folder / "_onceonly")]
+    assert (plain.commit(handle, 1, None) if then == "commit" else plain.fence(handle, 1)).already
+    assert disk.lost() == []
+
+
+def dies_at(place: Path):
+    inner = LocalFiles.keep_names
+
+    def dying(self: LocalFiles, names: str) -> None:
+        if names == str(place):
+            raise KeyboardInterrupt
+        inner(self, names)
+
+    return dying

@@ -117,6 +117,25 @@ def test_what_is_replaced_goes_although_the_first_commit_did_not_live_to_remove_
     assert lake.numbers() == lake.listed() == [20, 21, 22]
 
 
+@pytest.mark.parametrize("when", ["after the listing", "amid the listing"])
+def test_a_reader_by_manifest_finds_the_one_or_the_other(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Amid: a listing has gone past the place of the new manifest, and comes to that of the old one when it is gone."""
+    old = lake.stage(transaction(1))
+    lake.commit(old)
+    new, listing = lake.stage(transaction(2), replaces=old), Path.glob
+
+    def overtaken(self: Path, pattern: str) -> list[Path]:
+        monkeypatch.setattr(Path, "glob", listing)
+        found = list(self.glob(pattern)) if when == "after the listing" else []
+        lake.commit(new, 2)
+        return found
+
+    monkeypatch.setattr(Path, "glob", overtaken)
+    assert [path.name[:19] for path in manifests.files(lake.folder)] == ["flights-lake-000002"] * FILES
+
+
 @pytest.mark.parametrize("number", range(FILES + 1))
 def test_a_committer_that_hung_brings_nothing_back_that_was_replaced(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, number: int
@@ -467,7 +486,8 @@ def test_a_forged_handle_touches_nothing(lake: Lake, tmp_path: Path, forge: Call
     (tmp_path / "victim" / "keep").write_text("kept")
     forge(handle)
     before = sorted(tmp_path.rglob("*"))
-    for act in (lake.commit, lambda forged: lake.sink.fence(forged, 1), lake.sink.evidence, lake.sink.check_replace):
+    fence = lambda forged: lake.sink.fence(forged, 1)  # noqa: E731
+    for act in (lake.commit, fence, lake.sink.evidence, lake.sink.check_replace, lake.sink.staged):
         with pytest.raises((CannotPublish, InvalidPipeline), match="damaged or forged"):
             act(handle)
     assert sorted(tmp_path.rglob("*")) == before
@@ -552,6 +572,23 @@ def test_a_real_bind_mount_is_refused(tmp_path: Path) -> None:
     assert looks == "True False"  # nothing that could be asked of the two folders tells them apart
     assert checked.startswith(f"{tmp_path}/lake is a mount point")
     assert "Invalid cross-device link" in tried
+
+
+def test_the_folder_for_what_is_staged_may_go_while_another_is_made_in_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort removes it when nothing is in it. Refused as unfit, the other stage would not be tried again."""
+    staging, mkdir = staging_of(str(lake.folder)), os.mkdir
+
+    def made_and_removed(path: str, *mode: int) -> None:
+        mkdir(path, *mode)
+        if path == staging:
+            monkeypatch.setattr(os, "mkdir", mkdir)
+            lake.sink.abort(transaction(9), None)
+
+    monkeypatch.setattr(os, "mkdir", made_and_removed)
+    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    assert os.listdir(staging) == [transaction().name]
 
 
 def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import convert_to_deltalake
+from deltalake import DeltaTable, Schema, convert_to_deltalake
+from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import bounds
-from onceonly.sinks import deltalook, filelook, rowtypes
+from onceonly.gate.inspector import _in_pandas
+from onceonly.sinks import deltalog, deltalook, filelook, rowtypes
 from onceonly.sinks.localfiles import LocalFiles
 
 NESTED = {"type": "map", "keyType": "integer", "valueType": {"type": "array", "elementType": "decimal(5,2)"}}
@@ -168,3 +170,86 @@ def test_csv_is_seen_as_it_was_written(tmp_path_factory, rows):
     lines = [f"{text},{'' if n is None else n}\n" for text, (_, n) in zip(quoted, rows, strict=True)]
     found = seen(tmp_path_factory.mktemp("csv"), "csv", {"a.csv": "t,n\n" + "".join(lines)}, t="string", n="integer")
     assert found == sorted(({"t": text, "n": n} for text, n in rows), key=str)
+
+
+# ---- rows that pyarrow alone would not read
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_row_may_be_as_large_as_its_file(tmp_path, format):
+    large, file = "x" * (3 << 20), tmp_path / f"a.{format}"
+    rows = [{"a": "small", "b": 1}, {"a": large, "b": 2}]
+    lines = ["a,b", *(f"{row['a']},{row['b']}" for row in rows)] if format == "csv" else map(json.dumps, rows)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    handle = {"folder": str(tmp_path), "format": format, "partition_by": [], "schema": struct(a="string", b="long")}
+    handle["files"] = [{"bytes": 1}, {"bytes": file.stat().st_size}]
+    assert filelook.batches(LocalFiles(), handle).read_all().to_pylist() == rows
+
+
+LATIN = "caf\xe9".encode("latin-1")
+NESTED_TEXT = {
+    "texts": {"type": "array", "elementType": "string", "containsNull": True},
+    "named": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
+    "pair": struct(text="string", raw="binary"),
+}
+
+
+TEXT_TYPES = {  # of Arrow: with bytes in the place of text, and with text
+    "texts": [pa.list_(kind) for kind in (pa.binary(), pa.string())],
+    "named": [pa.map_(kind, kind) for kind in (pa.binary(), pa.string())],
+    "pair": [pa.struct({"text": kind, "raw": pa.binary()}) for kind in (pa.binary(), pa.string())],
+}
+
+
+def latin() -> pa.Table:
+    """As Spark writes `CAST(bytes AS STRING)`: text that is none, beside text, nulls and bytes."""
+    row = {"texts": [LATIN, None, b"tea"], "named": [(LATIN, LATIN)], "pair": {"text": LATIN, "raw": LATIN}}
+    nested = {
+        name: pa.array([row[name], None, row[name]], as_bytes).cast(kind, safe=False)
+        for name, (as_bytes, kind) in TEXT_TYPES.items()
+    }
+    return pa.table({"n": [1, 2, 3], "text": as_text([LATIN, None, b"tea"]), **nested})
+
+
+def as_text(values: list[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
+
+
+SHOWN = {
+    "texts": ["caf\ufffd", None, "tea"],
+    "named": [("caf\ufffd", "caf\ufffd")],
+    "pair": {"text": "caf\ufffd", "raw": LATIN},
+}
+NO_NESTED = dict.fromkeys(SHOWN)
+
+
+def test_text_that_is_none_is_shown(tmp_path):
+    pq.write_table(latin(), tmp_path / "a.parquet", store_schema=False)
+    schema = struct(n="long", text="string", **NESTED_TEXT)
+    handle = {"folder": str(tmp_path), "format": "parquet", "partition_by": [], "schema": schema}
+    rows = filelook.batches(LocalFiles(), handle).read_all()
+    assert rows.to_pylist() == [
+        {"n": 1, "text": "caf\ufffd", **SHOWN},
+        {"n": 2, "text": None, **NO_NESTED},
+        {"n": 3, "text": "tea", **SHOWN},
+    ]
+    assert _in_pandas(rows.to_reader())["text"].tolist() == ["caf\ufffd", None, "tea"]
+
+
+@pytest.mark.parametrize("through", ["the disk", "its storage layer"])
+def test_so_it_is_in_a_delta_table(tmp_path, monkeypatch, through):
+    if through == "its storage layer":
+        monkeypatch.setattr(deltalog, "local_path", lambda uri: None)
+    schema = Schema.from_json(json.dumps(struct(n="long", text="string", day="string")))
+    table = DeltaTable.create(str(tmp_path), schema, partition_by=["day"])
+    text = pa.table({"n": [1, 2], "text": as_text([b"tea", LATIN])})
+    adds = []
+    for day, value in {"day=a%20b": "a b", "day=__HIVE_DEFAULT_PARTITION__": None}.items():
+        (tmp_path / day).mkdir()
+        pq.write_table(text, tmp_path / day / "a.parquet", store_schema=False)
+        size = (tmp_path / day / "a.parquet").stat().st_size
+        adds.append(AddAction(f"{day}/a.parquet", size, {"day": value}, 1, True, "{}"))
+    table.create_write_transaction(adds, "append", table.schema(), partition_by=["day"])
+    found = deltalook.batches(str(tmp_path)).read_all().sort_by([("day", "ascending"), ("n", "ascending")])
+    one = [{"n": 1, "text": "tea"}, {"n": 2, "text": "caf\ufffd"}]
+    assert found.to_pylist() == [{**row, "day": day} for day in ("a b", None) for row in one]

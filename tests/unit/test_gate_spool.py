@@ -11,11 +11,15 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.pipeline import KafkaSink
 from onceonly.sinks import kafkalook
+from onceonly.sinks.kafka import KafkaWriter
 from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
 
+STATE = "0123456789abcdef"
 AVRO = json.dumps(
     {
         "type": "record",
@@ -169,3 +173,19 @@ def every(row: dict) -> bytes:
     out = io.BytesIO()
     schemaless_writer(out, parse_schema(EVERY), row)
     return out.getvalue()
+
+
+@pytest.mark.parametrize("txn", ["../victim", f"{STATE}-flights-late-1-1-0123456789ab"])
+def test_another_spool_is_not_looked_at(tmp_path, txn):
+    """Whoever can write to the state table could else have any Parquet file shown in the Data Docs."""
+    sink = KafkaWriter(
+        KafkaSink(name="late", topic="late"), KafkaConnection.plaintext("127.0.0.1:1"), True, str(tmp_path), tmp_path
+    )
+    own = spooled(tmp_path / f"{STATE}-flights-late-1-1-0123456789ab", b"7")
+    victim = spooled(tmp_path / "victim", b"secret")
+    if txn == "../victim":
+        with pytest.raises(CannotPublish, match="damaged or forged"):
+            sink.staged({**victim, "txn": txn})
+    else:
+        forged = {**own, "txn": txn, "folder": victim["folder"]}
+        assert [row["value"] for row in sink.staged(forged).read_all().to_pylist()] == ["7"]

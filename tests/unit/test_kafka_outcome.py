@@ -104,6 +104,14 @@ def test_an_abort_marker_anywhere_means_that_it_was_lost(second):
     assert settle(Log((ABORTED, second))) is Fate.LOST
 
 
+def test_it_is_fenced_before_it_counts_as_lost_where_a_partition_does_not_show_it():
+    """Ended by hand in the other partition, it is still open for its coordinator, and a committer that hangs."""
+    log = Log((ABORTED, NONE), (ABORTED, ABORTED))
+    assert settle(log) is Fate.LOST
+    assert log.done == ["look", "fence", "look"]
+    assert settle(Log((ABORTED, NONE), (ABORTED, COMMITTED))) is Fate.DOUBT, "its commit had begun"
+
+
 @pytest.mark.parametrize("seen", [(COMMITTED, ABORTED), (GONE, GONE)])
 def test_what_is_contradicted_or_gone_is_in_doubt(seen):
     log = Log(seen)

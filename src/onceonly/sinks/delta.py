@@ -9,7 +9,7 @@ from a stale one the commit conflicts. Source: Delta protocol, "Transaction Iden
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -72,9 +72,10 @@ class DeltaWriter(Sink):
         if not plain:
             deltaspark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = deltalog.STAGED + txn.name
-        deltastage.write(deltalog.create_staged(target, folder, plain, change.added, change.widened), rows)
+        staged = deltalog.create_staged(target, folder, plain, change.added, change.widened)
+        deltastage.write(staged, rows)
         adds = deltalog.staged_adds(self.uri, folder, 1)
-        staged_rows, size = deltalog.count(adds)
+        staged_rows, size = deltalog.count(adds, staged)
         deltalog.keep(self.uri, folder)
         deltastage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
         return {
@@ -90,6 +91,7 @@ class DeltaWriter(Sink):
             "rows": staged_rows,
             "bytes": size,
             **({"widened": change.widened} if change.widened else {}),
+            **({"left_out": left_out} if (left_out := deltaschema.left_out(target, rows)) else {}),
             **({"where": self.config.replace} if self.config.replace else {}),
         }
 
@@ -194,16 +196,20 @@ class DeltaWriter(Sink):
             return "The table is gone, or another one."
         if why := deltastage.only_appends(target):
             return why
-        found = len(deltalog.in_folder(deltalog.active_files(target), old["folder"]))
-        if found != old["files"]:
-            return f"{old['files'] - found} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
-        return None
+        found = deltalog.in_folder(deltalog.active_files(target), old["folder"])
+        if lost := old["files"] - len(found):
+            return f"{lost} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
+        return _deleted_in_part(target, found)
 
-    def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
+    def _against_taking_out(
+        self, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
+    ) -> str | None:
         if altered:
             return "The table was altered."
-        each = (self._irreplaceable(target, old) for old in olds)
-        return deltastage.only_appends(target) or next((why for why in each if why), None)
+        each = (self._irreplaceable(target, old) for old in taken_out(handle))
+        if why := deltastage.only_appends(target) or next((why for why in each if why), None):
+            return why
+        return _deleted_in_part(target, _files_out(target, handle, adds))
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -254,7 +260,7 @@ class DeltaWriter(Sink):
             _commit_files(target, [], [], app_id, version)
 
     def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
-        folder, added = handle["folder"], _names(handle["added"])
+        folder = handle["folder"]
         version = deltaevidence.version(decision, folder)
         adds = deltalog.staged_adds(self.uri, folder, 1)
         gone = deltalog.missing_files(self.uri, folder, adds)
@@ -265,8 +271,8 @@ class DeltaWriter(Sink):
                 "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
             )
-        olds, altered = taken_out(handle), deltalog.fingerprint(target, added) != handle["fingerprint"]
-        if (olds or "where" in handle) and (why := self._against_taking_out(target, olds, altered)):
+        olds, altered = taken_out(handle), _is_altered(target, handle)
+        if (olds or "where" in handle) and (why := self._against_taking_out(target, handle, adds, altered)):
             raise CannotPublish(
                 f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
                 why,
@@ -285,11 +291,29 @@ def _add_columns(target: DeltaTable, handle: Handle) -> bool:
     """Whether any had to be: in a commit of its own, before that of the rows, which will follow it."""
     there = {field.name for field in target.schema().fields}
     new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
-    if not new or deltalog.fingerprint(target, _names(handle["added"])) != handle["fingerprint"]:
+    if not new or _is_altered(target, handle):
         return False
     with deltalock.shared(target.table_uri):
         target.alter.add_columns(new)
     return True
+
+
+def _is_altered(target: DeltaTable, handle: Handle) -> bool:
+    """Since the rows were staged. A column that they were to add may be there by now, of another type."""
+    there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
+    new = handle["added"]
+    others = any(deltaschema.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
+    return others or bool(deltalog.fingerprint(target, _names(new)) != handle["fingerprint"])
+
+
+def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
+    """What stands against taking these files out: a removal by delta-rs would leave such a file where it is."""
+    if not (marked := deltalog.deleted_in_part(target, files)):
+        return None
+    return (
+        f"Of {len(marked)} of the files to be taken out, such as {marked[0]}, rows were deleted by a deletion vector, "
+        "and delta-rs takes only whole files out."
+    )
 
 
 def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -162,6 +164,17 @@ def in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
     return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
 
 
+def deleted_in_part(table: DeltaTable, files: Iterable[str]) -> list[str]:
+    """Those of which a deletion vector hides rows: in the log it is part of a file's identity, which a `RemoveAction`
+    cannot name. Told by their names, which hold a UUID.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or []):
+        return []
+    marked = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()["filepath"].to_pylist()
+    names = {unquote(uri).rpartition("/")[2] for uri in marked}
+    return sorted(path for path in files if unquote(path).rpartition("/")[2] in names)
+
+
 def in_partitions(files: dict[str, int], table: DeltaTable, where: Where) -> dict[str, int]:
     """Those of the partitions that match; `files` are all that the table has."""
     paths = dict(zip(sorted(table.file_uris()), sorted(files, key=unquote), strict=True))  # one prefix: one order
@@ -180,10 +193,18 @@ def as_removes(files: dict[str, int]) -> list[RemoveAction]:
     return [RemoveAction(unquote(path), True, now, size) for path, size in sorted(files.items())]
 
 
-def count(adds: list[dict[str, Any]]) -> tuple[int, int]:
-    """(rows, bytes) of add actions."""
-    rows = sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds)
+def count(adds: list[dict[str, Any]], staged_uri: str) -> tuple[int, int]:
+    """(rows, bytes) of add actions; a Spark that collects no statistics leaves the rows to be counted."""
+    rows = sum(_rows(add, staged_uri) for add in adds)
     return rows, sum(add["size"] for add in adds)
+
+
+def _rows(add: dict[str, Any], staged_uri: str) -> int:
+    known = json.loads(add.get("stats") or "{}").get("numRecords")
+    if known is None:
+        with file_system(staged_uri).open_input_file(unquote(add["path"])) as file:
+            known = pq.read_metadata(file).num_rows
+    return int(known)
 
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:

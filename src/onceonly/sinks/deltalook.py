@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
-from onceonly.sinks import rowtypes
+from onceonly.sinks import deltalog, rowtext, rowtypes
 
-MICROS = "SET datafusion.execution.parquet.coerce_int96 = 'us'"  # Spark's times, as nanoseconds, would wrap in 2262
+MICROS = {"coerce_int96_timestamp_unit": "us"}  # Spark's times, as nanoseconds, would wrap in 2262
 
 
 def batches(uri: str) -> pa.RecordBatchReader | None:
-    """Every row of a table, by delta-rs's own engine; None: only Spark can read them."""
+    """Every row of a staged table, by pyarrow: delta-rs's own engine takes no text that is not UTF-8.
+
+    None: only Spark can read them.
+    """
     table = DeltaTable(uri)
     try:
         schema = rowtypes.arrow(json.loads(table.schema().to_json()))
     except rowtypes.OnlySpark:
         return None
-    engine = QueryBuilder().register("staged", table)
-    engine.execute(MICROS)
-    rows = pa.RecordBatchReader.from_stream(engine.execute("SELECT * FROM staged"))
-    return pa.RecordBatchReader.from_batches(schema, (_typed(batch, schema) for batch in rows))
+    return pa.RecordBatchReader.from_batches(schema, _batches(table, schema))
 
 
-def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The engine has types of its own for text."""
-    return pa.RecordBatch.from_arrays([batch.column(field.name).cast(field.type) for field in schema], schema=schema)
+def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    paths = sorted(map(unquote, deltalog.active_files(table)))
+    by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
+    stored = pa.schema([field for field in schema if field.name not in by.names])
+    read, hive = ds.ParquetFileFormat(read_options=MICROS), ds.partitioning(by, flavor="hive")
+    files = deltalog.file_system(table.table_uri)
+    whole = pa.schema([*stored, *by])
+    rows = ds.dataset(paths, whole, read, files, hive, partition_base_dir="") if paths else None
+    for batch in rows.to_batches() if rows else ():
+        each = [
+            rowtext.from_folders(batch.column(field.name), field.type)
+            if field.name in by.names
+            else rowtext.sound(batch.column(field.name))
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(each, schema=schema)

@@ -64,6 +64,11 @@ def computed(table: DeltaTable) -> set[str]:
     return {field["name"] for field in json.loads(table.schema().to_json())["fields"] if _is_computed(field)}
 
 
+def left_out(table: DeltaTable, rows: Any) -> list[str]:
+    """Columns that the table fills in, as the rows have none."""
+    return sorted(computed(table) - set(rows.schema.names))
+
+
 def nullable(schema: Any) -> Any:
     """As Spark makes a table from a DataFrame: every column nullable (a staged table enforces that), no metadata."""
     if isinstance(schema, list):

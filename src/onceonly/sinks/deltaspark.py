@@ -19,6 +19,7 @@ from onceonly.sinks.deltastage import spark_uri
 
 Session = Callable[[], Any]
 LOG_STORES = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
+REFUSALS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
 
 
@@ -50,7 +51,7 @@ def publish(
             return done
         try:
             rows = spark().read.format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle['folder']}"))
-            _append(rows, uri, handle["app_id"], version, "widened" in handle)
+            _append(rows.drop(*handle.get("left_out", ())), uri, handle["app_id"], version, "widened" in handle)
         except Exception as error:
             raise _explained(error, sink, uri, handle) from error
         if shown() is None:
@@ -91,7 +92,7 @@ def _against(uri: str, spark: Session) -> str | None:
 def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
     """AnalysisException and constraint violations are refusals; anything else leaves the outcome open."""
     text = str(error)
-    if "DELTA_" in text and any(word in text for word in ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL")):
+    if "DELTA_" in text and any(word in text for word in REFUSALS):
         return _refused(sink, uri, handle, text.splitlines()[0][:500])
     return _unknown(sink, uri, text)
 

@@ -17,6 +17,7 @@ from onceonly.sinks.filesystem import FileSystem
 
 GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # where the handle does not know the types
 READ_AS = {"avro": rowtypes.in_avro, "json": rowtypes.in_json}
+BLOCK = 1 << 20  # bytes: pyarrow's own default
 LINE = "\n"  # the name of a column that no file has
 Columns = Mapping[str, pa.Array]
 Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
@@ -59,7 +60,8 @@ def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchR
     format, by = handle["format"], _as_text(handle["partition_by"])
     held = pa.schema([field for field in schema if field.name not in by.names])
     stored = {"csv": _as_text(held.names), "json": _as_text([LINE])}.get(format, held)
-    rows = on.rows(handle["folder"], _format(format, typed=True), pa.schema([*stored, *by]), by)
+    largest = max((file["bytes"] for file in handle.get("files", ())), default=0)
+    rows = on.rows(handle["folder"], _format(format, largest), pa.schema([*stored, *by]), by)
     read = {"csv": _csv, "json": _json_by(handle["schema"])}.get(format, _as_it_is)
     return pa.RecordBatchReader.from_batches(schema, _columns(rows, schema, held, read))
 
@@ -71,7 +73,7 @@ def _columns(rows: Any, schema: pa.Schema, held: pa.Schema, read: Read) -> Itera
             found[field.name] if field.name in found else rowtext.from_folders(batch.column(field.name), field.type)
             for field in schema
         ]
-        yield pa.RecordBatch.from_arrays(each, schema=schema)
+        yield pa.RecordBatch.from_arrays([rowtext.sound(column) for column in each], schema=schema)
 
 
 def _as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
@@ -97,20 +99,29 @@ def _as_text(names: list[str]) -> pa.Schema:
     return pa.schema([(name, pa.string()) for name in names])
 
 
-def _format(format: str, typed: bool = False) -> ds.FileFormat:
+def _format(format: str, largest: int | None = None) -> ds.FileFormat:
+    """`largest`: bytes of the largest file; None: the handle does not know the types."""
+    typed = largest is not None
     if format == "parquet":  # Spark writes times as INT96, which would be nanoseconds and end in 2262
         return ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"} if typed else None)
     if format == "json":
-        return _lines() if typed else ds.JsonFileFormat()
+        return _lines(largest or 0) if typed else ds.JsonFileFormat()
     nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]} if typed else {}
     parse = pacsv.ParseOptions(newlines_in_values=True)
-    return ds.CsvFileFormat(parse, convert_options=pacsv.ConvertOptions(**nulls))
+    read = pacsv.ReadOptions(block_size=_block(largest or 0))
+    return ds.CsvFileFormat(parse, convert_options=pacsv.ConvertOptions(**nulls), read_options=read)
 
 
-def _lines() -> ds.FileFormat:
+def _lines(largest: int) -> ds.FileFormat:
     """Each line as text: pyarrow's own JSON knows no maps, no bytes, no zones, and no decimals that are numbers."""
     parse = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
-    return ds.CsvFileFormat(parse, read_options=pacsv.ReadOptions(column_names=[LINE]))
+    read = pacsv.ReadOptions(column_names=[LINE], block_size=_block(largest))
+    return ds.CsvFileFormat(parse, read_options=read)
+
+
+def _block(largest: int) -> int:
+    """Bytes read at once: pyarrow takes no row that is larger."""
+    return min(max(largest, BLOCK), 2**31 - 1)
 
 
 def _quoted(name: str) -> str:

@@ -54,7 +54,8 @@ def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
     if not found:
         return None
     state_id = str(found[-1]["txn"]).split("-")[0]
-    return Trace(state_id, max(int(each.get("decision", 0)) for each in found), f"folder {target}")
+    decision = max(int(each.get("decision", 0)) for each in found)
+    return Trace(state_id, decision, f"folder {target}", epoch=_epoch(names[-1]))
 
 
 def _read(on: FileSystem, path: str) -> Manifest | None:

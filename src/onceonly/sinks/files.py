@@ -28,7 +28,7 @@ from onceonly.sinks.confined import OwnPath, manifest_of
 from onceonly.sinks.filehandle import FileHandle, staging_of
 from onceonly.sinks.filemanifest import Manifest
 from onceonly.sinks.filemoves import Missing, Taken
-from onceonly.sinks.filesystem import FileSystem
+from onceonly.sinks.filesystem import FileSystem, parent
 from onceonly.sinks.folders import named
 
 GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
@@ -175,10 +175,14 @@ class FileWriter(Sink):
         return named(self._on.names(self._staging), prefix)
 
     def staged(self, handle: Handle) -> Any:
-        return filelook.batches(self._on, handle)
+        return filelook.batches(self._on, self._here(handle))
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return filelook.frame(handle, spark)
+        return filelook.frame(self._here(handle), spark)
+
+    def _here(self, handle: Handle) -> Handle:
+        """With the folder that would be published, whatever the handle says."""
+        return {**handle, "folder": self._staged(self._mine(handle)).below("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
         mine = self._mine(handle)
@@ -229,7 +233,12 @@ class FileWriter(Sink):
         return filemoves.write_manifest(self._on, f"{self._target}/{mine.manifest}", content, self._staged(mine))
 
     def _shown(self, mine: FileHandle) -> Manifest | None:
-        return filemoves.read_manifest(self._on, f"{self._target}/{mine.manifest}")
+        """On disk, when something follows from it: whoever made it may not have lived to see to that."""
+        path = f"{self._target}/{mine.manifest}"
+        found = filemoves.read_manifest(self._on, path)
+        if found is not None:
+            self._on.keep_names(parent(path))
+        return found
 
     def _is_published(self, mine: FileHandle) -> bool:
         found = self._shown(mine)

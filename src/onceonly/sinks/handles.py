@@ -44,6 +44,7 @@ class Delta(DeltaOld):
     rows: Count
     bytes: Count
     widened: NotRequired[Mapping[str, str]]
+    left_out: NotRequired[list[str]]
     where: NotRequired[Literal["partitions"] | list[tuple[str, str, Any]]]
     replaces: NotRequired[DeltaOld]
     retracts: NotRequired[list[DeltaOld]]

@@ -299,13 +299,20 @@ class KafkaWriter(Sink):
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return kafkalook.batches(handle, self.config.format, self._schema)
+        return kafkalook.batches(self._here(handle), self.config.format, self._schema)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return kafkalook.frame(handle, self.config.format, self._schema, spark)
+        return kafkalook.frame(self._here(handle), self.config.format, self._schema, spark)
 
     def columns(self) -> list[str] | None:
         return kafkalook.columns(self.config.format, self._schema)
+
+    def _here(self, handle: Handle) -> Handle:
+        """With the spool that would be published, whatever the handle says."""
+        confined.check_folder(self.name, handle["txn"])
+        for part in parts_of(handle):
+            confined.check_file(self.name, part.spool)
+        return {**handle, "folder": self._spool.path(handle["txn"])}
 
     @property
     def _schema(self) -> str | None:

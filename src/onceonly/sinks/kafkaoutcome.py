@@ -104,6 +104,11 @@ class Settler:
         fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
         if fates == {Fate.WAS_COMMITTED} and Sighting.NONE in seen:
             return self._seen(tx, Fate.WAS_COMMITTED)
+        if fates == {Fate.LOST} and Sighting.NONE in seen:
+            give_back(
+                self._known, tx
+            )  # aborted by hand in one partition, it may be open: who hangs could commit the rest
+            return self._seen(tx)
         if fates:
             return fates.pop() if len(fates) == 1 else Fate.DOUBT
         return None if Sighting.NONE in seen else Fate.DOUBT

@@ -19,6 +19,7 @@ from onceonly.sinks.confined import OwnPath
 from onceonly.sinks.filesystem import FileSystem, Print, Unfit, is_hidden, parent
 
 MOUNTS = Path("/proc/self/mountinfo")
+TRIES = 20  # folders that were removed again while they were made
 
 
 class LocalFiles(FileSystem):
@@ -60,7 +61,7 @@ class LocalFiles(FileSystem):
         probe = folder.below(".probe")
         name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
         try:
-            os.makedirs(folder.path, exist_ok=True)
+            _make(folder.path)
             Path(probe.path).touch()
             os.link(probe.path, name.path)
         except OSError as error:
@@ -134,6 +135,14 @@ class LocalFiles(FileSystem):
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")
         return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
+
+
+def _make(folder: str) -> None:
+    """With the folder above it, which another process may remove just then, as nothing is in it."""
+    for _ in range(TRIES):
+        with suppress(FileNotFoundError):
+            return os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
 
 
 def _no_link(folder: str, target: str, error: OSError) -> Unfit:

@@ -30,6 +30,14 @@ def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
     return (text.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else text).cast(kind)
 
 
+def sound(column: pa.Array) -> pa.Array:
+    """The same; what is no UTF-8 in its texts, which Spark writes as it is, becomes \\ufffd."""
+    as_bytes = _as_bytes(column.type)
+    if as_bytes == column.type or _is_valid(column):
+        return column
+    return pa.array([_decoded(value, column.type) for value in column.cast(as_bytes).to_pylist()], column.type)
+
+
 def json_parser(kind: Any) -> Convert:
     """Of one document; where one of Spark's types in `kind` is a decimal, without a loss of digits."""
     exact: dict[str, Any] = {"parse_float": Decimal} if "decimal(" in json.dumps(kind) else {}
@@ -86,3 +94,38 @@ def _list(item: Convert | None) -> Convert | None:
 
 def _map(item: Convert | None) -> Convert | None:
     return _or_null(lambda pairs: [(key, item(value) if item else value) for key, value in pairs.items()])
+
+
+# ---- text that is none
+
+
+def _is_valid(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    """The type with bytes for text, at any depth."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_bytes(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_bytes(kind.value_type)))
+    return pa.binary() if pa.types.is_string(kind) else kind
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:
+    """A Python value of `_as_bytes(kind)`, with its text."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(_decoded(key, kind.key_type), _decoded(item, kind.item_type)) for key, item in value]
+    if pa.types.is_list(kind):
+        return [_decoded(item, kind.value_type) for item in value]
+    return value.decode(errors="replace") if pa.types.is_string(kind) else value

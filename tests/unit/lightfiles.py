@@ -1,0 +1,48 @@
+"""A file sink that stages without Spark, so that tests of what is decided about it need none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from onceonly.checkpoint import Handle, Transaction
+from onceonly.fakes import FakeParts
+from onceonly.pipeline import FileSink, Pipeline
+from onceonly.sinks import filestage
+from onceonly.sinks.confined import manifest_of
+from onceonly.sinks.filehandle import staging_of
+from onceonly.sinks.files import FileWriter
+from onceonly.sinks.localfiles import LocalFiles
+
+
+class LightFiles(FileWriter):
+    """JSON lines, one file per checkpoint."""
+
+    def __init__(self, folder: Path, name: str = "lake") -> None:
+        super().__init__(FileSink(name, name, "json"), str(folder))
+        self.folder = folder
+
+    def stage(self, txn: Transaction, rows: Iterable[dict[str, Any]]) -> Handle:
+        folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in rows]
+        folder.mkdir(parents=True)
+        (folder / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        files = filestage.describe(self.config, txn, LocalFiles(), str(folder), len(lines))
+        return {
+            **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
+            **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},
+            "files": [file.to_json() for file in files],
+        }
+
+    def values(self) -> list[int]:
+        """Of the field `value`, as a plain reader of the folder finds it."""
+        lines = (line for path in self.folder.rglob("*.jsonl") for line in path.read_text().splitlines())
+        return sorted(json.loads(line)["value"] for line in lines)
+
+
+class FileParts(FakeParts):
+    """As fake parts, with every sink a folder of files."""
+
+    def sink(self, pipeline: Pipeline, name: str) -> Any:
+        return LightFiles(self.folder / f"{name}-target", name)
