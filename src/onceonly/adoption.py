@@ -138,6 +138,12 @@ def _known_interval(view: View, name: str, interval: Interval, again: str | None
     return None
 
 
+def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
+    """The epoch that has settled what an aborted checkpoint covers: a rewind, or a person's word on the targets."""
+    last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
+    return last if last != aborted.epoch else None
+
+
 def _why_open(known: Checkpoint) -> str:
     return "and its gate failed it" if known.held else "which has not ended or waits to be published"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import forwarding, gating, lineage, rewinding
+from onceonly import adoption, forwarding, gating, lineage, rewinding
 from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
@@ -125,6 +125,8 @@ class Coordinator:
                 raise fenced(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
+            if checkpoint.state is State.ABORTED and (newer := adoption.overtaken_by(view, checkpoint)):
+                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
             if since is not None and checkpoint.last_seq != since:
                 raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
             worker = f"{socket.gethostname()}:{os.getpid()}"
@@ -271,10 +273,12 @@ class Coordinator:
             return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
         checkpoint = get(self._ledger.change(name, decide), epoch)
-        if checkpoint.state is State.ABORTED:
-            return checkpoint
-        self._publisher.discard(checkpoint, list(checkpoint.claims))
-        return self._record_aborted(checkpoint)
+        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint)
+
+    def _carry_out(self, aborting: Checkpoint) -> Checkpoint:
+        """What was claimed before this abort began goes, whatever has come since."""
+        self._publisher.discard(aborting, list(aborting.claims))
+        return self._record_aborted(aborting)
 
     def _record_aborted(self, mine: Checkpoint) -> Checkpoint:
         def decide(view: View) -> Row | None:
@@ -315,7 +319,7 @@ class Coordinator:
                     case State.STAGED if not alive(checkpoint):
                         self._decide(checkpoint)
                     case State.ABORTING:
-                        self.abort(name, checkpoint.epoch, checkpoint.reason or "")
+                        self._carry_out(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
                         self.abort(
                             name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner

@@ -126,6 +126,22 @@ def test_a_checkpoint_is_not_taken_over_by_a_pipeline_that_reads_another_topic(w
     assert world.now().state is State.ABORTED
 
 
+def test_recovery_that_saw_an_abort_leaves_what_was_planned_again_since(world):
+    """It is stopped between its look and its step; meanwhile another ends the abort, plans again and stages."""
+    world.plan("run-1")
+    world.stage()
+    world.files.fail("abort", "before")
+    with pytest.raises(ConnectionError):
+        world.abort()
+    seen = world.state.view("flights")
+    world.plan("run-2")
+    world.stage(owner="run-2")
+    assert world.coordinator._settle(seen, world.alive) == []
+    assert world.now().state is State.STAGED
+    world.commit()
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
+
+
 def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
     """Two processes abort one checkpoint; it is planned and aborted again before the slower one is done."""
     world.plan("run-1")
