@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onceonly.checkpoint import Checkpoint, Event, Handle, Row, State
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.ledger import how_to_settle, in_force, next_row
+from onceonly.ledger import get, how_to_settle, in_force, next_row
 from onceonly.offsets import Interval, has_data
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -40,22 +40,28 @@ class Asked:
         if self.again:
             _check_kind(self.pipeline)
         self.known = known = _known(view, self.pipeline, self.owner, self.cut.interval, self.again)
-        if known is None:
-            self.row = _pin(view, self.pipeline, self.cut, self.owner)
-        elif self.again and _replaceable(known) and not self._has_replaced(known):
-            self.row = self._replace(view, known)
-        else:
-            self.row = _take_over(view, known, self.pipeline, self.owner, self.again)
-            if self.row:
-                self.cut.check_lineage(known)
+        self.row = self._go_on(view, known) if known else _pin(view, self.pipeline, self.cut, self.owner)
         return self.row
 
-    def _has_replaced(self, known: Checkpoint) -> bool:
-        """A task that runs twice asks twice."""
-        return known.replaces is not None and known.request == self.again
+    def _go_on(self, view: View, known: Checkpoint) -> Row | None:
+        anew = bool(self.again) and _replaceable(known) and not self._has_replaced(view, known)
+        old = known if anew else get(view, known.replaces) if known.replaces else None
+        row = self._replace(view, known) if anew else _take_over(view, known, self.pipeline, self.owner, self.again)
+        if row:
+            self.cut.check_lineage(known)
+        if row and old:
+            _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
+        return row
+
+    def _has_replaced(self, view: View, known: Checkpoint) -> bool:
+        """A task that runs twice asks twice, the second time perhaps after others."""
+        while known.replaces is not None:
+            if known.request == self.again:
+                return True
+            known = get(view, known.replaces)
+        return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
-        _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
         body = {
             "definition": self.pipeline.to_json(),
             "ranges": [range_.to_json() for range_ in old.ranges],
