@@ -157,6 +157,13 @@ GUARDS = [
         "queued",
     ),
     Mutant(
+        "claimed although others have gone on without it",
+        COORDINATOR,
+        "if checkpoint.state is State.ABORTED and (newer := adoption.overtaken_by(view, checkpoint)):",
+        "if newer := None:",
+        "rewind-staged-again",
+    ),
+    Mutant(
         "an abort that is not the one carried out is recorded",
         COORDINATOR,
         "current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one",

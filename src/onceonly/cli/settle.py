@@ -171,16 +171,24 @@ def _coordinator(settings: Settings) -> Coordinator:
 
 def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
     """What was unsettled, as it is now; the error is the first one, met after everything else was tried."""
-    from onceonly.liveness import alive, nobody
-
-    before = through.state.view(name).open
     error: Exception | None = None
     try:
-        through.recover(name, nobody if force else alive)
-    except Exception as caught:
-        error = caught
-    view = through.state.view(name)
+        before = through.state.view(name).open
+        error = _settle(through, name, force)
+        view = through.state.view(name)
+    except Exception as unreadable:  # its rows: those of other pipelines may be sound
+        return [], error or unreadable
     return [_became(cp, view.checkpoint(cp.epoch) or cp) for cp in before], error
+
+
+def _settle(through: Coordinator, name: str, force: bool) -> Exception | None:
+    from onceonly.liveness import alive, nobody
+
+    try:
+        through.recover(name, nobody if force else alive)
+    except Exception as error:
+        return error
+    return None
 
 
 def _became(was: Checkpoint, now: Checkpoint) -> dict[str, Any]:
