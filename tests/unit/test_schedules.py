@@ -10,6 +10,7 @@ from onceonly.coordinator import Coordinator
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.fakes import FakeSink, FakeSource
 from onceonly.pipeline import DeltaSink, KafkaSource
+from onceonly.state import StateTable
 
 
 def values(sink: FakeSink) -> list[int]:
@@ -60,6 +61,21 @@ def test_what_was_claimed_before_an_abort_is_not_recorded_after_the_next_plan(wo
     world.commit()
     assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
     assert [name for name in staged(world) if "-1-1-" in name] == []
+
+
+def test_a_plan_that_was_stopped_does_not_take_its_old_look_at_the_topic_for_a_loss(world, monkeypatch):
+    """Between its look and its row another run has read on, further than the topic went then."""
+    append = StateTable.append
+
+    def slow(self, view, row):
+        monkeypatch.setattr(StateTable, "append", append)
+        world.put(10)
+        world.run("run-2")
+        return append(self, view, row)
+
+    monkeypatch.setattr(StateTable, "append", slow)
+    assert world.plan("run-1") is None  # no new data
+    assert values(world.lake) == [0, 1, 2, 3, 4, 10]
 
 
 def test_what_was_claimed_under_another_definition_is_not_recorded(world):
