@@ -314,8 +314,8 @@ GUARDS = [
     Mutant(
         "a task that runs twice replaces twice",
         ADOPTION,
-        "return known.replaces is not None and known.request == self.again",
-        "return False",
+        "if known.request == self.again:",
+        "if False:",
         "reprocess-twice",
     ),
     Mutant(
