@@ -273,14 +273,17 @@ class StateTable:
 
         Raises:
             Lost: another has it, so no such write can land any more.
+            OutcomeUnknown: nobody is seen to have it; what it came from could not be brought up to date.
         """
         if error is None:
             raise Lost
         table, landed = self._look(row, error)
-        if not landed:
-            statefiles.remove(self.uri, row.pipeline, row.id)
-            raise Lost
-        return table
+        if landed:
+            return table
+        if (_last(table, row.pipeline) or 0) < row.seq:
+            raise _unknown(row, self.uri, error)
+        statefiles.remove(self.uri, row.pipeline, row.id)
+        raise Lost
 
     def _check_read(self, version: int) -> None:
         """A commit from that version on is in the log as it is read.
