@@ -11,7 +11,7 @@ import os
 import socket
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,7 +246,15 @@ class Coordinator:
 
     # ---- abort
 
-    def abort(self, name: str, epoch: int, reason: str, owner: str | None = None, who: str | None = None) -> Checkpoint:
+    def abort(
+        self,
+        name: str,
+        epoch: int,
+        reason: str,
+        owner: str | None = None,
+        who: str | None = None,
+        gone: Collection[str] = (),
+    ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
         What a gate has failed is kept for people to look at, until another attempt has ended.
@@ -254,6 +262,7 @@ class Coordinator:
         Args:
             owner: who has to own it still.
             who: the person whose word this is.
+            gone: sinks that do not answer and never will again: what they hold stays, and is never published.
         Raises:
             Fenced: the decision is taken, another owner has taken the checkpoint over, or it is for a person to decide;
                 nothing was touched.
@@ -273,18 +282,18 @@ class Coordinator:
             return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
         checkpoint = get(self._ledger.change(name, decide), epoch)
-        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint)
+        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
 
-    def _carry_out(self, aborting: Checkpoint) -> Checkpoint:
+    def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
         """What was claimed before this abort began goes, whatever has come since."""
-        self._publisher.discard(aborting, list(aborting.claims))
-        return self._record_aborted(aborting)
+        left = self._publisher.discard(aborting, list(aborting.claims), gone)
+        return self._record_aborted(aborting, {"gone": left} if left else {})
 
-    def _record_aborted(self, mine: Checkpoint) -> Checkpoint:
+    def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
             now = get(view, mine.epoch)
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
-            return next_row(view, mine.epoch, Event.ABORTED, now.attempt) if current else None
+            return next_row(view, mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
 
         return get(self._ledger.change(mine.pipeline, decide), mine.epoch)
 

@@ -158,14 +158,65 @@ def test_recovery_that_saw_an_abort_leaves_what_was_planned_again_since(world):
     assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
 
 
+# ---- a sink that is gone before the decision
+
+
+@pytest.fixture
+def dead(world, monkeypatch) -> World:
+    """What is staged in `files` cannot be removed: its cluster was given back."""
+    world.plan("run-1")
+    world.stage()
+    abort = FakeSink.abort
+
+    def unless_dead(self, txn, handle):
+        if self.name == "files":
+            raise ConnectionError("no such host")
+        abort(self, txn, handle)
+
+    monkeypatch.setattr(FakeSink, "abort", unless_dead)
+    with pytest.raises(ConnectionError):
+        world.abort()
+    without_files(world)
+    with pytest.raises(ConnectionError):
+        world.plan("run-2")
+    return world
+
+
+def abort_without(world: World, *gone: str):
+    return world.coordinator.abort("flights", 1, "its cluster is gone", who="ann", gone=gone)
+
+
+def test_a_sink_that_is_gone_for_good_does_not_hold_up_the_pipeline(dead):
+    done = abort_without(dead, "files")
+    assert (done.state, done.gone) == (State.ABORTED, {(1, "files")})
+    dead.recover()
+    dead.plan("run-2")
+    dead.stage(owner="run-2")
+    assert dead.commit().state is State.COMMITTED
+    dead.recover()
+    assert values(dead.lake) == [0, 1, 2, 3, 4]
+
+
+def test_another_that_does_not_answer_does(dead):
+    with pytest.raises(ConnectionError):
+        abort_without(dead, "lake")
+    assert dead.now().state is State.ABORTING
+
+
+def test_one_that_answers_after_all_is_not_gone(dead, monkeypatch):
+    monkeypatch.undo()
+    assert abort_without(dead, "files").gone == frozenset()
+    assert staged(dead) == []
+
+
 def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
     """Two processes abort one checkpoint; it is planned and aborted again before the slower one is done."""
     world.plan("run-1")
     world.stage()
     discard, slow = world.coordinator._publisher.__class__.discard, []
 
-    def discarding(self, checkpoint, attempts):
-        discard(self, checkpoint, attempts)
+    def discarding(self, *given):
+        left = discard(self, *given)
         if not slow:
             slow.append(True)
             Coordinator(world.state, world.parts).abort("flights", 1, "by another")
@@ -174,6 +225,7 @@ def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
             with pytest.raises(ConnectionError):
                 world.abort()
             monkeypatch.setattr(type(self), "discard", discard)
+        return left
 
     monkeypatch.setattr(world.coordinator._publisher.__class__, "discard", discarding)
     assert world.abort().state is State.ABORTING

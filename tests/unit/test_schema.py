@@ -53,6 +53,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR))
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
+    _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
     return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
 
@@ -108,6 +109,14 @@ def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.abort("gated", 1, "on second thoughts", who="ann")
 
 
+def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:
+    dying = Pipeline(**{**vars(FLIGHTS), "name": "dying", "transform": "jobs.flights:dying"})
+    coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.stage("dying", 1, parts.produce)
+    parts.sink(dying, "lake").fail("abort", "before")
+    coordinator.abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])
+
+
 def decoded(record: dict[str, Any]) -> dict[str, Any]:
     texts = {name: json.loads(record[name]) for name in ("head", "body")}
     return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in {**record, **texts}.items()}
@@ -160,6 +169,7 @@ def test_what_a_person_says_of_the_targets_keeps_the_contract(rows, broken):
         ("committed", {"body": {"note": "x"}}),
         ("aborting", {"sink": "lake"}),
         ("aborted", {"extra": 1}),
+        ("aborted", {"body": {"gone": {}}}),
         ("aborted", {"format": FORMAT + 1}),
     ],
 )

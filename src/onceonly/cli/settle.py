@@ -59,8 +59,9 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded, and shown by `onceonly describe`.")
+@click.option("--gone", metavar="SINK", multiple=True, help="A sink that does not answer and never will again.")
 @json_option
-def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
+def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json: bool) -> None:
     """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
 
     Its offsets stay pinned: the next run takes the same ones. --json prints the checkpoint as
@@ -68,7 +69,7 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=person()), as_json)
+    _told(was, _coordinator(settings).abort(pipeline, epoch, reason, who=person(), gone=gone), as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
