@@ -20,9 +20,9 @@ def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pool
     """
     swept: list[Transaction | Pooled] = []
     errors: list[Exception] = []
-    for live in _sinks(state.view(name), parts):
+    for pipeline, sink in _sinks(state.view(name)):
         try:
-            swept += _sweep(state, live, name)
+            swept += _sweep(state, parts.sink(pipeline, sink), name)
         except Exception as error:
             errors.append(error)
     if errors:
@@ -58,7 +58,7 @@ def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -
     return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
 
 
-def _sinks(view: View, parts: Parts) -> Iterator[Sink]:
+def _sinks(view: View) -> Iterator[tuple[Pipeline, str]]:
     """Those of the latest definition, and of those under which anything that is open was claimed; each once."""
     seen: set[str] = set()
     for checkpoint in ([view.latest] if view.latest else []) + view.open:
@@ -67,4 +67,4 @@ def _sinks(view: View, parts: Parts) -> Iterator[Sink]:
             for sink, data in zip(pipeline.sinks, definition["sinks"], strict=True):
                 if canonical(data) not in seen and not _is_gone(checkpoint, definition, sink.name):
                     seen.add(canonical(data))
-                    yield parts.sink(pipeline, sink.name)
+                    yield pipeline, sink.name

@@ -132,6 +132,25 @@ def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under
     assert [txn.sink for txn in world.coordinator.sweep("flights")] == ["files"]
 
 
+def test_a_sink_that_cannot_be_made_keeps_no_other_from_being_swept(world, monkeypatch):
+    """Such as one whose Airflow connection was deleted."""
+    world.plan("run-1")
+    claimed = world.coordinator._claim("flights", 1, None)
+    world.abort()
+    world.files.stage(claimed.transaction("files"), [])
+    make = world.parts.sink
+
+    def without_lake(pipeline, name):
+        if name == "lake":
+            raise InvalidPipeline("there is no connection 'lake'.")
+        return make(pipeline, name)
+
+    monkeypatch.setattr(world.parts, "sink", without_lake)
+    with pytest.raises(InvalidPipeline, match="no connection"):
+        world.coordinator.sweep("flights")
+    assert staged(world) == []
+
+
 def test_a_checkpoint_is_not_taken_over_by_a_pipeline_that_reads_another_topic(world):
     world.plan("run-1")
     world.abort()
