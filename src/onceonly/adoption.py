@@ -8,7 +8,7 @@ from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Handle, Row, State
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.ledger import how_to_settle, in_force, next_row
+from onceonly.ledger import get, how_to_settle, in_force, next_row
 from onceonly.offsets import Interval, has_data
 from onceonly.pipeline import Pipeline
 from onceonly.planning import Cut
@@ -43,22 +43,28 @@ class Asked:
         if self.again:
             _check_kind(self.pipeline)
         self.known = known = self._known(view)
-        if known is None:
-            self.row = self._pin(view)
-        elif self.again and _replaceable(known) and not self._has_replaced(known):
-            self.row = self._replace(view, known)
-        else:
-            self.row = self._take_over(view, known)
-            if self.row:
-                self.cut.check_lineage(known)
+        self.row = self._go_on(view, known) if known else self._pin(view)
         return self.row
 
-    def _has_replaced(self, known: Checkpoint) -> bool:
-        """A task that runs twice asks twice."""
-        return known.replaces is not None and known.request == self.again
+    def _go_on(self, view: View, known: Checkpoint) -> Row | None:
+        anew = bool(self.again) and _replaceable(known) and not self._has_replaced(view, known)
+        old = known if anew else get(view, known.replaces) if known.replaces else None
+        row = self._replace(view, known) if anew else self._take_over(view, known)
+        if row:
+            self.cut.check_lineage(known)
+        if row and old:
+            _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
+        return row
+
+    def _has_replaced(self, view: View, known: Checkpoint) -> bool:
+        """A task that runs twice asks twice, the second time perhaps after others."""
+        while known.replaces is not None:
+            if known.request == self.again:
+                return True
+            known = get(view, known.replaces)
+        return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
-        _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
         ranges = [range_.to_json() for range_ in old.ranges]
         body = {**self._who, "ranges": ranges, "replaces": old.epoch, "request": self.again}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
@@ -175,6 +181,12 @@ def _state(known: Checkpoint) -> str:
 
 def _skipped_too(known: Checkpoint) -> str:
     return "" if known.skipped is None else ", to be processed again although it is skipped (reprocess)"
+
+
+def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
+    """The epoch that has settled what an aborted checkpoint covers: a rewind, or a person's word on the targets."""
+    last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
+    return last if last != aborted.epoch else None
 
 
 def _why_open(known: Checkpoint) -> str:

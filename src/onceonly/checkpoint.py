@@ -178,6 +178,7 @@ class Checkpoint:
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the current attempt, by a person
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
+    gone: frozenset[tuple[int, str]] = frozenset()  # attempts' sinks that never answer again, as a person says
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -236,8 +237,8 @@ class Checkpoint:
         return latest or bool(self.gate["keep_failed"])
 
     def sinks_of(self, attempt: int) -> tuple[str, ...]:
-        """Those that the attempt was claimed for: planned again, a checkpoint may have others."""
-        return _names(self.claimed_under[attempt])
+        """Those that the attempt was claimed for and that answer: planned again, a checkpoint may have others."""
+        return tuple(name for name in _names(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
         number = self.attempt if attempt is None else attempt
@@ -342,7 +343,9 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
         case Event.ABORTING:
             return {"reason": row.body.get("reason"), "staging": None}
         case Event.ABORTED:
-            return {"claims": {number: replace(claim, slot=None) for number, claim in known.claims.items()}}
+            left = {(number, sink) for number in known.claims for sink in row.body.get("gone", ())}
+            claims = {number: replace(claim, slot=None) for number, claim in known.claims.items()}
+            return {"claims": claims, "gone": known.gone | left}
         case _:
             return {}
 

@@ -11,11 +11,11 @@ import os
 import socket
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly import forwarding, gating, lineage, rewinding, skipping
+from onceonly import adoption, forwarding, gating, lineage, rewinding, skipping
 from onceonly.adoption import Asked
 from onceonly.checkpoint import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
@@ -134,6 +134,8 @@ class Coordinator:
                 raise fenced(checkpoint, "it is being aborted")
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
+            if checkpoint.state is State.ABORTED and (newer := adoption.overtaken_by(view, checkpoint)):
+                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
             if since is not None and checkpoint.last_seq != since:
                 raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
             worker = f"{socket.gethostname()}:{os.getpid()}"
@@ -253,7 +255,15 @@ class Coordinator:
 
     # ---- abort
 
-    def abort(self, name: str, epoch: int, reason: str, owner: str | None = None, who: str | None = None) -> Checkpoint:
+    def abort(
+        self,
+        name: str,
+        epoch: int,
+        reason: str,
+        owner: str | None = None,
+        who: str | None = None,
+        gone: Collection[str] = (),
+    ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
         What a gate has failed is kept for people to look at, until another attempt has ended.
@@ -261,6 +271,7 @@ class Coordinator:
         Args:
             owner: who has to own it still.
             who: the person whose word this is.
+            gone: sinks that do not answer and never will again: what they hold stays, and is never published.
         Raises:
             Fenced: the decision is taken, another owner has taken the checkpoint over, or it is for a person to decide;
                 nothing was touched.
@@ -280,16 +291,18 @@ class Coordinator:
             return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
         checkpoint = get(self._ledger.change(name, decide), epoch)
-        if checkpoint.state is State.ABORTED:
-            return checkpoint
-        self._publisher.discard(checkpoint, list(checkpoint.claims))
-        return self._record_aborted(checkpoint)
+        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
 
-    def _record_aborted(self, mine: Checkpoint) -> Checkpoint:
+    def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
+        """What was claimed before this abort began goes, whatever has come since."""
+        left = self._publisher.discard(aborting, list(aborting.claims), gone)
+        return self._record_aborted(aborting, {"gone": left} if left else {})
+
+    def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
             now = get(view, mine.epoch)
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
-            return next_row(view, mine.epoch, Event.ABORTED, now.attempt) if current else None
+            return next_row(view, mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
 
         return get(self._ledger.change(mine.pipeline, decide), mine.epoch)
 
@@ -324,7 +337,7 @@ class Coordinator:
                     case State.STAGED if not alive(checkpoint):
                         self._decide(checkpoint)
                     case State.ABORTING:
-                        self.abort(name, checkpoint.epoch, checkpoint.reason or "")
+                        self._carry_out(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
                         self.abort(
                             name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner

@@ -79,7 +79,10 @@ class Pins:
         return self._span(view, self.interval) if self.interval else self._chain(view.latest)
 
     def _chain(self, latest: Checkpoint | None) -> TopicRange:
-        range_ = offsets.chain(offsets.range_of(latest.ranges, self.config.topic) if latest else None, self.log)
+        previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
+        if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
+            self._log = None  # the checkpoint may be younger than our look at the log
+        range_ = offsets.chain(previous, self.log)
         most = self.config.max_records
         return offsets.cap(range_, most) if most else range_
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from onceonly.checkpoint import Checkpoint, Event, Handle, Outcome, Row, State
@@ -59,15 +59,28 @@ class Publisher:
                 end_idle(self._ledger.state, live, done.pipeline)
         return view
 
-    def discard(self, checkpoint: Checkpoint, attempts: list[int]) -> None:
-        """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable."""
+    def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
+        """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable.
+
+        Args:
+            gone: sinks that never answer again, as a person says. Nothing that they hold can be decided on.
+        Returns:
+            Those of them that did not answer, and what came instead.
+        """
+        left = dict[str, str]()
         over = {(checkpoint.epoch, attempt) for attempt in attempts}
         for attempt in attempts:
             pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])
             for sink in checkpoint.sinks_of(attempt):
-                live = self._parts.sink(pipeline, sink)
-                self._discard(live, checkpoint, attempt)
-                end_idle(self._ledger.state, live, checkpoint.pipeline, over)
+                try:
+                    live = self._parts.sink(pipeline, sink)
+                    self._discard(live, checkpoint, attempt)
+                    end_idle(self._ledger.state, live, checkpoint.pipeline, over)
+                except Exception as error:
+                    if sink not in gone:
+                        raise
+                    left[sink] = f"{type(error).__name__}: {error}"[:500]
+        return left
 
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)

@@ -25,7 +25,7 @@ class Like:
 
 
 def _is_below(path: str) -> bool:
-    return bool(path) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 Count = Annotated[int, lambda number: number >= 0]

@@ -233,7 +233,7 @@ class StateTable:
                 return view
         except CommitFailedError:  # another process is tidying: its result serves us as well
             pass
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # whatever it is: the rows are there as before
             warnings.warn(f"the state table at {self.uri} could not be tidied: {error}", RuntimeWarning, stacklevel=2)
         return self.view(view.pipeline)
 
@@ -275,7 +275,9 @@ class StateTable:
         """Append it, once and durably; returns the table to go on from."""
         failed, error = 0, None
         while failed < TRIES:
-            self._require_next(table, row, written=error is not None)
+            if _last(table, row.pipeline) != row.seq - 1:  # in the snapshot that the commit is made from
+                table = self._unless_lost(row, error)
+                break
             try:
                 statefiles.append(table, row)
                 self._check_read(table.version() + 1)
@@ -285,19 +287,27 @@ class StateTable:
                 if not landed:  # an attempt counts unless others have written meanwhile, each of them once
                     failed += not (isinstance(error, CommitFailedError) and table.version() > before)
                     continue
-            self._keep()
-            return table
-        raise _unknown(row, self.uri, error)
+            break
+        else:
+            raise _unknown(row, self.uri, error)
+        self._keep()
+        return table
 
-    def _require_next(self, table: DeltaTable, row: Row, written: bool) -> None:
-        """Raises Lost; `written`: a file of the row is there, and surely in no log entry.
+    def _unless_lost(self, row: Row, error: Exception | None) -> DeltaTable:
+        """Where its number is taken: the table, if the row itself has it. A write that failed may land after a look.
 
-        The number is looked up in the snapshot that the commit is made from: conflicts count from there.
+        Raises:
+            Lost: another has it, so no such write can land any more.
+            OutcomeUnknown: nobody is seen to have it; what it came from could not be brought up to date.
         """
-        if _last(table, row.pipeline) == row.seq - 1:
-            return
-        if written:
-            statefiles.remove(self.uri, row.pipeline, row.id)
+        if error is None:
+            raise Lost
+        table, landed = self._look(row, error)
+        if landed:
+            return table
+        if (_last(table, row.pipeline) or 0) < row.seq:
+            raise _unknown(row, self.uri, error)
+        statefiles.remove(self.uri, row.pipeline, row.id)
         raise Lost
 
     def _check_read(self, version: int) -> None:

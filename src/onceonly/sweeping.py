@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from onceonly.checkpoint import Checkpoint, State, Transaction, canonical
 from onceonly.pipeline import Pipeline
@@ -19,9 +20,9 @@ def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pool
     """
     swept: list[Transaction | Pooled] = []
     errors: list[Exception] = []
-    for live in _sinks(state.view(name), parts):
+    for pipeline, sink in _sinks(state.view(name)):
         try:
-            swept += _sweep(state, live, name)
+            swept += _sweep(state, parts.sink(pipeline, sink), name)
         except Exception as error:
             errors.append(error)
     if errors:
@@ -51,13 +52,19 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
     return txn.attempt < owner.attempt or owner.state is State.ABORTED
 
 
-def _sinks(view: View, parts: Parts) -> Iterator[Sink]:
+def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
+    """Whether nothing was left in it but what a person has said is out of reach for good."""
+    attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
+    return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
+
+
+def _sinks(view: View) -> Iterator[tuple[Pipeline, str]]:
     """Those of the latest definition, and of those under which anything that is open was claimed; each once."""
     seen: set[str] = set()
     for checkpoint in ([view.latest] if view.latest else []) + view.open:
         for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
             pipeline = Pipeline.from_json(definition)
             for sink, data in zip(pipeline.sinks, definition["sinks"], strict=True):
-                if canonical(data) not in seen:
+                if canonical(data) not in seen and not _is_gone(checkpoint, definition, sink.name):
                     seen.add(canonical(data))
-                    yield parts.sink(pipeline, sink.name)
+                    yield pipeline, sink.name

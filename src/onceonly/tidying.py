@@ -27,6 +27,7 @@ from onceonly.statestore import local_path
 FULL_FILE = 4 << 20  # bytes; a file of this size is left alone, so that tidying costs the same for ever
 LONG_LOG = 50  # entries since the last log checkpoint, as the table's delta.checkpointInterval
 PIPELINE = "partition.pipeline"
+OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq", PIPELINE]
 LAST = "_last_checkpoint"
 TRIES = 20  # commits lost to writers of other pipelines
 
@@ -37,8 +38,7 @@ def tidy(at: Reading, pipeline: str, most: int) -> bool:
     Raises:
         DeltaError, OSError: something is left for the next time.
     """
-    mine = [("pipeline", "=", pipeline)]
-    many = at.ask(lambda table: len(table.file_uris(file_pruning_predicate=mine))) > most
+    many = at.ask(lambda table: _are_many(table, pipeline, most))
     if many:
         _merge(at, pipeline)
     if many or _is_long(at.delta):
@@ -48,12 +48,20 @@ def tidy(at: Reading, pipeline: str, most: int) -> bool:
     return many
 
 
+def _are_many(table: DeltaTable, pipeline: str, most: int) -> bool:
+    mine = [("pipeline", "=", pipeline)]
+    return len(table.file_uris(file_pruning_predicate=mine)) > most and len(_small(table, pipeline)) > most
+
+
 def _merge(at: Reading, pipeline: str) -> None:
-    """All files that are not full become one; nothing, where another process does so, too."""
-    files, since, until = at.ask(lambda table: _small(table, pipeline))
-    rows = at.rows({pipeline: f"seq > {since} AND seq <= {until}"})
-    if [row.seq for row in rows] != list(range(since + 1, until + 1)):
-        return
+    """All files since the last full one become one; nothing, where another process does so, too."""
+    small = at.ask(lambda table: _small(table, pipeline))
+    files = {path: file["size_bytes"] for path, file in small.items()}
+    since, until = min(file["min.seq"] for file in small.values()), max(file["max.seq"] for file in small.values())
+    rows = at.rows({pipeline: f"seq >= {since} AND seq <= {until}"})
+    held = sum(file["num_records"] for file in small.values())
+    if [row.seq for row in rows] != list(range(since, until + 1)) or len(rows) != held:
+        return  # else a row would go with its file, or be there twice
     uri, name = at.delta.table_uri, f"merged-{uuid.uuid4().hex}"
     merged = statefiles.put(uri, rows, name)
     for _ in range(TRIES):
@@ -69,16 +77,15 @@ def _merge(at: Reading, pipeline: str) -> None:
 
 def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
     """Path -> what the log says of that file."""
-    files = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "max.seq", PIPELINE])
+    files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
     return {file["path"]: file for file in files.filter(pc.field(PIPELINE) == pipeline).to_pylist()}
 
 
-def _small(table: DeltaTable, pipeline: str) -> tuple[dict[str, int], int, int]:
-    """Path -> size of the files to be merged; the last row before theirs, and their last."""
+def _small(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
+    """The files after the last full one. A single row may fill one: what was there before it stays as it is."""
     files = _active(table, pipeline)
-    small = {path: file["size_bytes"] for path, file in files.items() if file["size_bytes"] < FULL_FILE}
-    before = max((file["max.seq"] for path, file in files.items() if path not in small), default=0)
-    return small, before, max(files[path]["max.seq"] for path in small)
+    full = max((file["max.seq"] for file in files.values() if file["size_bytes"] >= FULL_FILE), default=0)
+    return {path: file for path, file in files.items() if file["max.seq"] > full}
 
 
 def _is_long(table: DeltaTable) -> bool:

@@ -145,8 +145,7 @@ def stage(
     checkpoint = view.checkpoint(epoch)
     if checkpoint is None:
         raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
-    pipeline = Pipeline.from_json(checkpoint.definition)
-    producing = _Producing(parts, pipeline, serial.held_before(view, checkpoint), through.renew, say)
+    producing = _Producing(parts, checkpoint, serial.held_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:
@@ -163,19 +162,21 @@ class _Producing:
     def __init__(
         self,
         parts: LiveParts,
-        pipeline: Pipeline,
+        seen: Checkpoint,
         before: Handle | None,
         renew: Callable[[Checkpoint], bool],
         say: Say | None,
     ) -> None:
         self._say, self._renew, self._until_end = say, renew, ExitStack()
-        self._parts, self._pipeline, self._before = parts, pipeline, before
+        self._parts, self._seen, self._before = parts, seen, before
+        self._pipeline = pipeline = Pipeline.from_json(seen.definition)
         self._transform = transforms.load(pipeline.transform, parts.settings)
         self._sources = parts.sources(pipeline)
         self._spark: Any = None
         self._held: list[Any] = []
 
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+        _check_same(self._seen, claimed)
         self._until_end.enter_context(liveness.renewing(lambda: self._renew(claimed)))
         self._spark = self._parts.spark()
         if self._say:
@@ -219,6 +220,16 @@ class _Producing:
         self._until_end.close()
         for batch in self._held:
             batch.unpersist()
+
+
+def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
+    """Its transform was loaded before it was claimed, so that one that does not load leaves no attempt."""
+    if claimed.definition != seen.definition:
+        raise NotCommitted(
+            f"{claimed.pipeline} epoch {claimed.epoch} could not be staged.",
+            "It was planned again meanwhile, with another definition.",
+            "Retry the stage: it takes the new one. Nothing was written.",
+        )
 
 
 def _explained(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:

@@ -155,6 +155,13 @@ GUARDS = [
         "queued",
     ),
     Mutant(
+        "claimed although others have gone on without it",
+        COORDINATOR,
+        "if checkpoint.state is State.ABORTED and (newer := adoption.overtaken_by(view, checkpoint)):",
+        "if newer := None:",
+        "rewind-staged-again",
+    ),
+    Mutant(
         "an abort that is not the one carried out is recorded",
         COORDINATOR,
         "current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one",
@@ -305,8 +312,8 @@ GUARDS = [
     Mutant(
         "a task that runs twice replaces twice",
         ADOPTION,
-        "return known.replaces is not None and known.request == self.again",
-        "return False",
+        "if known.request == self.again:",
+        "if False:",
         "reprocess-twice",
     ),
     Mutant(

@@ -153,6 +153,16 @@ ORDER = [
     ),
     Scenario("rewind-run", {"rewind": a.rewind(1), "run": a.run("run3")}, TWO, before=committed("x", "y")),
     Scenario(
+        "rewind-staged-again",
+        {
+            "rewind": a.one_after_the_other(a.rewind(1), a.run("run4")),
+            "stage": a.one_after_the_other(a.stage(3, "run3"), a.commit(3)),
+        },
+        TWO,
+        SINGLES,
+        before=[*committed("x", "y"), a.plan("run3"), a.abort(3)],
+    ),
+    Scenario(
         "rewind-recover",
         {"rewind": a.rewind(1), "recov": a.recover()},
         {"now": pipeline(LAKE, FILES, STATE)},

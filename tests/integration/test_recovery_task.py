@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from unit.world import World
 
 from onceonly import deadlines
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.coordinator import Coordinator
-from onceonly.errors import InDoubt, InvalidPipeline
+from onceonly.errors import InDoubt, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import DeltaSink
 from onceonly.report import Report
 
@@ -103,6 +104,18 @@ def test_what_was_published_is_announced_although_another_pipeline_failed(
     with pytest.raises(InDoubt):
         recovery.settle()
     assert [uri for uri, _ in recovery.announce()] == ["onceonly://lake/a_first", "onceonly://lake/z_last"]
+
+
+def test_a_pipeline_whose_rows_are_damaged_stops_no_other(world: World, recovery: Recovery, tmp_path: Path) -> None:
+    other = World(tmp_path, name="a_first")
+    assert other.plan("airflow:others:run-1")
+    other.coordinator.stage("a_first", 1, other.parts.produce)
+    staged(world)
+    DeltaTable(world.state.uri).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    DeltaTable(world.state.uri).delete("pipeline = 'a_first' AND seq = 3")
+    with pytest.raises(OutcomeUnknown, match="damaged"):
+        recovery.settle()
+    assert world.now().state is State.COMMITTED
 
 
 def test_the_announcement_covers_no_failure_up() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import DeltaTable
 
 from onceonly import errors, liveness
 from onceonly.checkpoint import Event, Row
@@ -22,6 +23,7 @@ from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 from onceonly.report import Report
+from onceonly.sinks.delta import DeltaWriter
 from onceonly.state import StateTable
 
 Invoke = Callable[..., Result]
@@ -236,6 +238,28 @@ def test_recover_tries_everything_and_ends_with_the_first_error(onceonly: Invoke
     assert [(e["pipeline"], e["error"]) for e in told(result)["errors"]] == [("first", "CannotPublish")]
     became = [(each["pipeline"], each["was"], each["state"]) for each in told(result)["recovered"]]
     assert became == [("first", "staged", "committing"), ("second", "planned", "aborted")]
+
+
+def test_recover_goes_on_where_the_rows_of_one_pipeline_are_damaged(onceonly: Invoke, table: Table) -> None:
+    table.stage("first")
+    table.plan("second")
+    DeltaTable(table.state.uri).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    DeltaTable(table.state.uri).delete("pipeline = 'first' AND seq = 3")
+    result = onceonly("recover", "--force", "--json")
+    assert [(e["pipeline"], e["error"]) for e in told(result)["errors"]] == [("first", "OutcomeUnknown")]
+    assert [(each["pipeline"], each["state"]) for each in told(result)["recovered"]] == [("second", "aborted")]
+
+
+def test_abort_without_a_sink_that_is_gone_for_good(onceonly: Invoke, table: Table, monkeypatch: Any) -> None:
+    def unreachable(*given: object) -> None:
+        raise ConnectionError("no such host")
+
+    monkeypatch.setattr(DeltaWriter, "abort", unreachable)
+    table.stage()
+    assert onceonly("abort", "flights", 1, "--reason", "over").exit_code == 3
+    done = onceonly("abort", "flights", 1, "--reason", "over", "--gone", "lake", "--json")
+    assert (done.exit_code, told(done)["state"]) == (0, "aborted")
+    assert "no such host" in onceonly("describe", "flights", 1, "--json").stdout
 
 
 def test_recover_of_a_pipeline_that_is_not_there(onceonly: Invoke, table: Table) -> None:

@@ -285,6 +285,50 @@ def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, dis
     assert len(DeltaTable(folder).file_uris()) == 1
 
 
+@pytest.mark.parametrize(("large", "left"), [(3, 4), (8, 8)])
+def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder, monkeypatch, large, left):
+    """Such as the handle of a hundred thousand files."""
+    monkeypatch.setattr(state, "SMALL_FILES", 4)
+    view = table.view("flights")
+    for number in range(1, 9):
+        body = {**BODY, "large": os.urandom(tidying.FULL_FILE).hex()} if number == large else BODY
+        view = table.append(view, replace(row(view), body=body))
+    table.tidy(table.view("flights"))
+    assert [found.seq for found in table.history("flights")] == list(range(1, 9))
+    assert len(DeltaTable(folder).file_uris()) == left
+
+
+def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    monkeypatch.setattr(tidying, "FULL_FILE", 1)
+    assert table.tidy(add(table, rows=3)).head.seq == 3
+    assert len(DeltaTable(folder).file_uris()) == 3
+
+
+def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monkeypatch):
+    """Somebody has deleted a row: where it was stays to be seen."""
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    add(table, rows=4)
+    DeltaTable(folder).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    DeltaTable(folder).delete("seq = 2")
+    table.tidy(table.view("flights"))
+    assert [path for path in files(folder) if "merged" in path.name] == []
+
+
+def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    view, real = add(table, rows=4), tidying._small
+
+    def with_one_more(*given):
+        small = real(*given)
+        path, file = small.popitem()
+        return {**small, path: {**file, "num_records": 2}}
+
+    monkeypatch.setattr(tidying, "_small", with_one_more)
+    table.tidy(view)
+    assert [path for path in files(folder) if "merged" in path.name] == []
+
+
 def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
     monkeypatch.setattr(tidying, "LONG_LOG", 2)
     real, before = Path.replace, []
@@ -357,9 +401,10 @@ def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, mon
     assert table.view("trains").head.seq == 3
 
 
-def test_tidying_that_fails_stops_nobody(table, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("no space left on device"), ValueError("no space left in a column")])
+def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
     def fail(*given) -> None:
-        raise OSError("no space left on device")
+        raise error
 
     view = add(table)
     monkeypatch.setattr(tidying, "tidy", fail)

@@ -15,7 +15,7 @@ from unit.world import World, minutes, values
 from onceonly import wiring
 from onceonly.checkpoint import State
 from onceonly.cli import main
-from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.fakes import FakeParts, FakeSink, FakeSource
 from onceonly.forwarding import Forward
 from onceonly.liveness import nobody
@@ -115,6 +115,8 @@ def test_what_was_planned_and_refused_meanwhile_is_not_read_again(restored, monk
     restored.abort(planned.epoch)
     monkeypatch.undo()
     forward(restored)
+    with pytest.raises(Fenced, match="gone on without it"):
+        restored.stage(planned.epoch)
     restored.run("run-4")
     assert values(restored.lake) == [0, 1, 2, 3, 4, 20, 30, 40]
 
@@ -238,6 +240,17 @@ def test_intervals_are_named_one_by_one(intervals):
         assert intervals.plan(f"run-{number}", minutes(10 * number - 10, 10 * number)).state is State.COMMITTED
     intervals.run("run-4", minutes(30, 40))
     assert sorted(values(intervals.lake)) == [*range(5), *range(10, 40)]
+
+
+def test_an_interval_that_was_aborted_and_is_said_to_be_published_is_not_staged_again(intervals, monkeypatch):
+    with monkeypatch.context() as unseen:
+        unseen.setattr(FakeSource, "traces", lambda self, pipeline: [])
+        intervals.plan("run-4", minutes(30, 40))
+    intervals.abort(2)
+    forward(intervals, intervals=[minutes(10, 20), minutes(20, 30), minutes(30, 40)])
+    with pytest.raises(Fenced, match="gone on without it"):
+        intervals.stage(2)
+    assert sorted(values(intervals.lake)) == [*range(5), *range(10, 30)]
 
 
 def test_what_dies_half_way_is_still_refused_and_is_given_again(intervals, monkeypatch):

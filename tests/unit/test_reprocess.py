@@ -1,11 +1,14 @@
 """A committed interval processed again: a new checkpoint that takes the place of the old one, or leaves it as it is."""
 
+from dataclasses import replace
+
 import pytest
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint import Checkpoint, State
 from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline import DeltaSink, KafkaSink, Pipeline, StateSink
+from onceonly.fakes import FakeSource
+from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline, StateSink
 
 TEN = minutes(0, 10)
 
@@ -91,6 +94,30 @@ def test_a_task_that_asks_twice_replaces_once(world):
     assert again(world, "run-3").epoch == 3
 
 
+def test_a_task_that_asks_twice_replaces_once_although_others_have_replaced_it_since(world):
+    for number in (2, 3):
+        again(world, f"run-{number}")
+        corrected(world, number)
+        world.commit(number)
+    late = again(world, "run-2")
+    assert (late.epoch, late.state) == (3, State.COMMITTED)
+
+
+def test_a_definition_that_changed_meanwhile_is_looked_at_anew(world):
+    """Its first try was aborted; the sink that has the old rows is not named any more, or the topic is another."""
+    again(world)
+    world.abort(2)
+    old = world.pipeline
+    world.pipeline = replace(old, sinks=[DeltaSink("other", "other")])
+    with pytest.raises(InvalidPipeline, match="was published to"):
+        again(world)
+    FakeSource("trains", world.parts.folder).append(0, None)
+    world.pipeline = replace(old, source=KafkaSource("trains"))
+    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far"):
+        again(world)
+    assert world.now(2).state is State.ABORTED
+
+
 def test_a_run_that_is_cleared_asks_anew(world):
     for time in (1, 2, 3):
         assert again(world, time=time).epoch == time + 1
@@ -107,6 +134,14 @@ def test_a_request_that_takes_over_an_aborted_one_replaces_once(world):
     corrected(world, again(world, time=2).epoch)
     world.commit(2)
     assert again(world, time=2).epoch == 2
+
+
+def test_another_topic_does_not_take_the_place_of_this_one(world):
+    FakeSource("trains", world.parts.folder).append(0, None)
+    world.pipeline = replace(world.pipeline, source=KafkaSource("trains"))
+    with pytest.raises(InvalidPipeline, match="read topic 'flights' so far"):
+        again(world)
+    assert world.now(2) is None
 
 
 def test_two_runs_at_once_do_not_both_replace(world):

@@ -4,7 +4,7 @@ import pytest
 from unit.world import World, values
 
 from onceonly.checkpoint import State
-from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline, StateSink
 from onceonly.serial import held_before
 
@@ -54,6 +54,19 @@ def test_going_back_again_takes_back_what_is_in_force(world):
     assert values(world.lake) == [0, 1, 2, 3, 4]
     world.run("run-8")
     assert values(world.lake) == [0, 1, 2, 3, 4, 10, 20, 30]
+
+
+def test_what_was_aborted_before_it_is_never_staged_again(world):
+    """The stage task of the run that was aborted is cleared: its offsets are among those that are read again."""
+    world.put(40)
+    world.plan("run-5")
+    world.abort(5)
+    rewind(world, 2)
+    world.run("run-6")
+    with pytest.raises(Fenced, match="It is aborted, and epoch 7 has gone on without it"):
+        world.stage(5, "run-5")
+    assert values(world.lake) == [0, 1, 2, 3, 4, 10, 20, 30, 40]
+    assert world.state.view("flights").open == []
 
 
 def test_a_crash_in_the_middle_is_finished_by_recovery(world):

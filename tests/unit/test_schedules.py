@@ -10,6 +10,7 @@ from onceonly.coordinator import Coordinator
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.fakes import FakeSink, FakeSource
 from onceonly.pipeline import DeltaSink, KafkaSource
+from onceonly.state import StateTable
 
 
 def values(sink: FakeSink) -> list[int]:
@@ -60,6 +61,21 @@ def test_what_was_claimed_before_an_abort_is_not_recorded_after_the_next_plan(wo
     world.commit()
     assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
     assert [name for name in staged(world) if "-1-1-" in name] == []
+
+
+def test_a_plan_that_was_stopped_does_not_take_its_old_look_at_the_topic_for_a_loss(world, monkeypatch):
+    """Between its look and its row another run has read on, further than the topic went then."""
+    append = StateTable.append
+
+    def slow(self, view, row):
+        monkeypatch.setattr(StateTable, "append", append)
+        world.put(10)
+        world.run("run-2")
+        return append(self, view, row)
+
+    monkeypatch.setattr(StateTable, "append", slow)
+    assert world.plan("run-1") is None  # no new data
+    assert values(world.lake) == [0, 1, 2, 3, 4, 10]
 
 
 def test_what_was_claimed_under_another_definition_is_not_recorded(world):
@@ -116,6 +132,25 @@ def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under
     assert [txn.sink for txn in world.coordinator.sweep("flights")] == ["files"]
 
 
+def test_a_sink_that_cannot_be_made_keeps_no_other_from_being_swept(world, monkeypatch):
+    """Such as one whose Airflow connection was deleted."""
+    world.plan("run-1")
+    claimed = world.coordinator._claim("flights", 1, None)
+    world.abort()
+    world.files.stage(claimed.transaction("files"), [])
+    make = world.parts.sink
+
+    def without_lake(pipeline, name):
+        if name == "lake":
+            raise InvalidPipeline("there is no connection 'lake'.")
+        return make(pipeline, name)
+
+    monkeypatch.setattr(world.parts, "sink", without_lake)
+    with pytest.raises(InvalidPipeline, match="no connection"):
+        world.coordinator.sweep("flights")
+    assert staged(world) == []
+
+
 def test_a_checkpoint_is_not_taken_over_by_a_pipeline_that_reads_another_topic(world):
     world.plan("run-1")
     world.abort()
@@ -126,14 +161,81 @@ def test_a_checkpoint_is_not_taken_over_by_a_pipeline_that_reads_another_topic(w
     assert world.now().state is State.ABORTED
 
 
+def test_recovery_that_saw_an_abort_leaves_what_was_planned_again_since(world):
+    """It is stopped between its look and its step; meanwhile another ends the abort, plans again and stages."""
+    world.plan("run-1")
+    world.stage()
+    world.files.fail("abort", "before")
+    with pytest.raises(ConnectionError):
+        world.abort()
+    seen = world.state.view("flights")
+    world.plan("run-2")
+    world.stage(owner="run-2")
+    assert world.coordinator._settle(seen, world.alive) == []
+    assert world.now().state is State.STAGED
+    world.commit()
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4]
+
+
+# ---- a sink that is gone before the decision
+
+
+@pytest.fixture
+def dead(world, monkeypatch) -> World:
+    """What is staged in `files` cannot be removed: its cluster was given back."""
+    world.plan("run-1")
+    world.stage()
+    abort = FakeSink.abort
+
+    def unless_dead(self, txn, handle):
+        if self.name == "files":
+            raise ConnectionError("no such host")
+        abort(self, txn, handle)
+
+    monkeypatch.setattr(FakeSink, "abort", unless_dead)
+    with pytest.raises(ConnectionError):
+        world.abort()
+    without_files(world)
+    with pytest.raises(ConnectionError):
+        world.plan("run-2")
+    return world
+
+
+def abort_without(world: World, *gone: str):
+    return world.coordinator.abort("flights", 1, "its cluster is gone", who="ann", gone=gone)
+
+
+def test_a_sink_that_is_gone_for_good_does_not_hold_up_the_pipeline(dead):
+    done = abort_without(dead, "files")
+    assert (done.state, done.gone) == (State.ABORTED, {(1, "files")})
+    dead.recover()
+    dead.plan("run-2")
+    dead.stage(owner="run-2")
+    assert dead.commit().state is State.COMMITTED
+    dead.recover()
+    assert values(dead.lake) == [0, 1, 2, 3, 4]
+
+
+def test_another_that_does_not_answer_does(dead):
+    with pytest.raises(ConnectionError):
+        abort_without(dead, "lake")
+    assert dead.now().state is State.ABORTING
+
+
+def test_one_that_answers_after_all_is_not_gone(dead, monkeypatch):
+    monkeypatch.undo()
+    assert abort_without(dead, "files").gone == frozenset()
+    assert staged(dead) == []
+
+
 def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
     """Two processes abort one checkpoint; it is planned and aborted again before the slower one is done."""
     world.plan("run-1")
     world.stage()
     discard, slow = world.coordinator._publisher.__class__.discard, []
 
-    def discarding(self, checkpoint, attempts):
-        discard(self, checkpoint, attempts)
+    def discarding(self, *given):
+        left = discard(self, *given)
         if not slow:
             slow.append(True)
             Coordinator(world.state, world.parts).abort("flights", 1, "by another")
@@ -142,6 +244,7 @@ def test_an_abort_that_ends_late_does_not_end_the_next_one(world, monkeypatch):
             with pytest.raises(ConnectionError):
                 world.abort()
             monkeypatch.setattr(type(self), "discard", discard)
+        return left
 
     monkeypatch.setattr(world.coordinator._publisher.__class__, "discard", discarding)
     assert world.abort().state is State.ABORTING

@@ -55,6 +55,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     coordinator.skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
+    _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
     return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
 
@@ -108,6 +109,14 @@ def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.gate("gated", 1, "run-1")
     coordinator.approve("gated", 1, "ann", "a known gap")
     coordinator.abort("gated", 1, "on second thoughts", who="ann")
+
+
+def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:
+    dying = Pipeline(**{**vars(FLIGHTS), "name": "dying", "transform": "jobs.flights:dying"})
+    coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    coordinator.stage("dying", 1, parts.produce)
+    parts.sink(dying, "lake").fail("abort", "before")
+    coordinator.abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])
 
 
 def decoded(record: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +179,7 @@ def test_what_a_person_leaves_out_keeps_the_contract(rows, broken):
         ("committed", {"body": {"note": "x"}}),
         ("aborting", {"sink": "lake"}),
         ("aborted", {"extra": 1}),
+        ("aborted", {"body": {"gone": {}}}),
         ("aborted", {"format": FORMAT + 1}),
     ],
 )

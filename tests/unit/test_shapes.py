@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +15,7 @@ from onceonly.shapes import Below, Count, problem
 class Point:
     x: int
     label: str | None = None
+    marks: list[str] = field(default_factory=list)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ class Point:
         (1, float),
         (1.5, float),
         (True, bool),
+        (None, None),
         (None, str | None),
         ("a", str | int),
         ("b", Literal["a", "b"]),
@@ -56,6 +58,7 @@ def test_what_fits(value: Any, shape: Any) -> None:
         ([1, "2"], Sequence[int], "[1] is '2'"),
         ([1, "2"], list[int] | None, "[1] is '2'"),
         ([["a"]], list[tuple[str, int]], "[0] is ['a']"),
+        ("ab", tuple[str, str], "it is 'ab'"),
         ([["a", "b"]], list[tuple[str, int]], "[0][1] is 'b'"),
         ([1], Mapping[str, int], "it is [1]"),
         ({"a": {"b": 1}}, Mapping[str, Mapping[str, str]], "a.b is 1"),

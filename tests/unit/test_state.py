@@ -175,6 +175,53 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
     assert [row.owner for row in table.history("flights")] == ["other"]
 
 
+def test_a_row_that_lands_after_the_look_for_it_counts(table, monkeypatch):
+    """The answer to a request was not waited for any longer, and the storage carries it out later."""
+    real, last, late = statefiles.append, state._last, []
+
+    def is_late(delta, row):
+        late.append(row)
+        raise OSError("timed out")
+
+    def lands_before_the_next_try(delta, pipeline):
+        if late:
+            monkeypatch.undo()
+            real(DeltaTable(delta.table_uri), late.pop())
+        return last(delta, pipeline)
+
+    monkeypatch.setattr(statefiles, "append", is_late)
+    monkeypatch.setattr(state, "_last", lands_before_the_next_try)
+    view = table.view("flights")
+    assert table.append(view, planned(view)).head.seq == 1
+    assert sequence(table) == [1]
+
+
+def test_a_row_that_may_still_land_is_not_called_lost(table, uri, monkeypatch):
+    """The storage does not answer for a moment: that nobody has taken the number is not known to be so."""
+    real, last, late = statefiles.append, state._last, []
+
+    def is_late(delta, row):
+        late.append((delta, row))
+        statefiles.put(uri, [row], row.id)
+        raise OSError("timed out")
+
+    def does_not_answer(delta, pipeline):
+        if late:
+            monkeypatch.undo()
+            return None
+        return last(delta, pipeline)
+
+    monkeypatch.setattr(statefiles, "append", is_late)
+    monkeypatch.setattr(state, "_last", does_not_answer)
+    view = table.view("flights")
+    with pytest.raises(OutcomeUnknown, match="is not known"):
+        table.append(view, planned(view))
+    ((delta, row),) = late
+    assert Path(uri, statefiles.path_of("flights", row.id)).exists()
+    real(delta, row)
+    assert sequence(table) == [1]
+
+
 def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypatch):
     monkeypatch.setattr(statefiles, "append", failing(OSError("read-only file system")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known") as unknown:

@@ -1,6 +1,7 @@
 """Staging without a Spark to be had, and with several sinks: what reaches the user."""
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,34 @@ class WithoutSpark(FakeParts):
     def spark(self):
         self.asked += 1
         raise RuntimeError("JAVA_GATEWAY_EXITED")
+
+
+def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_one(tmp_path, monkeypatch):
+    """The stage process is stopped between its look and its claim; the same run plans again, with a newer DAG file."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "transforms_old_and_new.py").write_text("def old(batch):\n    return batch\n\nnew = old\n")
+    parts = WithoutSpark(tmp_path / "fakes")
+    parts.settings, parts.spark = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), lambda: None
+    pipeline = Pipeline(
+        name="flights",
+        source=KafkaSource("flights"),
+        transform="transforms_old_and_new:old",
+        sinks=[DeltaSink("lake", "lake")],
+    )
+    parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
+    through = Coordinator(StateTable.make(str(tmp_path / "state")), parts)
+    through.plan(pipeline, "run-1", lambda checkpoint: False)
+    stage = through.stage
+
+    def later(*given):
+        through.plan(replace(pipeline, transform="transforms_old_and_new:new"), "run-1", lambda checkpoint: False)
+        return stage(*given)
+
+    monkeypatch.setattr(through, "stage", later)
+    with pytest.raises(NotCommitted, match="could not be staged") as refused:
+        wiring.stage(parts, through, "flights", 1, "run-1")
+    assert "planned again meanwhile" in refused.value.why
+    assert through.state.view("flights").checkpoint(1).state is State.PLANNED
 
 
 def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monkeypatch):

@@ -298,7 +298,10 @@ class RecoverOperator(OnceonlyOperator):
                 self.log.error("%s", error)
                 errors.append(error)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
-            self._warn(through.state.view(name).open)
+            try:
+                self._warn(through.state.view(name).open)
+            except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
+                errors.append(error)
         try:
             for line in unawaited.end(through.state, alive_in(context)):
                 self.log.warning("%s", line)

@@ -60,8 +60,9 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded, and shown by `onceonly describe`.")
+@click.option("--gone", metavar="SINK", multiple=True, help="A sink that does not answer and never will again.")
 @json_option
-def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
+def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json: bool) -> None:
     """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
 
     Its offsets stay pinned: the next run takes the same ones. --json prints the checkpoint as
@@ -69,7 +70,7 @@ def abort(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """
     settings = Settings.from_env()
     was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
-    _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person()), as_json)
+    _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person(), gone=gone), as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
@@ -166,16 +167,24 @@ def _print_evidence(sink: str, evidence: list[str]) -> None:
 
 def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[str, Any]], Exception | None]:
     """What was unsettled, as it is now; the error is the first one, met after everything else was tried."""
-    from onceonly.liveness import alive, nobody
-
-    before = through.state.view(name).open
     error: Exception | None = None
     try:
-        through.recover(name, nobody if force else alive)
-    except Exception as caught:
-        error = caught
-    view = through.state.view(name)
+        before = through.state.view(name).open
+        error = _settle(through, name, force)
+        view = through.state.view(name)
+    except Exception as unreadable:  # its rows: those of other pipelines may be sound
+        return [], error or unreadable
     return [_became(cp, view.checkpoint(cp.epoch) or cp) for cp in before], error
+
+
+def _settle(through: Coordinator, name: str, force: bool) -> Exception | None:
+    from onceonly.liveness import alive, nobody
+
+    try:
+        through.recover(name, nobody if force else alive)
+    except Exception as error:
+        return error
+    return None
 
 
 def _became(was: Checkpoint, now: Checkpoint) -> dict[str, Any]:
