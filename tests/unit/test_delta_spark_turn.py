@@ -150,3 +150,30 @@ def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelt
     assert not lake.commit(handle, 1, NEVER).already
     with pytest.raises(OSError, match="No locks"):
         deltalock.alone(lake.uri).__enter__()
+
+
+# ---- closed by Spark
+
+
+class Rows:
+    """A DataFrame, its reader and its writer, as far as they are asked; `saved` are the rows of each append."""
+
+    def __init__(self, count: int, saved: list[int]) -> None:
+        self.count, self.saved = count, saved
+
+    def __getattr__(self, name: str) -> Any:
+        """`read`, `write`; and format, load, drop, mode and option, which change no row."""
+        return self if name in ("read", "write") else lambda *_: self
+
+    def limit(self, most: int) -> Rows:
+        return Rows(min(most, self.count), self.saved)
+
+    def save(self, uri: str) -> None:
+        self.saved.append(self.count)
+
+
+def test_closing_a_decision_appends_none_of_the_rows_that_are_there(lake: LightDelta) -> None:
+    lake.commit(lake.stage(transaction(), [1, 2, 3]), 1, NEVER)
+    session = Rows(3, saved=[])
+    deltaspark.mark(lambda: session, "lake", lake.uri, DeltaTable(lake.uri), "onceonly/a/b/c", 2)
+    assert session.saved == [0]
