@@ -44,6 +44,8 @@ class DriverTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         heard, trouble = 0, ""
+        # A triggerer's first question takes it as long as it takes to load Airflow's API: on_kill has thirty seconds.
+        asked = asyncio.create_task(self._ask_airflow())
         while True:
             late = self.deadline is not None and time.time() > self.deadline
             state, puzzled = await asyncio.to_thread(self._end if late else self._look)
@@ -55,6 +57,7 @@ class DriverTrigger(BaseTrigger):
                 self.log.warning("%s\nThis says nothing about the job: asking again.", puzzled)
             trouble = puzzled
             if over or state or self._is_over():
+                asked.cancel()
                 yield self._event(_outcome(state, over, late))
                 return
             await asyncio.sleep(EVERY)
