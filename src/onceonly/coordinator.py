@@ -266,7 +266,7 @@ class Coordinator:
     ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
-        What a gate has failed is kept for people to look at, until another attempt has ended.
+        What a gate has failed is kept for people to look at, until another attempt begins.
 
         Args:
             owner: who has to own it still.
@@ -370,13 +370,18 @@ class Coordinator:
         """Take back what was published after `epoch`, and let the pipeline go on from there.
 
         Raises:
-            InvalidPipeline: something is unsettled, or a sink cannot take its rows back; nothing was changed.
+            InvalidPipeline: something is unsettled, a sink cannot take its rows back, or targets are ahead of the state
+                table; nothing was changed.
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
         """
 
         def decide(view: View) -> Row:
             return rewinding.row(view, epoch, self.parts, self.state.id, who, reason)
 
+        seen = self.state.view(name)
+        rewinding.undone(seen, epoch)
+        newest = Pipeline.from_json(get(seen, seen.head.epoch).definition)
+        lineage.check_stage(self.state, newest, self.parts)
         view = self._ledger.change(name, decide)
         return self.commit(name, view.head.epoch)
 

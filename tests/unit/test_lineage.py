@@ -176,6 +176,20 @@ def test_a_pipeline_with_state_is_refused(tmp_path):
         forward(world, 1, {0: 5})
 
 
+def test_a_restored_table_takes_nothing_back(world):
+    for number in (1, 2):
+        world.put(10 * number)
+        world.run(f"run-{number}")
+    back_up(world)
+    world.put(30)
+    world.run("run-3")
+    restore(world)
+    before = world.state.view("flights").head
+    with pytest.raises(InvalidPipeline, match=BEHIND):
+        world.coordinator.rewind("flights", 1, "ann", "wrong rows")
+    assert world.state.view("flights").head == before
+
+
 def test_a_rewind_does_not_go_past_what_is_not_known(restored):
     forward(restored)
     restored.run("run-4")
