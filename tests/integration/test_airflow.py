@@ -265,7 +265,7 @@ def test_an_interval_pipeline_wants_a_schedule_with_data_intervals(airflow: Airf
         with pytest.raises(InvalidPipeline, match="has no data interval"):
             checkpoint_dag(pipeline, schedule=refused[schedule])
         return
-    dag = checkpoint_dag(pipeline, schedule=accepted.get(schedule))
+    dag = checkpoint_dag(pipeline, schedule=accepted.get(schedule), catchup=False)
     assert schedule not in ("cron", "delta") or "DataInterval" in type(dag.timetable).__name__
 
 
@@ -275,7 +275,7 @@ def test_a_plan_is_retried_for_as_long_as_late_records_are_waited_for(airflow: A
     def plan(grace: float) -> Any:
         source, sinks = KafkaSource("t", grace=grace), [DeltaSink("d", "d")]
         pipeline = Pipeline(name="waits", source=source, transform="a:b", sinks=sinks, mode="interval")
-        return checkpoint_dag(pipeline, schedule="@daily").get_task("plan")
+        return checkpoint_dag(pipeline, schedule="@daily", catchup=False).get_task("plan")
 
     assert plan(0).retries == 12
     assert plan(6 * 3600).retries == 12 + 72

@@ -16,6 +16,7 @@ import pytest
 from integration.project import Project, make_project, produce
 from patience import PATIENCE
 
+from onceonly.services.spark import TOKEN
 from onceonly.state import StateTable
 
 pytestmark = pytest.mark.integration
@@ -49,7 +50,7 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 def run(project: Project, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Without a terminal, in an environment that holds nothing else but what is given."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", TOKEN) if name in os.environ}
     return subprocess.run(
         command,
         env={**kept, **project.env(), **env},

@@ -210,7 +210,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
         asyncio.run(trigger(submitted).on_kill())
         assert world.reports() == []
     if how == "left":
-        until(lambda: _ended_by_recovery(world), "recovery has it ended", 300)
+        until(lambda: _ended_by_recovery(world), "recovery has it ended", PATIENCE)
     if how == "killed":
         jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
         jvm.send_signal(signal.SIGKILL)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from integration.project import CHILDREN, output, without_spark
+from patience import PATIENCE
 
 from onceonly.airflow import submit
 from onceonly.services import Services
@@ -83,7 +84,7 @@ def run(script: Path, env: dict[str, str]) -> str:
         start_new_session=True,
     )
     CHILDREN.append(child)
-    return output(child, 300)
+    return output(child, PATIENCE)
 
 
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
 
 def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "trap '' TERM; sleep 600 & echo $!; wait; wait"  # it pays no heed to SIGTERM
-    monkeypatch.setattr(submit, "_command", lambda *_: ["/bin/bash", "-c", script])
+    in_its_place(monkeypatch, script)
     monkeypatch.setattr(submit, "_connections", lambda *_: set())
     told: list[str] = []
     job: Any = submit.job(submit.Target(), told.append, lambda checkpoint, row: None)
@@ -114,9 +114,15 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
     assert until(lambda: all(map(_gone, (job.process.pid, int(told[0])))), "both processes have ended", PATIENCE)
 
 
+def in_its_place(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A shell script in the place of spark-submit."""
+    monkeypatch.setattr(submit, "_spark_submit", lambda: "/bin/bash")
+    monkeypatch.setattr(submit, "submission", lambda *_: ["-c", script])
+
+
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
     """Run a shell script in the place of spark-submit."""
-    monkeypatch.setattr(submit, "_command", lambda *_: ["/bin/bash", "-c", script])
+    in_its_place(monkeypatch, script)
     monkeypatch.setattr(submit, "_connections", lambda *_: set())
     job: Any = submit.job(submit.Target(), say, lambda checkpoint, row: None)
     job.run("numbers", 1, "run-1")

@@ -111,9 +111,10 @@ BY_OWN_PATH = {
 OTHERWISE = {
     "sinks/localfiles.py remove_empty",  # nothing is in it
     "sinks/hdfs.py remove_empty",
-    "report.py delete",  # of a stage job: named by the task that reads it
+    "report.py _delete",  # of a stage job: named by the task that reads it
     "gate/docs.py delete",  # of an examination that has just been made
     "fakes.py abort",
+    "services/spark.py _draw_token",  # of the server before
     "services/daemon.py stop",  # its own record
     "services/embedded.py down",
     "durability.py write",  # a draft of its own

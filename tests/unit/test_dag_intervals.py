@@ -137,6 +137,7 @@ def test_plan_warns_in_its_log_of_what_no_run_has_covered(
     monkeypatch.setattr(PlanOperator, "planner", lambda self: world.coordinator)
     monkeypatch.setattr(PlanOperator, "_check", lambda *arguments: None)
     monkeypatch.setattr(operators, "alive_in", lambda context: world.alive)
+    monkeypatch.setattr(operators, "instance_of", lambda context: None)
 
     def warned(start: int) -> bool:
         interval, run = minutes(start, start + 1), f"run of {start}"

@@ -16,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from unit import tables
-from unit.world import World
+from unit.world import World, minutes
 
 from onceonly import transforms, wiring
 from onceonly.cli import main
@@ -54,12 +54,13 @@ class Here:
     home: Path
     patch: pytest.MonkeyPatch
     enter: Callable[[AbstractContextManager[Any]], Any]  # until the test ends
+    mode: str = "chained"
 
     @property
     def world(self) -> World:
         """Made when it is first asked for."""
         if not hasattr(self, "_world"):
-            self._world = Durable(self.home)
+            self._world = Durable(self.home, mode=self.mode)
             parts: Any = self._world.parts
             parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
             self.patch.setattr(wiring, "LiveParts", lambda settings: parts)
@@ -216,6 +217,20 @@ def cannot_be_taken_back(here: Here) -> list[Any]:
     return [*EPOCH, "--yes"]
 
 
+def leaves_a_gap(until: int, then: Callable[[Here], None] = lambda here: None) -> Provoke:
+    """Nothing covers minutes 1 and 2."""
+
+    def provoke(here: Here) -> list[Any]:
+        asked = minutes(1, until)
+        here.mode = "interval"
+        for start in (0, 3):
+            here.world.run(f"run-{start}", interval=minutes(start, start + 1))
+        then(here)
+        return ["flights", "--interval", asked.start.isoformat(), asked.end.isoformat(), "--reason", "x"]
+
+    return provoke
+
+
 # ---- state, services, demo
 
 
@@ -323,6 +338,11 @@ CODES: dict[str, dict[int, Provoke]] = {
         2: nobody(1, "--reason", "x"),
         3: cannot_be_taken_back,
     },
+    "skip": {
+        0: leaves_a_gap(3),
+        1: leaves_a_gap(3, Here.read_only),
+        2: leaves_a_gap(2),
+    },
     "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
     "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
     "state relocate": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
@@ -402,7 +422,7 @@ def _something(name: str) -> list[str]:
     for each in COMMANDS[name].params:
         if each.required:
             value = values[each.type.name]
-            found += [each.opts[0], value] if isinstance(each, click.Option) else [value]
+            found += [each.opts[0], *[value] * each.nargs] if isinstance(each, click.Option) else [value]
     return [*found, *(["--give-up", "lake"] if name == "resolve" else [])]
 
 

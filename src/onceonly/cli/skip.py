@@ -6,6 +6,7 @@ import click
 from rich.text import Text
 
 from onceonly import reading
+from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.run import span
@@ -25,12 +26,9 @@ def skip(pipeline: str, interval: tuple[str, str], reason: str, as_json: bool) -
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
-    from onceonly import wiring
-
     settings = Settings.from_env()
     reading.check_known(reading.required(settings), pipeline)
-    through = wiring.coordinator(wiring.LiveParts(settings))
-    done = through.skip(pipeline, span(interval), person(), reason)
+    done = changing.coordinator(settings).skip(pipeline, span(interval), person(), reason)
     if as_json:
         return print_json(reading.to_json(done))
     show.console().print(Text.assemble(("✓ ", "green"), f"epoch {done.epoch}: {done.interval} is left out"))
