@@ -8,17 +8,22 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import pyarrow as pa
 from explore.steps import Steps
-from explore.table import Chain, MemoryTable
+from explore.table import PINS, Chain, MemoryTable
 
+from onceonly import gaps
 from onceonly.checkpoint import Row, canonical
+from onceonly.offsets import Interval
 from onceonly.state import StateTable
 
+TIMES = pa.schema([(name, pa.timestamp("us", "UTC")) for name in gaps.COLUMNS])
 QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"
 
 
@@ -33,6 +38,14 @@ class QuickTable(MemoryTable):
         stored = replace(row, body=json.loads(canonical(row.body)))  # as it is read back
         with self._lock:
             return super()._write(chain, stored)
+
+    def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
+        found: dict[str, list[Interval]] = {}
+        for name in pipelines:
+            pinned = [row.interval for row in self.chain(name).rows if row.event in PINS and row.interval]
+            columns = zip(*((each.start, each.end) for each in pinned), strict=True) if pinned else ([], [])
+            found[name] = gaps.between(pa.table(dict(zip(gaps.COLUMNS, map(list, columns), strict=True)), TIMES))
+        return found
 
 
 KIND: Any = QuickTable if QUICK else StateTable

@@ -26,6 +26,8 @@ from onceonly.report import Report
 from onceonly.sinks.delta import DeltaWriter
 from onceonly.state import StateTable
 
+pytestmark = pytest.mark.slow
+
 Invoke = Callable[..., Result]
 ENDED = "cli:elsewhere:1:1"  # of another machine: counts as alive for an hour
 RANGES = [{"topic": "flights", "topic_id": "t", "partitions": {"0": [0, 10], "1": [5, 5]}}]

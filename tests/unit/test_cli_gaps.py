@@ -9,6 +9,7 @@ from unit.world import World, minutes
 from onceonly.cli import main
 from onceonly.pipeline import DeltaSink
 
+pytestmark = pytest.mark.slow
 GAP = {"start": "2013-01-01T12:10:00Z", "end": "2013-01-01T12:30:00Z"}
 COVERED_BY_NONE = "flights: no checkpoint covers [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)."
 SKIP = ("skip", "flights", "--interval", GAP["start"], GAP["end"], "--reason", "a strike")

@@ -19,6 +19,8 @@ from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
 from onceonly.sinks import deltafolders, deltalog
 from onceonly.state import StateTable, View
 
+pytestmark = pytest.mark.slow
+
 NEVER: Any = None
 PREFIX = transaction().prefix
 

@@ -29,6 +29,8 @@ from onceonly.sinks.localfiles import LocalFiles
 from onceonly.state import Lost, StateTable, View
 from onceonly.statereading import Reading
 
+pytestmark = pytest.mark.slow
+
 BODY = {"definition": {"name": "flights"}, "ranges": []}
 
 

@@ -58,6 +58,7 @@ def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
     assert all(before.end < after.start for before, after in pairwise(found))
 
 
+@pytest.mark.slow
 def test_of_several_pipelines_each_has_its_own(world, tmp_path):
     other = World(tmp_path, name="other", mode="interval", sinks=LAKE, transform="jobs.flights:other")
     for each in (minutes(0, 5), minutes(6, 7), minutes(12, 13)):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from unit.tables import KIND
 from unit.world import World
 
 from onceonly.checkpoint import Event, State
@@ -10,7 +11,6 @@ from onceonly.coordinator import Coordinator
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.fakes import FakeSink, FakeSource
 from onceonly.pipeline import DeltaSink, KafkaSource
-from onceonly.state import StateTable
 
 
 def values(sink: FakeSink) -> list[int]:
@@ -65,15 +65,15 @@ def test_what_was_claimed_before_an_abort_is_not_recorded_after_the_next_plan(wo
 
 def test_a_plan_that_was_stopped_does_not_take_its_old_look_at_the_topic_for_a_loss(world, monkeypatch):
     """Between its look and its row another run has read on, further than the topic went then."""
-    append = StateTable.append
+    append = KIND.append
 
     def slow(self, view, row):
-        monkeypatch.setattr(StateTable, "append", append)
+        monkeypatch.setattr(KIND, "append", append)
         world.put(10)
         world.run("run-2")
         return append(self, view, row)
 
-    monkeypatch.setattr(StateTable, "append", slow)
+    monkeypatch.setattr(KIND, "append", slow)
     assert world.plan("run-1") is None  # no new data
     assert values(world.lake) == [0, 1, 2, 3, 4, 10]
 
