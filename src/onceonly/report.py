@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow.fs as pafs
 
@@ -21,7 +22,8 @@ from onceonly.state import StateTable
 
 SILENT = timedelta(hours=6)  # since its last line
 DRIVER = ".driver"  # what the name of the file with the driver ends with
-JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{12}}(?:{re.escape(DRIVER)})?")
+NONCE = 12  # hexadecimal digits at the end of a job's name
+JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE}}}(?:{re.escape(DRIVER)})?")
 FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
 END = "\x04"  # what the last line begins with; the exit code follows
 
@@ -82,12 +84,24 @@ class Report:
     def delete(self) -> None:
         _delete(self.uri)
 
-    def name_driver(self, driver: Mapping[str, str]) -> None:
-        """Say which driver does this job, and for whom."""
+    def name_driver(self, driver: Mapping[str, Any]) -> None:
+        """Say which driver does this job, for whom, and since when (`at`, in seconds since the epoch)."""
         _write(f"{self.uri}{DRIVER}", json.dumps(driver))
 
     def forget_driver(self) -> None:
         _delete(f"{self.uri}{DRIVER}")
+
+    def is_followed(self) -> bool:
+        """Whether a later driver was submitted for the same step of the same checkpoint: by the task's next try."""
+        files, path = file_system(self.uri)
+        folder, _, name = path.rpartition("/")
+        mine = _read(files, f"{path}{DRIVER}").get("at")
+        others = (
+            info.path
+            for info in files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+            if info.base_name.startswith(name[:-NONCE]) and info.base_name.endswith(DRIVER)
+        )
+        return mine is not None and any(_read(files, other).get("at", 0.0) > mine for other in others)
 
     def _add(self, text: str) -> None:
         self._text += text
@@ -101,7 +115,7 @@ class Named:
 
     pipeline: str
     epoch: int
-    driver: Mapping[str, str]
+    driver: Mapping[str, Any]
 
 
 def drivers(state: StateTable) -> list[Named]:
@@ -115,9 +129,16 @@ def _named(state: str, name: str) -> Named | None:
     files, folder = file_system(_folder(state))
     if job is None:
         return None
-    with suppress(OSError, ValueError), files.open_input_file(f"{folder}/{name}") as file:  # or it goes, or comes, now
-        return Named(job["pipeline"], int(job["epoch"]), json.loads(file.read()))
-    return None
+    said = _read(files, f"{folder}/{name}")
+    return Named(job["pipeline"], int(job["epoch"]), said) if said else None
+
+
+def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:
+    """What a driver's file says; nothing where there is none, or it goes, or comes, now."""
+    with suppress(OSError, ValueError), files.open_input_file(path) as file:
+        said: dict[str, Any] = json.loads(file.read())
+        return said
+    return {}
 
 
 def sweep(state: StateTable) -> list[str]:

@@ -108,6 +108,22 @@ def test_a_driver_whose_task_was_marked_cleared_or_deleted_ends(world, master, m
     assert not report.drivers(world.state)
 
 
+@pytest.mark.parametrize(("other", "state"), [(2.0, "KILLED"), (0.5, "RUNNING")])
+def test_a_task_that_waits_again_waits_for_its_last_driver(world, master, monkeypatch, other, state):
+    """The next try of a task that was cleared may be deferred before this trigger is told to let go."""
+    named(world, at=1.0)
+    named(world, job=f"{JOB[:-12]}{'b' * 12}", driver="driver-2", at=other)
+    let_go(world, monkeypatch, "deferred")
+    assert master.state == state
+
+
+def test_recovery_ends_a_driver_that_a_later_one_follows(world, master):
+    world.plan(RUN)
+    named(world, at=1.0)
+    named(world, job=f"{JOB[:-12]}{'b' * 12}", driver="driver-2", at=2.0)
+    assert end(world) == ["driver-1 of flights epoch 1, which no task waits for, is KILLED"]
+
+
 def test_nothing_is_ended_as_long_as_airflow_does_not_say(world, master, monkeypatch):
     let_go(world, monkeypatch, OSError("no answer"), OSError("no answer"))
     assert master.asked == []

@@ -8,6 +8,7 @@ state table; what the master says of it is only a sign that it is time to look.
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -127,7 +128,8 @@ class Work:
             raise NotCommitted(f"Spark's master at {spark.rest} did not take {self}.", why, "Nothing was started.")
         driver = Driver(str(spark.rest), said["submissionId"], report.uri)
         with suppress(OSError):  # then the triggerer alone can end it
-            report.name_driver({**vars(driver), "owner": self.owner, "state": StateTable(settings.state).id})
+            about = {"owner": self.owner, "state": StateTable(settings.state).id, "at": time.time()}
+            report.name_driver({**vars(driver), **about})
         return driver
 
     def _require(self, done: bool, driver: Driver, now: str, state: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onceonly.airflow.driver import AT_WORK, Driver
 from onceonly.coordinator import Alive
 from onceonly.errors import OnceonlyError
-from onceonly.report import Named, drivers
+from onceonly.report import Named, Report, drivers
 from onceonly.state import StateTable
 
 
@@ -22,7 +22,9 @@ def end(state: StateTable, alive: Alive) -> Iterator[str]:
 
 
 def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
-    """As long as the run that asked for it is at work, its task looks after it."""
+    """As long as the run that asked for it is at work, its task looks after it: after the last one."""
+    if Report(named.driver["report"]).is_followed():
+        return False
     checkpoint = state.view(named.pipeline).checkpoint(named.epoch)
     if checkpoint is None or checkpoint.state.settled or checkpoint.owner != named.driver["owner"]:
         return False

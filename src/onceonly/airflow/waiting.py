@@ -65,7 +65,8 @@ class DriverTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """This triggerer has to let go: nothing of a task that was cleared or marked goes on on Spark.
 
-        Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late.
+        Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late. The
+        next try of a task that was cleared may wait by now, too: for a driver of its own.
         """
         puzzled = ""
         for _ in range(GRACE):
@@ -82,12 +83,13 @@ class DriverTrigger(BaseTrigger):
         self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
 
     async def _ask_airflow(self) -> tuple[bool, str]:
-        """Whether the task still waits for a driver; and why that is not known, or nothing."""
+        """Whether the task still waits for this driver; and why that is not known, or nothing."""
         task = self.task_instance
         if task is None:
             return False, ""
         try:
-            return await _state_of(task) == "deferred", ""
+            awaits_one = await _state_of(task) == "deferred"
+            return awaits_one and not await asyncio.to_thread(self._known().heard().is_followed), ""
         except Exception as error:  # whatever it is: a driver is not ended for it
             return False, f"Airflow does not say whether the task still waits: {error!r}"
 
