@@ -378,10 +378,8 @@ class Coordinator:
         def decide(view: View) -> Row:
             return rewinding.row(view, epoch, self.parts, self.state.id, who, reason)
 
-        seen = self.state.view(name)
-        rewinding.undone(seen, epoch)
-        newest = Pipeline.from_json(get(seen, seen.head.epoch).definition)
-        lineage.check_stage(self.state, newest, self.parts)
+        later = self.undone(name, epoch)
+        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
         view = self._ledger.change(name, decide)
         return self.commit(name, view.head.epoch)
 

@@ -14,6 +14,7 @@ REDACTION = {
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\w+/=\\\s:,-]*"
     r'|[.]password"?\s*(?:value:|->|=|:)[^\n]*',
 }
+TOKEN_FILE = "services/spark/token"  # of the embedded Connect server, below the home; mode 600
 # What points a process to a Connect server, and would win over a master.
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 CONF = {

@@ -127,7 +127,7 @@ def _user() -> str:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (KeyError, OSError) as error:
         raise InvalidPipeline(
-            "who works on HDFS is not known.",
+            "the user name for HDFS is not known.",
             f"User id {os.getuid()} has no name on this machine.",
             "Set HADOOP_USER_NAME. Nothing was written.",
         ) from error

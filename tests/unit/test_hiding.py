@@ -207,7 +207,7 @@ def test_a_token_is_sent_to_the_server_of_this_home_and_to_no_other(tmp_path: Pa
     from onceonly.spark import connect
 
     (tmp_path / "services" / "spark").mkdir(parents=True)
-    (tmp_path / connect.TOKEN).write_text("drawn")
+    (tmp_path / connect.TOKEN_FILE).write_text("drawn")
     assert connect.address(remote, tmp_path) == remote
     (tmp_path / "services.json").write_text(json.dumps({"kafka": "localhost:1", "spark": None}))
     assert connect.address(remote, tmp_path) == remote

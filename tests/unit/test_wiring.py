@@ -30,21 +30,23 @@ class WithoutSpark(FakeParts):
         raise RuntimeError("JAVA_GATEWAY_EXITED")
 
 
+def planned(parts: FakeParts, transform: str, folder: Path) -> tuple[Pipeline, Coordinator]:
+    """One record of a topic, planned as epoch 1 of run-1."""
+    source, sinks = KafkaSource("flights"), [DeltaSink("lake", "lake")]
+    pipeline = Pipeline(name="flights", source=source, transform=transform, sinks=sinks)
+    parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
+    through = Coordinator(StateTable.make(str(folder / "state")), parts)
+    through.plan(pipeline, "run-1", lambda checkpoint: False)
+    return pipeline, through
+
+
 def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_one(tmp_path, monkeypatch):
     """The stage process is stopped between its look and its claim; the same run plans again, with a newer DAG file."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "transforms_old_and_new.py").write_text("def old(batch):\n    return batch\n\nnew = old\n")
     parts = WithoutSpark(tmp_path / "fakes")
     parts.settings, parts.spark = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), lambda: None
-    pipeline = Pipeline(
-        name="flights",
-        source=KafkaSource("flights"),
-        transform="transforms_old_and_new:old",
-        sinks=[DeltaSink("lake", "lake")],
-    )
-    parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
-    through = Coordinator(StateTable.make(str(tmp_path / "state")), parts)
-    through.plan(pipeline, "run-1", lambda checkpoint: False)
+    pipeline, through = planned(parts, "transforms_old_and_new:old", tmp_path)
     stage = through.stage
 
     def later(*given):
@@ -63,15 +65,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     (tmp_path / "transforms_without_spark.py").write_text("def same(batch):\n    return batch\n")
     parts = WithoutSpark(tmp_path / "fakes")
     parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
-    pipeline = Pipeline(
-        name="flights",
-        source=KafkaSource("flights"),
-        transform="transforms_without_spark:same",
-        sinks=[DeltaSink("lake", "lake")],
-    )
-    parts.sources(pipeline)["flights"].append(0, (datetime(2013, 1, 1, tzinfo=UTC), "a"))
-    through = Coordinator(StateTable.make(str(tmp_path / "state")), parts)
-    through.plan(pipeline, "run-1", lambda checkpoint: False)
+    _, through = planned(parts, "transforms_without_spark:same", tmp_path)
     with pytest.raises(NotCommitted, match="could not be staged") as failed:
         wiring.stage(parts, through, "flights", 1, "run-1")
     assert "JAVA_GATEWAY_EXITED" in failed.value.why

@@ -289,28 +289,33 @@ class RecoverOperator(OnceonlyOperator):
         from onceonly import report
         from onceonly.airflow import unawaited
 
-        through, settled, errors = self.coordinator(), {}, []
+        through, settled = self.coordinator(), {}
+        errors: list[Exception] = []
         for name in through.state.pipelines():
             try:
                 done = through.recover(name, alive_in(context))
                 settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
             except Exception as error:
-                self.log.error("%s", error)
-                errors.append(error)
+                self._failed(error, errors)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
             try:
                 self._warn(through.state.view(name).open)
             except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
-                errors.append(error)
+                self._failed(error, errors)
         try:
             for line in unawaited.end(through.state, alive_in(context)):
                 self.log.warning("%s", line)
         except Exception as error:
-            errors.append(error)
+            self._failed(error, errors)
         report.sweep(through.state)
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
+
+    def _failed(self, error: Exception, errors: list[Exception]) -> None:
+        """Only the first error fails the task, so each is logged."""
+        self.log.error("%s", error)
+        errors.append(error)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         super()._log_transition(checkpoint, row)

@@ -22,7 +22,7 @@ def end(state: StateTable, alive: Alive) -> Iterator[str]:
 
 
 def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
-    """As long as the run that asked for it is at work, its task looks after it: after the last one."""
+    """Of the drivers of one step, a task waits for the last one, and as long as its run is at work."""
     if Report(named.driver["report"]).is_followed():
         return False
     checkpoint = state.view(named.pipeline).checkpoint(named.epoch)

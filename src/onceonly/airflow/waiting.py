@@ -44,8 +44,8 @@ class DriverTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         heard, trouble = 0, ""
-        # A triggerer's first question takes it as long as it takes to load Airflow's API: on_kill has thirty seconds.
-        asked = asyncio.create_task(self._ask_airflow())
+        # A triggerer loads Airflow's API at its first question, which takes long: on_kill has thirty seconds.
+        asked = asyncio.create_task(self._is_awaited())
         while True:
             late = self.deadline is not None and time.time() > self.deadline
             state, puzzled = await asyncio.to_thread(self._end if late else self._look)
@@ -70,7 +70,7 @@ class DriverTrigger(BaseTrigger):
         """
         puzzled = ""
         for _ in range(GRACE):
-            awaited, puzzled = await self._ask_airflow()
+            awaited, puzzled = await self._is_awaited()
             if awaited:
                 self.log.info("the task still waits for driver %s, through another triggerer", self.driver)
                 return
@@ -82,7 +82,7 @@ class DriverTrigger(BaseTrigger):
             await asyncio.sleep(1)
         self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
 
-    async def _ask_airflow(self) -> tuple[bool, str]:
+    async def _is_awaited(self) -> tuple[bool, str]:
         """Whether the task still waits for this driver; and why that is not known, or nothing."""
         task = self.task_instance
         if task is None:
@@ -91,7 +91,7 @@ class DriverTrigger(BaseTrigger):
             awaits_one = await _state_of(task) == "deferred"
             return awaits_one and not await asyncio.to_thread(self._known().heard().is_followed), ""
         except Exception as error:  # whatever it is: a driver is not ended for it
-            return False, f"Airflow does not say whether the task still waits: {error!r}"
+            return False, f"It is not known whether the task still waits: {error!r}"
 
     def _is_over(self) -> bool:
         return self.deadline is not None and time.time() > self.deadline + LAST

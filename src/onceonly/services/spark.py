@@ -11,7 +11,7 @@ from pathlib import Path
 from onceonly.services import machine
 from onceonly.services.daemon import ServiceFailed
 from onceonly.services.service import Service
-from onceonly.sparkconf import CONF
+from onceonly.sparkconf import CONF, TOKEN_FILE
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -60,7 +60,7 @@ class SparkConnect(Service):
 
     @property
     def _token(self) -> Path:
-        return self.folder / "token"
+        return self.home / TOKEN_FILE
 
     def _draw_token(self) -> None:
         self._token.unlink(missing_ok=True)

@@ -201,15 +201,33 @@ class DeltaWriter(Sink):
             return f"{lost} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
         return _deleted_in_part(target, found)
 
-    def _against_taking_out(
-        self, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
-    ) -> str | None:
+    def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
         if altered:
             return "The table was altered."
-        each = (self._irreplaceable(target, old) for old in taken_out(handle))
-        if why := deltastage.only_appends(target) or next((why for why in each if why), None):
-            return why
-        return _deleted_in_part(target, _files_out(target, handle, adds))
+        each = (self._irreplaceable(target, old) for old in olds)
+        return deltastage.only_appends(target) or next((why for why in each if why), None)
+
+    def _taken_out(
+        self, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
+    ) -> dict[str, int]:
+        """Path -> size of the files whose rows the new ones take the place of.
+
+        Raises:
+            CannotPublish: they are not what they were.
+        """
+        olds = taken_out(handle)
+        if not olds and "where" not in handle:
+            return {}
+        why = self._against_taking_out(target, olds, altered)
+        out = {} if why else _files_out(target, handle, adds)
+        if why := why or _deleted_in_part(target, out):
+            raise CannotPublish(
+                f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
+                why,
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason … leaves them as they are. "
+                f"The new rows are kept in {handle['folder']}.",
+            )
+        return out
 
     def abort(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -271,18 +289,12 @@ class DeltaWriter(Sink):
                 "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
             )
-        olds, altered = taken_out(handle), _is_altered(target, handle)
-        if (olds or "where" in handle) and (why := self._against_taking_out(target, handle, adds, altered)):
-            raise CannotPublish(
-                f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
-                why,
-                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason … leaves them as they are. "
-                f"The new rows are kept in {folder}.",
-            )
+        altered = _is_altered(target, handle)
+        out = self._taken_out(target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             look = partial(self._look, handle, decision)
             return deltaspark.publish(self._spark, self.name, self.uri, handle, version, look)
-        removes = deltalog.as_removes(_files_out(target, handle, adds))
+        removes = deltalog.as_removes(out)
         _commit_files(target, deltalog.as_target_adds(adds, folder), removes, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
@@ -317,10 +329,7 @@ def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None
 
 
 def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
-    """Path -> size of the files whose rows the new ones take the place of."""
     olds, where = taken_out(handle), handle.get("where")
-    if not olds and where is None:
-        return {}
     files = deltalog.active_files(target)
     found = [deltalog.in_folder(files, old["folder"]) for old in olds]
     if where is not None:

@@ -12,8 +12,6 @@ from deltalake import DeltaTable
 
 from onceonly.sinks import deltalog, rowtext, rowtypes
 
-MICROS = {"coerce_int96_timestamp_unit": "us"}  # Spark's times, as nanoseconds, would wrap in 2262
-
 
 def batches(uri: str) -> pa.RecordBatchReader | None:
     """Every row of a staged table, by pyarrow: delta-rs's own engine takes no text that is not UTF-8.
@@ -32,15 +30,8 @@ def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     paths = sorted(map(unquote, deltalog.active_files(table)))
     by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
     stored = pa.schema([field for field in schema if field.name not in by.names])
-    read, hive = ds.ParquetFileFormat(read_options=MICROS), ds.partitioning(by, flavor="hive")
+    read, hive = ds.ParquetFileFormat(read_options=rowtypes.MICROS), ds.partitioning(by, flavor="hive")
     files = deltalog.file_system(table.table_uri)
     whole = pa.schema([*stored, *by])
-    rows = ds.dataset(paths, whole, read, files, hive, partition_base_dir="") if paths else None
-    for batch in rows.to_batches() if rows else ():
-        each = [
-            rowtext.from_folders(batch.column(field.name), field.type)
-            if field.name in by.names
-            else rowtext.sound(batch.column(field.name))
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(each, schema=schema)
+    rows = ds.dataset(paths, whole, read, files, hive, partition_base_dir="").to_batches() if paths else ()
+    yield from rowtext.batches(rows, schema, stored, rowtext.as_it_is)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +18,6 @@ GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # where the handl
 READ_AS = {"avro": rowtypes.in_avro, "json": rowtypes.in_json}
 BLOCK = 1 << 20  # bytes: pyarrow's own default
 LINE = "\n"  # the name of a column that no file has
-Columns = Mapping[str, pa.Array]
-Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
 
 
 def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
@@ -62,32 +59,18 @@ def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchR
     stored = {"csv": _as_text(held.names), "json": _as_text([LINE])}.get(format, held)
     largest = max((file["bytes"] for file in handle.get("files", ())), default=0)
     rows = on.rows(handle["folder"], _format(format, largest), pa.schema([*stored, *by]), by)
-    read = {"csv": _csv, "json": _json_by(handle["schema"])}.get(format, _as_it_is)
-    return pa.RecordBatchReader.from_batches(schema, _columns(rows, schema, held, read))
+    read = {"csv": _csv, "json": _json_by(handle["schema"])}.get(format, rowtext.as_it_is)
+    return pa.RecordBatchReader.from_batches(schema, rowtext.batches(rows, schema, held, read))
 
 
-def _columns(rows: Any, schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
-        found = read(batch, held)
-        each = [
-            found[field.name] if field.name in found else rowtext.from_folders(batch.column(field.name), field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays([rowtext.sound(column) for column in each], schema=schema)
-
-
-def _as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
-    return {field.name: batch.column(field.name) for field in held}
-
-
-def _csv(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+def _csv(batch: pa.RecordBatch, held: pa.Schema) -> rowtext.Columns:
     return {field.name: rowtext.from_csv(batch.column(field.name), field.type) for field in held}
 
 
-def _json_by(schema: rowtypes.Schema) -> Read:
+def _json_by(schema: rowtypes.Schema) -> rowtext.Read:
     parse = rowtext.json_parser(schema)
 
-    def read(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+    def read(batch: pa.RecordBatch, held: pa.Schema) -> rowtext.Columns:
         rows = [parse(line) for line in batch.column(LINE).to_pylist()]
         made = rowtext.array(rows, pa.struct(list(held)), rowtext.from_json)
         return dict(zip(held.names, made.flatten(), strict=True))
@@ -102,8 +85,8 @@ def _as_text(names: list[str]) -> pa.Schema:
 def _format(format: str, largest: int | None = None) -> ds.FileFormat:
     """`largest`: bytes of the largest file; None: the handle does not know the types."""
     typed = largest is not None
-    if format == "parquet":  # Spark writes times as INT96, which would be nanoseconds and end in 2262
-        return ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"} if typed else None)
+    if format == "parquet":
+        return ds.ParquetFileFormat(read_options=rowtypes.MICROS if typed else None)
     if format == "json":
         return _lines(largest or 0) if typed else ds.JsonFileFormat()
     nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]} if typed else {}

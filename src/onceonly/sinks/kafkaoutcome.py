@@ -105,9 +105,8 @@ class Settler:
         if fates == {Fate.WAS_COMMITTED} and Sighting.NONE in seen:
             return self._seen(tx, Fate.WAS_COMMITTED)
         if fates == {Fate.LOST} and Sighting.NONE in seen:
-            give_back(
-                self._known, tx
-            )  # aborted by hand in one partition, it may be open: who hangs could commit the rest
+            # Aborted by hand in one partition, it may be open in others: a committer that hangs could commit those.
+            give_back(self._known, tx)
             return self._seen(tx)
         if fates:
             return fates.pop() if len(fates) == 1 else Fate.DOUBT

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceonly.errors import InvalidPipeline
+from onceonly.sinks.rowtext import is_valid
 
 QUEUE = 64 << 20  # bytes that wait to be sent, at most: what bounds the memory, and the largest row
 BATCH = 61  # bytes of a record batch before its records
@@ -190,7 +191,7 @@ def _check_headers(rows: Rows) -> None:
         return
     keys = flat.field("key")
     bad = (
-        pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0")) if _is_text(keys) else pa.repeat(True, len(keys))
+        pc.or_kleene(pc.is_null(keys), pc.match_substring(keys, "\0")) if is_valid(keys) else pa.repeat(True, len(keys))
     )
     rows.refuse(
         pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0),
@@ -259,14 +260,6 @@ def _sums(lists: pa.Array, numbers: pa.Array) -> pa.Array:
 
     parents = pc.list_parent_indices(lists).to_numpy()
     return pa.array(np.bincount(parents, weights=numbers.to_numpy(), minlength=len(lists)).astype("int64"))
-
-
-def _is_text(keys: pa.Array) -> bool:
-    try:
-        keys.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _date(millis: int) -> str:

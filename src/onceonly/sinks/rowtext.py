@@ -1,10 +1,10 @@
-"""Rows that were written as text or as Avro, back in the types that they had."""
+"""Rows that were written to files, as text or otherwise, back in the types that they had."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 Convert = Callable[[Any], Any]
+Columns = Mapping[str, pa.Array]
+Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
 Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is read; None: it is what it should be
 
 MICROS = {  # by default Spark writes milliseconds, and cuts off the rest
@@ -33,9 +35,24 @@ def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
 def sound(column: pa.Array) -> pa.Array:
     """The same; what is no UTF-8 in its texts, which Spark writes as it is, becomes \\ufffd."""
     as_bytes = _as_bytes(column.type)
-    if as_bytes == column.type or _is_valid(column):
+    if as_bytes == column.type or is_valid(column):
         return column
     return pa.array([_decoded(value, column.type) for value in column.cast(as_bytes).to_pylist()], column.type)
+
+
+def batches(rows: Iterable[pa.RecordBatch], schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
+    """What files hold, as rows of `schema`: `read` finds the columns in `held`; the others are names of folders."""
+    for batch in rows:
+        found = read(batch, held)
+        each = [
+            found[field.name] if field.name in found else from_folders(batch.column(field.name), field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays([sound(column) for column in each], schema=schema)
+
+
+def as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
+    return {field.name: batch.column(field.name) for field in held}
 
 
 def json_parser(kind: Any) -> Convert:
@@ -99,7 +116,8 @@ def _map(item: Convert | None) -> Convert | None:
 # ---- text that is none
 
 
-def _is_valid(column: pa.Array) -> bool:
+def is_valid(column: pa.Array) -> bool:
+    """Whether all of its text is UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

@@ -27,6 +27,7 @@ PLAIN: Mapping[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "void": pa.null(),
 }
+MICROS = {"coerce_int96_timestamp_unit": "us"}  # Spark's times in Parquet: as nanoseconds, they would wrap in 2262
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
 

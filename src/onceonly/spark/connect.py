@@ -19,8 +19,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
 from onceonly.errors import InvalidPipeline
+from onceonly.sparkconf import TOKEN_FILE
 
-TOKEN = "services/spark/token"  # below the home; mode 600
 DEFAULT_PORT = 15002  # Spark's own
 TRIES, LONGEST_WAIT = 8, 3000  # milliseconds between two; 18 s in all
 
@@ -58,7 +58,7 @@ def address(remote: str, home: Path) -> str:
     with suppress(OSError, ValueError):
         known = json.loads((home / "services.json").read_text())["spark"]
         if known and _same(known, remote):
-            return f"{known}/;token={(home / TOKEN).read_text()}"
+            return f"{known}/;token={(home / TOKEN_FILE).read_text()}"
     return remote
 
 

@@ -40,10 +40,10 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
     builder: Any = SparkSession.builder
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings_ = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
-        if hiding.secret(settings_):
-            _start_jvm(hiding.public(settings_))
-        for key, value in settings_.items():
+        given = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
+        if hiding.secret(given):
+            _start_jvm(hiding.public(given))
+        for key, value in given.items():
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic
