@@ -149,6 +149,24 @@ def test_doubt_fails_the_task_with_the_command_to_give(
     assert world.now().state is State.COMMITTING
 
 
+def test_every_error_is_logged_and_the_first_one_fails_the_task(
+    world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onceonly.airflow import unawaited
+
+    def broken(*_: Any) -> Any:
+        raise OSError("the folder of jobs is gone")
+
+    monkeypatch.setattr(unawaited, "end", broken)
+    staged(world)
+    world.lake.fail("commit", "doubt")
+    with pytest.raises(InDoubt):
+        recovery.settle()
+    said = capsys.readouterr().out
+    assert "is in doubt" in said
+    assert "the folder of jobs is gone" in said
+
+
 def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
     world: World, recovery: Recovery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
