@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from onceonly.demo import flights
-from onceonly.demo.load import load
-from onceonly.demo.standalone import Standalone, free_port
-from onceonly.demo.wait import until
-from onceonly.services import Services
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.load import load
+from onceonly.dev.demo.standalone import Standalone, free_port
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services import Services
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
 
 DAG = "flights"
 RUNS = 4  # of 6,000 flights each: January has no more

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, whole, world
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.wiring import LiveParts
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.runtime.factory import LiveParts
 
 
 def shape(batch):  # type: ignore[no-untyped-def]

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.checkpoint import shape
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, whole, world
-from onceonly.pipeline import FileSink, KafkaSource, Pipeline
-from onceonly.wiring import LiveParts
+from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline
+from onceonly.runtime.factory import LiveParts
 
 
 def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:

@@ -11,14 +11,14 @@ from pathlib import Path
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from benchmarks.ratio import Ratio, alternate
-from onceonly import staterow, statestore
-from onceonly.checkpoint import Checkpoint, Event, Row, first
-from onceonly.coordinator import Coordinator
-from onceonly.fakes import FakeParts
-from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.state import StateTable
-from onceonly.staterow import Head
+from onceonly.checkpoint.model import Checkpoint, Event, Row, first
+from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.statetable import location, row_format
+from onceonly.statetable.row_format import Head
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts
 
 HOUR = timedelta(hours=1)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -62,9 +62,9 @@ def generate(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) 
             head = head.after(row, known)
             rows.append(replace(row, head=head.to_json()))
         if epoch % CHUNK == 0 or epoch == epochs:
-            table = statestore.open_(state.uri).table
+            table = location.open_(state.uri).table
             stamp = CommitProperties(app_transactions=[Transaction(pipeline.name, head.seq)])
-            write_deltalake(table, staterow.to_arrow(rows), mode="append", commit_properties=stamp)
+            write_deltalake(table, row_format.to_arrow(rows), mode="append", commit_properties=stamp)
             rows = []
 
 

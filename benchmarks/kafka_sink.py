@@ -13,11 +13,11 @@ from unittest.mock import patch
 from benchmarks import flink
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, world
-from onceonly import wiring
-from onceonly.liveness import this_process
-from onceonly.pipeline import KafkaSink, KafkaSource, Pipeline
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.wiring import LiveParts
+from onceonly.pipeline.definition import KafkaSink, KafkaSource, Pipeline
+from onceonly.runtime import factory
+from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.owners import this_process
+from onceonly.sinks.kafka.sink import KafkaWriter
 
 
 def copy(batch):  # type: ignore[no-untyped-def]
@@ -68,10 +68,10 @@ def _ours(parts: LiveParts, number: int) -> tuple[float, float]:
         sinks=[KafkaSink(name="out", topic="ours")],
     )
     parts = anew(parts, number)
-    through = wiring.coordinator(parts)
+    through = factory.coordinator(parts)
     planned = through.plan(pipeline, this_process(), lambda _: True).checkpoint
     assert planned is not None
-    staged = wiring.stage(parts, through, pipeline.name, planned.epoch, None)
+    staged = factory.stage(parts, through, pipeline.name, planned.epoch, None)
     sinks: list[float] = []
     with patch.object(KafkaWriter, "commit", _timed(KafkaWriter.commit, sinks)):
         started = time.perf_counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import TOPIC, whole, world
-from onceonly.pipeline import FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline, StateSink
 
 CHANGED = 1_000
 HELD = {"few": 10_000, "many": 1_000_000}

@@ -11,8 +11,8 @@ import httpx
 from tests.integration.airflow_server import Server
 
 from benchmarks.history import generate
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.state import StateTable
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.statetable.table import StateTable
 
 TARGET = 0.3  # seconds, of the median
 PAGES = {

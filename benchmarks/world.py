@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from onceonly import wiring
-from onceonly.checkpoint import Checkpoint
-from onceonly.pipeline import Pipeline
-from onceonly.services import Services
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.dev.services import Services
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime import factory
+from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
-from onceonly.state import StateTable
-from onceonly.wiring import LiveParts
+from onceonly.statetable.table import StateTable
 
 ROWS = 3_000_000
 PARTITIONS = 4
@@ -52,10 +52,10 @@ def anew(parts: LiveParts, number: int) -> LiveParts:
 
 def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpoint:
     """A whole checkpoint: plan, stage, commit."""
-    through = wiring.coordinator(parts)
+    through = factory.coordinator(parts)
     planned = through.plan(pipeline, owner, lambda _: True).checkpoint
     assert planned is not None
-    wiring.stage(parts, through, pipeline.name, planned.epoch, None)
+    factory.stage(parts, through, pipeline.name, planned.epoch, None)
     return through.commit(pipeline.name, planned.epoch)
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline import FileSink, Gate, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import FileSink, Gate, KafkaSource, Pipeline, StateSink
 from onceonly.windows import state_key, state_schema
 
 delays = Pipeline(

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 
 flights_daily = Pipeline(
     name="flights_daily",

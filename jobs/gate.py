@@ -2,6 +2,6 @@
 
 import sys
 
-from onceonly.sparkjob import gate
+from onceonly.runtime.spark_job import gate
 
 sys.exit(gate(sys.argv[1:]))

@@ -2,6 +2,6 @@
 
 import sys
 
-from onceonly.sparkjob import stage
+from onceonly.runtime.spark_job import stage
 
 sys.exit(stage(sys.argv[1:]))

@@ -13,9 +13,9 @@ import pytest
 from integration import hdfs as hdfs_daemons
 from patience import PATIENCE
 
-from onceonly.services import Services
-from onceonly.services.service import Service
-from onceonly.services.spark import TOKEN, SparkConnect
+from onceonly.dev.services import Services
+from onceonly.dev.services.service import Service
+from onceonly.dev.services.spark import TOKEN, SparkConnect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 for path in onceonly.manifests.files("lake/delays"): ...
 onceonly.manifests.dataset("lake/delays").to_table()
 
-An hdfs:// folder is read over HTTP, as the sink writes it: see `onceonly.webhdfs`.
+An hdfs:// folder is read over HTTP, as the sink writes it: see `onceonly.filesystems.webhdfs`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.webhdfs import Cluster
+    from onceonly.filesystems.webhdfs import Cluster
 
 FOLDER = "_onceonly"
 AT_ONCE = 8  # requests, or files written to disk, side by side
@@ -89,7 +89,7 @@ def _hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
     """The cluster and the folder's URI; None: the folder is local."""
     if not str(folder).startswith("hdfs://"):
         return None
-    from onceonly.webhdfs import Cluster, split
+    from onceonly.filesystems.webhdfs import Cluster, split
 
     cluster = Cluster(str(folder), Settings.from_env().webhdfs)
     return cluster, cluster.root + split(str(folder))[1]

@@ -16,17 +16,17 @@ from deltalake import DeltaTable
 from integration.hdfs import Hdfs
 from integration.kafka_reader import new_topic, until, values
 
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint.interfaces import Sink
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, StateBehind
-from onceonly.fakes import FakeReceipts, FakeSink
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, StateSink
-from onceonly.protocols import Sink
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.keyed import DONE, Changes, StateWriter
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.state.sink import DONE, Changes, StateWriter
+from onceonly.testing.fakes import FakeReceipts, FakeSink
 
 STATE_ID = ""
 REAL = ("delta", "files", "files on hdfs", "kafka staged", "kafka late", "state")

@@ -7,10 +7,10 @@ from functools import partial
 
 from explore.scheduler import Act
 from explore.world import NAME, World, before
-from onceonly import gating
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator import gate as gating
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
-from onceonly.offsets import Interval
 
 Alive = Callable[[Checkpoint], bool]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint, Event, Row, State, Transaction
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 
 Checkpoints = Mapping[int, Checkpoint]
 

@@ -14,7 +14,7 @@ from explore.scenario import EXPECTED, Scenario
 from explore.scheduler import MOST, Act
 from explore.steps import Endless, Point
 from explore.world import World
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
 
 ROUNDS = 12  # of recovery; each of them settles something
 COMMANDS = re.compile(r"--(give-up|committed) (\w+)|onceonly (approve|abort) ")

@@ -20,13 +20,17 @@ class Mutant:
     seen_by: str
 
 
-COORDINATOR, PUBLISHING, GATING = "onceonly.coordinator", "onceonly.publishing", "onceonly.gating"
-ADOPTION, SWEEPING, POOLING = "onceonly.adoption", "onceonly.sweeping", "onceonly.pooling"
+COORDINATOR, PUBLISHING, GATING = (
+    "onceonly.coordinator.coordinator",
+    "onceonly.coordinator.publish",
+    "onceonly.coordinator.gate",
+)
+ADOPTION, SWEEPING, POOLING = "onceonly.coordinator.plan", "onceonly.coordinator.sweep", "onceonly.coordinator.id_pool"
 CHECKPOINT, PLANNING, REWINDING, OFFSETS = (
-    "onceonly.checkpoint",
-    "onceonly.planning",
-    "onceonly.rewinding",
-    "onceonly.offsets",
+    "onceonly.checkpoint.model",
+    "onceonly.coordinator.pins",
+    "onceonly.coordinator.rewind",
+    "onceonly.checkpoint.offsets",
 )
 
 FIXES = [
@@ -325,7 +329,7 @@ GUARDS = [
     ),
     Mutant(
         "what was given up is taken for replaced",
-        "onceonly.ledger",
+        "onceonly.statetable.transitions",
         "    if checkpoint.replaces is None or not checkpoint.given_up:\n        return own\n",
         "    return own\n",
         "give-up-reprocessed",

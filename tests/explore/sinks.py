@@ -9,9 +9,9 @@ from typing import Any
 from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
-from onceonly.checkpoint import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.interfaces import Pooled, Receipts, Sink, Trace
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown, StateBehind
-from onceonly.protocols import Pooled, Receipts, Sink, Trace
 
 TRIES = 5
 Watch = Callable[..., None]  # is told what is about to happen to a target: (what, sink, transaction's name, …)

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from explore.steps import EITHER, Steps
-from onceonly.checkpoint import Checkpoint, Event, Row, canonical, first
+from onceonly.checkpoint.model import Checkpoint, Event, Row, canonical, first
+from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import OutcomeUnknown
-from onceonly.offsets import Boundary, Interval, range_of
-from onceonly.state import Lost, View
-from onceonly.staterow import Head
+from onceonly.statetable.row_format import Head
+from onceonly.statetable.table import Lost, View
 
 PINS = (Event.PLANNED, Event.EMPTY)
 

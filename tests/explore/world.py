@@ -13,13 +13,14 @@ from unittest import mock
 from explore import invariants, sinks, targets
 from explore.steps import BEFORE, Made, Steps
 from explore.table import MemoryTable
-from onceonly import offsets, serial
-from onceonly.checkpoint import Checkpoint, Event, Row
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import Examined, Found, Inspector
+from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
+from onceonly.coordinator import sequence
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import Interval, TopicLog, TopicRange
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, Pipeline, StateSink
-from onceonly.protocols import Examined, Found, Inspector
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, Pipeline, StateSink
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FROM_JSON = Pipeline.from_json
@@ -165,7 +166,7 @@ def before(world: World, epoch: int) -> Any:
     checkpoint = view.checkpoint(epoch)
     if checkpoint is None:
         raise InvalidPipeline(f"{NAME} has no epoch {epoch}.", todo="See what there is: onceonly status")
-    return serial.held_before(view, checkpoint)
+    return sequence.held_before(view, checkpoint)
 
 
 class MemorySource:

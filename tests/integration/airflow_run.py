@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from integration.project import START, Project
 
 from onceonly.airflow import CommitOperator, PlanOperator, StageOperator, checkpoint_dag, recovery_dag
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
 
 DAG_FILE = """
 from integration.airflow_run import build

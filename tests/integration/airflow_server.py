@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 from patience import PATIENCE
 
-from onceonly.demo.standalone import free_port
-from onceonly.demo.wait import until
+from onceonly.dev.demo.standalone import free_port
+from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[2]

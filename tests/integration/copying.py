@@ -9,12 +9,12 @@ from typing import Any
 from integration.kafka_reader import committed, new_topic, until
 from integration.project import Project, hour, make_project
 
-from onceonly import liveness, wiring
-from onceonly.checkpoint import Checkpoint, Event, Handle, State
-from onceonly.coordinator import Alive, Coordinator
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, State
+from onceonly.coordinator.coordinator import Alive, Coordinator
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
-from onceonly.sinks.kafkahandle import Part, parts_of
+from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.runtime import factory, owners
+from onceonly.sinks.kafka.handle import Part, parts_of
 
 MODE = {"staged": "chained", "late": "interval"}
 
@@ -48,15 +48,15 @@ class Copy:
 
     @property
     def through(self) -> Coordinator:
-        return wiring.coordinator(self.project.parts)
+        return factory.coordinator(self.project.parts)
 
     def plan(self, number: int = 0) -> Checkpoint:
-        interval, owner = None, liveness.this_process()
+        interval, owner = None, owners.this_process()
         if self.way == "late":
             interval = hour(number)
         elif number:
             owner = f"{owner} run {number}"  # a run of its own, for the checkpoint after the last
-        planned = self.through.plan(self.pipeline, owner, liveness.nobody, interval).checkpoint
+        planned = self.through.plan(self.pipeline, owner, owners.nobody, interval).checkpoint
         assert planned is not None
         return planned
 
@@ -71,7 +71,7 @@ class Copy:
 
     def stage(self, number: int = 0) -> Checkpoint:
         epoch = self.plan(number).epoch
-        return wiring.stage(self.project.parts, self.through, "copying", epoch, None)
+        return factory.stage(self.project.parts, self.through, "copying", epoch, None)
 
     def commit(self, epoch: int = 1) -> Checkpoint:
         return self.through.commit("copying", epoch)
@@ -80,7 +80,7 @@ class Copy:
         return self.commit(self.stage(number).epoch)
 
     def recover(self) -> list[Checkpoint]:
-        return self.through.recover("copying", liveness.nobody)
+        return self.through.recover("copying", owners.nobody)
 
     def now(self, epoch: int = 1) -> Checkpoint:
         found = self.through.state.view("copying").checkpoint(epoch)

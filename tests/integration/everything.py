@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
 from onceonly.windows import state_key, state_schema
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from onceonly.airflow.gatesession import GateParts
 from onceonly.airflow.submit import Target
+from onceonly.runtime.factory import coordinator
 from onceonly.settings import Settings
-from onceonly.wiring import coordinator
 
 _, _, name, epoch = sys.argv[1:]
 jars = {"ONCEONLY_JARS": str(Path(__file__).parents[2] / ".jars")}

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from onceonly.services import ServiceFailed, machine
-from onceonly.services.service import Service
-from onceonly.services.spark import spark_home
+from onceonly.dev.services import ServiceFailed, machine
+from onceonly.dev.services.service import Service
+from onceonly.dev.services.spark import spark_home
 
 if TYPE_CHECKING:
-    from onceonly.sinks.files import FileWriter
+    from onceonly.sinks.files.sink import FileWriter
 
 SERVER = "org.apache.hadoop.hdfs.server"
 LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # up in seconds beside other tests
@@ -46,8 +46,8 @@ class Hdfs:
 
 
 def writer(target: str, webhdfs: str, **config: Any) -> FileWriter:
-    from onceonly.pipeline import FileSink
-    from onceonly.sinks.files import FileWriter
+    from onceonly.pipeline.definition import FileSink
+    from onceonly.sinks.files.sink import FileWriter
 
     return FileWriter(FileSink(name="lake", path=target, **config), target, webhdfs)
 

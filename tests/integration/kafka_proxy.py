@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 
-from onceonly.services import machine
-from onceonly.services.kafka import KafkaBroker
+from onceonly.dev.services import machine
+from onceonly.dev.services.kafka import KafkaBroker
 
 PRODUCE, FETCH, INIT_PRODUCER_ID, END_TXN = 0, 1, 22, 26  # api keys
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline import KafkaSink
-from onceonly.sinks import kafkastage
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkahandle import parts_of
-from onceonly.sinks.kafkaspool import SCHEMA
+from onceonly.pipeline.definition import KafkaSink
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SCHEMA
 
 
 @dataclass
@@ -45,9 +45,7 @@ class Late:
         """Each part as one Spark task has it."""
         with self.known() as known:
             job = self.writer._job(self.txn, self.writer._target(known))
-            receipts = [
-                kafkastage._stage_part(job, number, iter([self.batch(rows)])) for number, rows in enumerate(parts)
-            ]
+            receipts = [stage._stage_part(job, number, iter([self.batch(rows)])) for number, rows in enumerate(parts)]
             handle: Handle = {
                 "kind": "kafka",
                 "guarantee": "exactly-once",

@@ -15,9 +15,9 @@ from typing import Any
 from integration.points import around, around_rows
 from integration.project import Project, hour
 
-from onceonly import liveness, wiring
-from onceonly.coordinator import Alive
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.coordinator.coordinator import Alive
+from onceonly.runtime import factory, owners
+from onceonly.sinks.delta.sink import DeltaWriter
 
 POINT = sys.argv[4]
 RUN = count(1)
@@ -36,23 +36,23 @@ def main() -> None:
     project = Project.found(folder, spark)
     intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]
     if (POINT, mode) == ("-", "chained"):
-        while once(project, mode, None, liveness.nobody):
+        while once(project, mode, None, owners.nobody):
             pass
         return
     for interval in intervals:
-        once(project, mode, interval, liveness.alive)
+        once(project, mode, interval, owners.alive)
 
 
 def once(project: Project, mode: str, interval: Any, alive: Alive) -> bool:
     """Whether there was something to do."""
     parts = project.parts
     pipeline = project.pipeline(mode, most=10 if mode == "chained" else None)
-    through = wiring.coordinator(parts)
-    owner = f"{liveness.this_process()} {next(RUN)}" if alive is liveness.nobody else liveness.this_process()
+    through = factory.coordinator(parts)
+    owner = f"{owners.this_process()} {next(RUN)}" if alive is owners.nobody else owners.this_process()
     planned = through.plan(pipeline, owner, alive, interval).checkpoint
     if planned is None or planned.state.settled:
         return False
-    wiring.stage(parts, through, pipeline.name, planned.epoch, owner)
+    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
     if pipeline.gate:
         through.gate(pipeline.name, planned.epoch, owner)
     done = through.commit(pipeline.name, planned.epoch)

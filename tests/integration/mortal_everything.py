@@ -14,15 +14,15 @@ from itertools import count
 from integration.everything import pipeline
 from integration.points import around, around_rows
 
-from onceonly import liveness, wiring
+from onceonly.filesystems.folders import Folders
 from onceonly.kafka.transactions import Transactions
+from onceonly.runtime import factory, owners
 from onceonly.settings import Settings
-from onceonly.sinks import filemoves
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.folders import Folders
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.keyed import StateWriter
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files import moves
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.state.sink import StateWriter
 
 number = count(1)
 
@@ -40,17 +40,17 @@ def main() -> None:
             around(sink, step, f"{step} of {sink.__name__}", reach)
     for kind, method in ((Transactions, "end"), (Transactions, "withdraw"), (Folders, "delete")):
         around(kind, method, method, reach)
-    around(filemoves, "_move", "move", reach)  # type: ignore[arg-type]
-    around(filemoves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
-    parts = wiring.LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
+    around(moves, "_move", "move", reach)  # type: ignore[arg-type]
+    around(moves, "write_manifest", "manifest", reach)  # type: ignore[arg-type]
+    parts = factory.LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
     print("ready", flush=True)
     for turn in count():
-        through, owner = wiring.coordinator(parts), f"{liveness.this_process()}-{turn}"
-        planned = through.plan(pipeline(*sys.argv[5:7]), owner, liveness.nobody).checkpoint
+        through, owner = factory.coordinator(parts), f"{owners.this_process()}-{turn}"
+        planned = through.plan(pipeline(*sys.argv[5:7]), owner, owners.nobody).checkpoint
         if planned is None:
-            through.recover("everything", liveness.nobody)
+            through.recover("everything", owners.nobody)
             return
-        wiring.stage(parts, through, "everything", planned.epoch, owner)
+        factory.stage(parts, through, "everything", planned.epoch, owner)
         print(f"epoch {through.commit('everything', planned.epoch).epoch}", flush=True)
 
 

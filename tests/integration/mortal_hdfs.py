@@ -15,9 +15,9 @@ from typing import Any
 import requests
 from integration.hdfs import writer
 
-from onceonly.checkpoint import Handle
-from onceonly.fakes import FakeReceipts
-from onceonly.sinks import filemoves
+from onceonly.checkpoint.model import Handle
+from onceonly.sinks.files import moves
+from onceonly.testing.fakes import FakeReceipts
 
 
 def die_after(limit: int) -> None:
@@ -39,7 +39,7 @@ def commit(handle: Handle, limit: int) -> int:
     if child == 0:
         os.setpgid(0, 0)
         die_after(limit)
-        filemoves.AT_ONCE = 1  # so that it also dies between any two moves
+        moves.AT_ONCE = 1  # so that it also dies between any two moves
         writer(handle["target"], sys.argv[2]).commit(handle, 1, FakeReceipts(Path("unused")))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

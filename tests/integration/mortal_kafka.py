@@ -27,15 +27,15 @@ from integration.copying import Copy
 from integration.points import around, around_rows
 from integration.project import Project
 
-from onceonly import liveness, wiring
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.filesystems.folders import Folders
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks import kafkastage
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.folders import Folders
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkaproduce import Output
-from onceonly.sinks.kafkaspool import SpoolFile
+from onceonly.runtime import factory, owners
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.produce import Output
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SpoolFile
 
 DRIVER: list[tuple[type, str, str]] = [  # class, method, name of the point
     (KafkaWriter, "stage", "stage"),
@@ -68,7 +68,7 @@ def reach(point: str) -> None:
 
 def mortal_part(point: str, group: int) -> Callable[..., Any]:
     """`kafkastage._stage_part` for Spark's workers. They serve other jobs later: nothing stays changed."""
-    points, inner = WORKER, kafkastage._stage_part
+    points, inner = WORKER, stage._stage_part
 
     def dies(kind: type, method: str, name: str) -> Callable[..., Any]:
         original = getattr(kind, method)
@@ -100,7 +100,7 @@ def mortal_part(point: str, group: int) -> Callable[..., Any]:
 def main() -> None:
     folder, spark, action, point, text = sys.argv[1:6]
     if point.startswith("worker"):
-        kafkastage._stage_part = mortal_part(point, os.getpgid(0))
+        stage._stage_part = mortal_part(point, os.getpgid(0))
     else:
         around_rows(reach)
         for each in DRIVER:
@@ -120,17 +120,17 @@ def main() -> None:
 def run(copy: Copy) -> None:
     """Until no checkpoint is left to run, each as a run of its own."""
     for turn in count(1):
-        owner = f"{liveness.this_process()} run {turn}"
+        owner = f"{owners.this_process()} run {turn}"
         waiting = copy.next(owner, alive)
         if waiting is None:
             return
-        wiring.stage(copy.project.parts, copy.through, "copying", waiting, owner)
+        factory.stage(copy.project.parts, copy.through, "copying", waiting, owner)
         done = copy.commit(waiting)
         print(f"epoch {done.epoch} {done.state.value}", flush=True)
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    return liveness.alive(replace(checkpoint, owners=(checkpoint.owner.split(" run ")[0],)))
+    return owners.alive(replace(checkpoint, owners=(checkpoint.owner.split(" run ")[0],)))
 
 
 if __name__ == "__main__":

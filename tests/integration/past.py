@@ -9,12 +9,12 @@ from typing import Any
 
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from onceonly import staterow, statestore
-from onceonly.checkpoint import Checkpoint, Event, Row, first
-from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import Pipeline
-from onceonly.state import StateTable
-from onceonly.staterow import Head
+from onceonly.checkpoint.model import Checkpoint, Event, Row, first
+from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable import location, row_format
+from onceonly.statetable.row_format import Head
+from onceonly.statetable.table import StateTable
 
 SECOND = timedelta(seconds=1)
 
@@ -75,6 +75,6 @@ class Past:
 
     def write(self) -> None:
         stamp = CommitProperties(app_transactions=[Transaction(self.pipeline.name, self._head.seq)])
-        table = statestore.open_(self.state.uri).table
-        write_deltalake(table, staterow.to_arrow(self._rows), mode="append", commit_properties=stamp)
+        table = location.open_(self.state.uri).table
+        write_deltalake(table, row_format.to_arrow(self._rows), mode="append", commit_properties=stamp)
         self._rows = []

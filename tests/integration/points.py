@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onceonly.checkpoint import Row
-from onceonly.state import StateTable, View
+from onceonly.checkpoint.model import Row
+from onceonly.statetable.table import StateTable, View
 
 Reach = Callable[[str], None]
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 from patience import PATIENCE
 
-from onceonly.demo.standalone import free_port
-from onceonly.demo.wait import until
+from onceonly.dev.demo.standalone import free_port
+from onceonly.dev.demo.wait import until
 
 USER = "postgres"  # the server refuses to run as root
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from deltalake import DeltaTable
 from patience import PATIENCE
 
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
-from onceonly.services.spark import TOKEN
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.services.spark import TOKEN
+from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
-from onceonly.state import StateTable
-from onceonly.wiring import LiveParts
+from onceonly.statetable.table import StateTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from integration.project import Project
 
-from onceonly import liveness, wiring
 from onceonly.errors import OnceonlyError
+from onceonly.runtime import factory, owners
 
 PIPELINE = "numbers_chained"
 
 
 def main() -> None:
     folder, spark, action, go = sys.argv[1:5]
-    through = wiring.coordinator(Project.found(folder, spark).parts)
+    through = factory.coordinator(Project.found(folder, spark).parts)
     epoch = through.state.view(PIPELINE).head.epoch
     print("ready", flush=True)
     while not Path(go).exists():
@@ -28,7 +28,7 @@ def main() -> None:
             case "abort":
                 print(through.abort(PIPELINE, epoch, "a rival").state.value)
             case "recover":
-                through.recover(PIPELINE, liveness.nobody)
+                through.recover(PIPELINE, owners.nobody)
     except OnceonlyError as error:
         print(f"{type(error).__name__}: {error.why}")
     assert "pyspark" not in sys.modules, "the light path started Spark"

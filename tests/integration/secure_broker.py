@@ -16,8 +16,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 
-from onceonly.services import machine
-from onceonly.services.kafka import KafkaBroker
+from onceonly.dev.services import machine
+from onceonly.dev.services.kafka import KafkaBroker
 
 SECRET = "Sesame"  # part of each of them: to be found nowhere
 USER, PASSWORD = "flights", f'{SECRET} \\ "2013"; #no{{secret}}'  # whatever a JAAS entry could stumble over

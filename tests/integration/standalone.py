@@ -14,10 +14,10 @@ from typing import Any
 
 from patience import PATIENCE
 
-from onceonly.demo.wait import until
-from onceonly.services import machine
-from onceonly.services.service import Service
-from onceonly.services.spark import spark_home
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services import machine
+from onceonly.dev.services.service import Service
+from onceonly.dev.services.spark import spark_home
 
 ROOT = Path(__file__).parents[2]
 LIGHT = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}

@@ -23,14 +23,14 @@ from integration.postgres import postgres
 from integration.project import HOUR, START, Project, hour, make_project, output, produce
 from patience import PATIENCE
 
-from onceonly import wiring
-from onceonly.checkpoint import State
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import State
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
-from onceonly.liveness import airflow_run
-from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
-from onceonly.state import StateTable
-from onceonly.wiring import LiveParts
+from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.runtime import factory
+from onceonly.runtime.factory import LiveParts
+from onceonly.runtime.owners import airflow_run
+from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).parents[2]
@@ -169,11 +169,11 @@ def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> No
 def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project) -> None:
     produce(project, range(12))
     parts = project.parts
-    through = wiring.coordinator(parts)
+    through = factory.coordinator(parts)
     gone = airflow_run("numbers_chained", "a run that was deleted")
     planned = through.plan(project.pipeline(), gone, lambda _: True).checkpoint
     assert planned is not None
-    wiring.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
     assert not project.published()
     away = refused(project, through, parts)
     recovered = airflow.run(project, "recovery")
@@ -195,7 +195,7 @@ def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:
     gone = airflow_run("numbers_interval", "a run that was deleted")
     planned = through.plan(project.pipeline("interval"), gone, lambda _: True, hour(0)).checkpoint
     assert planned is not None
-    wiring.stage(parts, through, planned.pipeline, planned.epoch, gone)
+    factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
     table = project.folder / "home" / "lake" / "interval"
     return table.rename(table.with_name("away"))
 

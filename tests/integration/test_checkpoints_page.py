@@ -26,18 +26,18 @@ from integration.kafka_reader import new_topic, until
 from integration.past import SECOND, Past
 from patience import PATIENCE
 
-from onceonly.checkpoint import Checkpoint, Event, State
-from onceonly.coordinator import Coordinator
-from onceonly.fakes import FakeParts
+from onceonly.checkpoint.model import Checkpoint, Event, State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.filesystems.confined import manifest_of, stem
+from onceonly.filesystems.local import LocalFiles
 from onceonly.kafka.transactions import Transactions
-from onceonly.liveness import airflow_run
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
-from onceonly.sinks.confined import manifest_of, stem
-from onceonly.sinks.filehandle import staging_of
-from onceonly.sinks.filemoves import StagedFile
-from onceonly.sinks.localfiles import LocalFiles
-from onceonly.state import StateTable
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.runtime.owners import airflow_run
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.moves import StagedFile
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts
 
 pytestmark = [pytest.mark.integration]
 browser = pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium")
@@ -420,7 +420,7 @@ def staged(site: Site, name: str, gate: dict[str, Any] | None = None) -> tuple[P
 
 
 def gated(plain: Pipeline, asked: dict[str, Any]) -> Pipeline:
-    from onceonly.gatespec import Gate
+    from onceonly.pipeline.gate import Gate
 
     return replace(plain, gate=Gate(**asked))
 

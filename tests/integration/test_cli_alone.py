@@ -16,13 +16,13 @@ import pytest
 from integration.project import Project, make_project, produce
 from patience import PATIENCE
 
-from onceonly.services.spark import TOKEN
-from onceonly.state import StateTable
+from onceonly.dev.services.spark import TOKEN
+from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
 COMMAND = str(Path(sys.executable).with_name("onceonly"))
 PIPELINE = """
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 
 numbers = Pipeline(
     name="numbers_chained",

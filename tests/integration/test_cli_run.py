@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from patience import PATIENCE
 
-from onceonly import liveness
 from onceonly.cli import main
-from onceonly.services import machine
+from onceonly.dev.services import machine
+from onceonly.runtime import owners
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ PROJECT = Path(__file__).parents[2]
 TWO_DAYS = 1_639  # flights scheduled on 1 and 2 January, UTC
 Invoke = Callable[..., Result]
 PIPELINE = """
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 
 def pipeline(name, transform="jobs.flights:clean", topic="{topic}", mode="chained", bootstrap=None):
     most = 1_000 if mode == "chained" else None
@@ -98,9 +98,9 @@ def home(tmp_path: Path, topic: str, broker: str, spark_server: str, monkeypatch
 @pytest.fixture
 def onceonly(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Each call as if from a process of its own, which has ended when the next one begins."""
-    here = liveness.this_process().rpartition(":")[0]
+    here = owners.this_process().rpartition(":")[0]
     ended = (f"{here}:{number}" for number in itertools.count())
-    monkeypatch.setattr(liveness, "this_process", lambda: next(ended))
+    monkeypatch.setattr(owners, "this_process", lambda: next(ended))
     return invoke
 
 

@@ -14,7 +14,7 @@ import pytest
 from integration.project import CHILDREN, output
 from patience import PATIENCE
 
-from onceonly.services.spark import TOKEN, SparkConnect
+from onceonly.dev.services.spark import TOKEN, SparkConnect
 
 pytestmark = pytest.mark.integration
 CLIENT = """

@@ -13,7 +13,7 @@ import pytest
 from integration.project import HOUR, START, Project, make_project, output, produce
 from integration.sampling import sampled, seconds, steps
 
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline import DeltaSink
-from onceonly.sinks import delta as module
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.sinks.delta import sink as module
+from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
 NEVER: Any = None

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
-from onceonly.pipeline import DeltaSink
-from onceonly.sinks import deltalock
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.sinks.delta import lock
+from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
 ODD = ["plain", "two words", "50%", "a/b", "12:30", "a=b", "Zürich ✈", "#1?", "100%25", " ", None]
@@ -374,7 +374,7 @@ def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
     """Also to a publisher that has looked before: Spark passes over its rows without a word, and it looks again."""
     delta.sql(FEATURES["row tracking"])
     handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
-    monkeypatch.setattr(deltalock, "alone", nullcontext)  # as where no lock keeps the two apart
+    monkeypatch.setattr(lock, "alone", nullcontext)  # as where no lock keeps the two apart
     real = DeltaWriter._look
 
     def closed_after(self, *args):
@@ -451,10 +451,10 @@ def test_tables_with_features_that_an_append_does_not_touch_take_the_light_path(
 
 LIGHT = """
 import json, os, sys
-from onceonly.checkpoint import Transaction
-from onceonly.pipeline import DeltaSink
+from onceonly.checkpoint.model import Transaction
+from onceonly.pipeline.definition import DeltaSink
 from onceonly.sinks import deltalock
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.sinks.delta.sink import DeltaWriter
 
 uri, handle, waiting = sys.argv[1], json.loads(sys.argv[2]), Transaction.parse(sys.argv[3])
 

@@ -24,18 +24,18 @@ from integration.test_airflow import Airflow
 from integration.test_gate import SUITE
 from patience import PATIENCE
 
-from onceonly import liveness, report, wiring
-from onceonly.airflow import submit, unawaited, waiting
+from onceonly.airflow import submit, triggers, unawaited
 from onceonly.airflow.driver import Driver, Work
-from onceonly.airflow.waiting import DriverTrigger
-from onceonly.checkpoint import Checkpoint, State
-from onceonly.coordinator import Coordinator
-from onceonly.demo.wait import until
+from onceonly.airflow.triggers import DriverTrigger
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import lookup
-from onceonly.pipeline import KafkaSource
-from onceonly.report import FOLDER
-from onceonly.services.machine import free_port
+from onceonly.pipeline.definition import KafkaSource
+from onceonly.runtime import factory, job_report, owners
+from onceonly.runtime.job_report import FOLDER
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration]
@@ -77,7 +77,7 @@ class World:
 
     @property
     def through(self) -> Coordinator:
-        return wiring.coordinator(self.project.parts)
+        return factory.coordinator(self.project.parts)
 
     @property
     def now(self) -> Checkpoint:
@@ -88,7 +88,7 @@ class World:
     def plan(self, transform: str = "numbers", connection: str = "kafka_there") -> None:
         source = KafkaSource(topic=self.project.topic, connection=connection)
         planned = replace(self.project.pipeline(transform=transform), source=source)
-        assert self.through.plan(planned, OWNER, liveness.nobody).fresh
+        assert self.through.plan(planned, OWNER, owners.nobody).fresh
 
     def submit(self) -> Driver:
         found = WORK.stage(submit.target("spark"), Settings.from_env())
@@ -128,7 +128,7 @@ def world(
     known = {name: value for each in CONNECTIONS for name, value in lookup.to_environment(each, place).items()}
     for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": cluster.connection()}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(waiting, "EVERY", 0.2)
+    monkeypatch.setattr(triggers, "EVERY", 0.2)
     module = tmp_path / f"transforms_{project.topic}.py"
     module.write_text(module.read_text() + SLOW.format(folder=str(tmp_path)))
     produce(project, range(8))
@@ -233,8 +233,8 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
 
 def _ended_by_recovery(world: World) -> bool:
     state = world.through.state
-    list(unawaited.end(state, liveness.nobody))
-    return not report.drivers(state)
+    list(unawaited.end(state, owners.nobody))
+    return not job_report.drivers(state)
 
 
 def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(

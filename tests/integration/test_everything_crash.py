@@ -30,11 +30,11 @@ from integration.sampling import sampled
 from patience import PATIENCE
 
 from onceonly import manifests
-from onceonly.demo import load, proof
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo import load, proof
 from onceonly.kafka.transactions import Transactions
-from onceonly.offsets import Interval
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
 
 ROOT = Path(__file__).parents[2]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops

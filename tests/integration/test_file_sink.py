@@ -19,14 +19,14 @@ import pytest
 from patience import PATIENCE
 
 from onceonly import manifests
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import FileSink
-from onceonly.sinks import filestage
-from onceonly.sinks.confined import manifest_of
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.localfiles import LocalFiles
+from onceonly.filesystems.confined import manifest_of
+from onceonly.filesystems.local import LocalFiles
+from onceonly.pipeline.definition import FileSink
+from onceonly.sinks.files import stage
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
 STATE = "0123456789abcdef0123456789abcdef"
@@ -254,10 +254,10 @@ def test_a_file_system_of_its_own_is_refused(tmp_path: Path) -> None:
 COMMIT = """
 import json, os, signal, sys
 from pathlib import Path
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import FileSink
+from onceonly.testing.fakes import FakeReceipts
+from onceonly.pipeline.definition import FileSink
 from onceonly.sinks import filemoves
-from onceonly.sinks.files import FileWriter
+from onceonly.sinks.files.sink import FileWriter
 
 handle, target, step, limit = json.load(open(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])
 inner, calls = getattr(os, step), iter(range(10**9))
@@ -282,13 +282,13 @@ def commit_elsewhere(lake: Lake, handle: Handle, step: str, limit: int) -> int:
 
 def staged_by_hand(lake: Lake, count: int) -> Handle:
     """As `stage` leaves it, without ten thousand Spark tasks."""
-    folder = Path(filestage.staging_of(str(lake.folder)), transaction().name, "data")
+    folder = Path(stage.staging_of(str(lake.folder)), transaction().name, "data")
     for number in range(count):
         place = folder / f"day={number % 30}"
         place.mkdir(parents=True, exist_ok=True)
         (place / f"part-{number:05d}.jsonl").write_text(json.dumps({"n": number}) + "\n")
     config = FileSink(name="lake", path="lake", format="json")
-    files = filestage.describe(config, transaction(), LocalFiles(), str(folder), count)
+    files = stage.describe(config, transaction(), LocalFiles(), str(folder), count)
     return {
         **{"kind": "files", "target": str(lake.folder), "format": "json", "txn": transaction().name},
         **{"folder": str(folder), "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
@@ -310,7 +310,7 @@ def test_ten_thousand_files_whenever_it_is_killed(tmp_path: Path) -> None:
     assert sorted(json.loads(path.read_text())["n"] for path in found) == list(range(10_000))
     assert len(lake.names()) == 10_000
     lake.sink().release(transaction())
-    assert not Path(filestage.staging_of(str(lake.folder))).exists()
+    assert not Path(stage.staging_of(str(lake.folder))).exists()
     assert commit_elsewhere(lake, handle, "link", 0) == 0  # once more: it touches nothing
 
 

@@ -24,14 +24,14 @@ from patience import PATIENCE
 from requests.adapters import HTTPAdapter
 
 from onceonly import manifests
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import FileSink
-from onceonly.sinks import filelook, filestage
-from onceonly.sinks.confined import manifest_of
-from onceonly.sinks.files import FileWriter
-from onceonly.webhdfs import Cluster
+from onceonly.filesystems.confined import manifest_of
+from onceonly.filesystems.webhdfs import Cluster
+from onceonly.pipeline.definition import FileSink
+from onceonly.sinks.files import gate_view, stage
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
 STATE = "0123456789abcdef0123456789abcdef"
@@ -89,14 +89,14 @@ def lake(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def staged_by_hand(lake: Lake, count: int) -> Handle:
     """As `stage` leaves it, without a Spark task for each file."""
     sink, cluster = lake.sink(format="json"), Cluster(lake.folder, lake.hdfs.webhdfs)
-    folder = f"{filestage.staging_of(lake.folder)}/{transaction().name}/data"
+    folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
 
     def make(number: int) -> None:
         cluster.create(f"{folder}/day={number % 2}/part-{number:05d}.jsonl", f'{{"n": {number}}}\n'.encode())
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(count)))
-    files = filestage.describe(sink.config, transaction(), sink._on, folder, count)
+    files = stage.describe(sink.config, transaction(), sink._on, folder, count)
     return {
         **{"kind": "files", "target": lake.folder, "format": "json", "txn": transaction().name},
         **{"folder": folder, "manifest": manifest_of(transaction()), "rows": count, "bytes": 1},
@@ -162,7 +162,7 @@ def test_each_format_is_looked_at_while_staged_and_read_back(lake: Lake, spark: 
     assert sorted(map(tuple, on_spark)) == rows
 
     assert lake.commit(handle) is False
-    options = filestage.OPTIONS.get(kind, {}) | filelook.GUESS.get(kind, {})
+    options = stage.OPTIONS.get(kind, {}) | gate_view.GUESS.get(kind, {})
     found = spark.read.format(kind).options(**options).load(lake.folder)
     assert sorted(map(tuple, found.selectExpr("CAST(n AS INT)", "text", "place").collect())) == rows
     if kind in ("parquet", "json"):
@@ -249,7 +249,7 @@ def test_killed_after_any_request(lake: Lake, tmp_path: Path) -> None:
         assert each.numbers() == [0, 1, 2]
         assert len(manifests.files(each.folder)) == 3
         each.sink().release(transaction())
-        assert not each.hdfs.fs.exists(filestage.staging_of(each.folder).removeprefix(each.hdfs.root))
+        assert not each.hdfs.fs.exists(stage.staging_of(each.folder).removeprefix(each.hdfs.root))
 
 
 def commit_elsewhere(lake: Lake, handle: Handle) -> bool:
@@ -345,7 +345,7 @@ def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
 
 
 def test_a_name_node_that_does_not_answer_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.sinks.hdfs.CONNECT", 0.5)
+    monkeypatch.setattr("onceonly.filesystems.hdfs.CONNECT", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -380,7 +380,7 @@ def test_a_commit_without_a_name_node_is_left_to_recovery(lake: Lake) -> None:
 
 def test_rows_that_spark_wrote_to_another_cluster_are_missed(lake: Lake) -> None:
     """As when ONCEONLY_WEBHDFS is of one cluster and hdfs:// of another."""
-    folder = f"{filestage.staging_of(lake.folder)}/{transaction().name}/data"
+    folder = f"{stage.staging_of(lake.folder)}/{transaction().name}/data"
     lake.hdfs.fs.mkdir(folder.removeprefix(lake.hdfs.root))
     with pytest.raises(NotCommitted, match="no file is there"):
-        filestage.describe(FileSink("lake", lake.folder), transaction(), lake.sink()._on, folder, 3)
+        stage.describe(FileSink("lake", lake.folder), transaction(), lake.sink()._on, folder, 3)

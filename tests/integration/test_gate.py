@@ -18,11 +18,11 @@ from integration.project import Project, hour, make_project, produce
 from integration.test_airflow import Airflow
 from patience import PATIENCE
 
-from onceonly import liveness, wiring
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
-from onceonly.coordinator import Coordinator
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import Busy, GateFailed, InvalidPipeline
+from onceonly.runtime import factory, owners
 
 airflow = test_airflow.airflow  # the fixture
 pytestmark = [pytest.mark.integration]
@@ -46,10 +46,10 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 
 def staged(project: Project) -> tuple[Coordinator, Checkpoint]:
-    through, pipeline = wiring.coordinator(project.parts), project.pipeline()
-    planned = through.plan(pipeline, liveness.this_process(), liveness.alive).checkpoint
+    through, pipeline = factory.coordinator(project.parts), project.pipeline()
+    planned = through.plan(pipeline, owners.this_process(), owners.alive).checkpoint
     assert planned is not None
-    return through, wiring.stage(project.parts, through, pipeline.name, planned.epoch, None)
+    return through, factory.stage(project.parts, through, pipeline.name, planned.epoch, None)
 
 
 @pytest.mark.parametrize("path", ["in process", "spark"])
@@ -88,7 +88,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     }
     assert "CRITICAL: expect_column_values_to_be_between(column=n, max_value=99.0) (1 of 3 rows)" in failed["log"]
     assert not project.published()
-    through = wiring.coordinator(project.parts)
+    through = factory.coordinator(project.parts)
     aborted = latest(through)
     assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
     assert aborted.verdict is not None
@@ -99,7 +99,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     [kept] = project.staged_folders()
     bad = DeltaTable(str(project.folder / "home" / "lake" / "chained" / kept)).to_pyarrow_table()
     assert sorted(bad["n"].to_pylist()) == [1, 2, 100], "the bad rows can be looked at"
-    through.recover("numbers_chained", liveness.nobody)
+    through.recover("numbers_chained", owners.nobody)
     assert project.staged_folders() == [kept], "no sweep takes them"
 
     fixed = airflow.run(project, "chained", "below_100")
@@ -115,11 +115,11 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     held = airflow.run(project, "chained")
     assert (held["run"], held["tasks"]["gate"], held["tasks"]["abort"]) == ("failed", "failed", "skipped"), held["log"]
     assert "great_expectations" not in held["log"], "bounds need no suite"
-    through = wiring.coordinator(project.parts)
-    through.recover("numbers_chained", liveness.nobody)
+    through = factory.coordinator(project.parts)
+    through.recover("numbers_chained", owners.nobody)
     assert latest(through).held, "recovery leaves it to a person"
     with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
-        through.plan(project.pipeline(), "the next run", liveness.nobody)
+        through.plan(project.pipeline(), "the next run", owners.nobody)
     assert not project.published()
     through.approve("numbers_chained", 1, "ann", "a known gap")
     assert airflow.run(project, "recovery")["run"] == "success"
@@ -141,9 +141,9 @@ def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(proj
     for told, suite in cases.items():
         file.write_text(suite) if suite else file.unlink()
         with pytest.raises(InvalidPipeline, match=told):
-            wiring.check(project.pipeline(), project.parts)
+            factory.check(project.pipeline(), project.parts)
         with pytest.raises(InvalidPipeline, match=told):
-            through.plan(project.pipeline(), "run-2", liveness.nobody)
+            through.plan(project.pipeline(), "run-2", owners.nobody)
     file.write_text(asks("expect_nonsense"))
     with pytest.raises(InvalidPipeline, match="expect_nonsense: expect_nonsense not found"):
         project.parts.inspector(project.pipeline()).check_suites()
@@ -177,10 +177,10 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     project.set_gate(min_rows=1, on_fail="hold")
     (project.folder / f"transforms_{project.topic}.py").write_text(COUNTED)
     produce(project, [0])
-    through, pipeline = wiring.coordinator(project.parts), project.pipeline("interval", transform="counted")
-    planned = through.plan(pipeline, "run-1", liveness.nobody, hour(1)).checkpoint
+    through, pipeline = factory.coordinator(project.parts), project.pipeline("interval", transform="counted")
+    planned = through.plan(pipeline, "run-1", owners.nobody, hour(1)).checkpoint
     assert planned is not None
-    wiring.stage(project.parts, through, pipeline.name, planned.epoch, None)
+    factory.stage(project.parts, through, pipeline.name, planned.epoch, None)
     judged = through.gate(pipeline.name, planned.epoch, "test")
     assert judged.verdict is not None
     assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)
@@ -196,7 +196,7 @@ def counted(batch):
     return batch.selectExpr("COUNT(*) AS n", "'all' AS part")
 """
 PIPELINES = """
-from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
 
 def pipeline(name, **gate):
     sinks = [DeltaSink("numbers", path="lake/" + name)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from integration.project import Project, make_project, output, produce
 
-from onceonly import wiring
-from onceonly.checkpoint import Checkpoint, State
-from onceonly.liveness import nobody
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.runtime import factory
+from onceonly.runtime.owners import nobody
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash]
 
@@ -47,7 +47,7 @@ def die_and_recover(project: Project, point: str) -> Checkpoint:
     printed = output(child := project.child("mortal.py", "chained", point))
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
-    through = wiring.coordinator(project.parts)
+    through = factory.coordinator(project.parts)
     through.recover("numbers_chained", nobody)
     now = through.state.view("numbers_chained").latest
     assert now is not None

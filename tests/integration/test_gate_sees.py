@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from integration.kafka_reader import new_topic
 from pyspark.errors import PySparkException
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.interfaces import Sink
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline import SINKS, DeltaSink, FileSink, KafkaSink
-from onceonly.protocols import Sink
-from onceonly.sinks import filelook, kafkalook, rowtypes
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
+from onceonly.pipeline.definition import SINKS, DeltaSink, FileSink, KafkaSink
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files import gate_view as filelook
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka import gate_view as kafkalook
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.staging import row_types
 
 pytestmark = [pytest.mark.integration]
 CENTS_IN_AVRO = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
@@ -219,7 +221,7 @@ class Place:
 
     def arrow(self, rows: Rows, held: dict[str, tuple[str, Any]]) -> pa.Table:
         ddl = ", ".join(f"{name} {kind}" for name, (kind, _) in held.items())
-        return pa.Table.from_pylist(rows, rowtypes.arrow(rowtypes.of(self.spark.createDataFrame([], ddl))))
+        return pa.Table.from_pylist(rows, row_types.arrow(row_types.of(self.spark.createDataFrame([], ddl))))
 
     def frame(self, table: pa.Table) -> Any:
         """Spark takes a time without a zone for one with a zone, unless it is told."""

@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from integration.project import Project, make_project, produce
 
-from onceonly import liveness, manifests, wiring
-from onceonly.checkpoint import Checkpoint
+from onceonly import manifests
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import main
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
-from onceonly.sinks.keyed import StateWriter
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.runtime import factory, owners
+from onceonly.sinks.state.sink import StateWriter
 
 pytestmark = pytest.mark.integration
 TOTALS = StateSink("totals", schema="part STRING, total BIGINT", key=["part"])
@@ -52,10 +53,10 @@ class Sums:
             transform=f"transforms_{self.project.topic}:sums",
             sinks=[*self.sinks, TOTALS],
         )
-        through = wiring.coordinator(self.project.parts)
-        planned = through.plan(pipeline, f"run-{uuid.uuid4().hex}", liveness.nobody).checkpoint
+        through = factory.coordinator(self.project.parts)
+        planned = through.plan(pipeline, f"run-{uuid.uuid4().hex}", owners.nobody).checkpoint
         assert planned is not None
-        wiring.stage(self.project.parts, through, "sums", planned.epoch, None)
+        factory.stage(self.project.parts, through, "sums", planned.epoch, None)
         return through.commit("sums", planned.epoch)
 
     def cli(self, *arguments: str, answer: str = "") -> Any:
@@ -69,7 +70,7 @@ class Sums:
         return Counter(rows), Counter(pandas.read_parquet(lake / "files")["n"]), Counter(listed)
 
     def totals(self) -> dict[str, int]:
-        latest = wiring.coordinator(self.project.parts).state.view("sums").latest
+        latest = factory.coordinator(self.project.parts).state.view("sums").latest
         assert latest is not None
         writer = self.project.parts.sink(Pipeline.from_json(latest.definition), "totals")
         assert isinstance(writer, StateWriter)

@@ -14,13 +14,14 @@ from click.testing import CliRunner
 from integration.hdfs import Hdfs
 from integration.project import HOUR, START, Project, hour, make_project, produce
 
-from onceonly import liveness, manifests, wiring
-from onceonly.checkpoint import Checkpoint, State
+from onceonly import manifests
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
 from onceonly.errors import GateFailed, OutcomeUnknown
-from onceonly.pipeline import FileSink, Gate, KafkaSource, Pipeline
+from onceonly.filesystems.webhdfs import Cluster, Unreachable
+from onceonly.pipeline.definition import FileSink, Gate, KafkaSource, Pipeline
+from onceonly.runtime import factory, owners
 from onceonly.settings import Settings
-from onceonly.webhdfs import Cluster, Unreachable
 
 pytestmark = pytest.mark.integration
 SUITE = {
@@ -48,19 +49,19 @@ class Hours:
         )
 
     @property
-    def parts(self) -> wiring.LiveParts:
+    def parts(self) -> factory.LiveParts:
         """Of the environment, as for a command."""
-        return wiring.LiveParts(Settings.from_env())
+        return factory.LiveParts(Settings.from_env())
 
     def stage(self, number: int, again: str | None = None) -> Checkpoint:
-        through = wiring.coordinator(self.parts)
+        through = factory.coordinator(self.parts)
         owner = again or f"run-{number}"
-        planned = through.plan(self.pipeline(), owner, liveness.nobody, hour(number), again).checkpoint
+        planned = through.plan(self.pipeline(), owner, owners.nobody, hour(number), again).checkpoint
         assert planned is not None
-        return wiring.stage(self.parts, through, "hours", planned.epoch, owner)
+        return factory.stage(self.parts, through, "hours", planned.epoch, owner)
 
     def commit(self, epoch: int) -> Checkpoint:
-        through = wiring.coordinator(self.parts)
+        through = factory.coordinator(self.parts)
         through.gate("hours", epoch, "test")
         return through.commit("hours", epoch)
 
@@ -99,7 +100,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
         broken.setattr(Cluster, "rename", unheard)
         with pytest.raises(OutcomeUnknown, match="not known"):
             hours.commit(second.epoch)
-    [settled] = wiring.coordinator(hours.parts).recover("hours", liveness.nobody)
+    [settled] = factory.coordinator(hours.parts).recover("hours", owners.nobody)
     assert settled.state is State.COMMITTED
     assert hours.read() == (Counter(range(20)),) * 2
 
@@ -112,7 +113,9 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
     assert hours.read() == (Counter(range(20)),) * 2
     assert before - set(manifests.files(hours.folder)), "the hour has new files"
 
-    (hours.project.folder / "hours.py").write_text(f"from onceonly.pipeline import *\nhours = {hours.pipeline()!r}\n")
+    (hours.project.folder / "hours.py").write_text(
+        f"from onceonly.pipeline.definition import *\nhours = {hours.pipeline()!r}\n"
+    )
     monkeypatch.setenv("ONCEONLY_WEBHDFS", "http://127.0.0.1:9")
     told = CliRunner().invoke(main, ["check", f"{hours.project.folder}/hours.py:hours"])
     assert told.exit_code == 5

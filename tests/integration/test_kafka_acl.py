@@ -12,15 +12,15 @@ from confluent_kafka.admin import ResourceType as Kind
 from integration.kafka_reader import new_topic, until, values
 from patience import PATIENCE
 
-from onceonly.checkpoint import Transaction
+from onceonly.checkpoint.model import Transaction
+from onceonly.dev.services import machine
+from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
-from onceonly.fakes import FakeReceipts
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline import KafkaSink, KafkaSource
-from onceonly.services import machine
-from onceonly.services.kafka import KafkaBroker
-from onceonly.sinks.kafka import KafkaWriter
+from onceonly.pipeline.definition import KafkaSink, KafkaSource
+from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sources.kafka import KafkaReader
+from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = [pytest.mark.integration]
 USERS = ("writer", "nobody", "no_id")

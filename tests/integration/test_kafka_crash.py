@@ -28,8 +28,8 @@ from integration.project import output
 from integration.sampling import sampled, seconds, steps
 from patience import PATIENCE
 
-from onceonly.checkpoint import State
-from onceonly.services import machine
+from onceonly.checkpoint.model import State
+from onceonly.dev.services import machine
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("8", "2")))  # of each way; 50 make a storm of it

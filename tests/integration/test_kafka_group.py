@@ -12,17 +12,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.kafka_reader import new_topic
 from patience import PATIENCE
 
-from onceonly.checkpoint import Checkpoint, Event, Row, first
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.model import Checkpoint, Event, Row, first
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.forward import Forward
 from onceonly.errors import InvalidPipeline
-from onceonly.fakes import FakeParts, FakeSink
-from onceonly.forwarding import Forward
-from onceonly.liveness import nobody
-from onceonly.offsets import TopicRange
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.protocols import Trace
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.runtime.owners import nobody
 from onceonly.sources.kafka import KafkaReader
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts, FakeSink
 
 pytestmark = pytest.mark.integration
 MINE, OTHER = "a" * 32, "b" * 32

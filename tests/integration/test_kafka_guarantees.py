@@ -18,13 +18,13 @@ from integration.kafka_reader import create_topic, new_topic, until, values
 from integration.late_kafka import Late
 from patience import PATIENCE
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.kafka.transactions import Sighting, Transactions
-from onceonly.sinks import kafkaoutcome
-from onceonly.sinks.kafkaagain import Again
-from onceonly.sinks.kafkahandle import parts_of
-from onceonly.sinks.kafkaoutcome import Fate, Settler
+from onceonly.sinks.kafka import outcome as kafkaoutcome
+from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.outcome import Fate, Settler
+from onceonly.sinks.kafka.republish import Again
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]

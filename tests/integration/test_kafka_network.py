@@ -17,11 +17,11 @@ from integration.kafka_proxy import END_TXN, FarBroker, Proxy
 from integration.kafka_reader import until
 from patience import PATIENCE
 
-from onceonly.checkpoint import Event, State
+from onceonly.checkpoint.model import Event, State
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.kafka import wire
-from onceonly.kafka.wire import Wire
-from onceonly.sinks import kafkaoutcome
+from onceonly.kafka import admin as wire
+from onceonly.kafka.admin import Wire
+from onceonly.sinks.kafka import outcome
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -117,7 +117,7 @@ def staged_in_the_end(copy: Copy) -> None:
 def test_no_end_arrives_until_the_line_is_mended(make: Make, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make()
     copy.stage()
-    monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.5)
+    monkeypatch.setattr(outcome, "PATIENCE", 0.5)
     with proxy.cut({END_TXN}, "request", times=FOR_EVER), pytest.raises(OutcomeUnknown):
         copy.commit()
     assert copy.now().state is State.COMMITTING
@@ -196,7 +196,7 @@ def test_a_broker_dies_over_the_end_of_a_transaction(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wire, "patience", 1.0)
     monkeypatch.setitem(wire.DEFAULTS, "bootstrap_timeout_ms", 1000)  # type: ignore[misc]
-    monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.5)
+    monkeypatch.setattr(outcome, "PATIENCE", 0.5)
 
 
 def recover_as_told(copy: Copy) -> None:

@@ -16,13 +16,13 @@ from integration.kafka_reader import until
 from integration.sampling import sampled
 from patience import PATIENCE
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.interfaces import Pooled
+from onceonly.checkpoint.model import State
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
-from onceonly.protocols import Pooled
-from onceonly.sinks import kafkastage
-from onceonly.sinks.kafkaids import slot_of
-from onceonly.sinks.kafkaoutcome import give_back
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.outcome import give_back
+from onceonly.sinks.kafka.transactional_ids import slot_of
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -90,14 +90,14 @@ def test_killed_while_it_writes_and_after_its_end(make: Make, way: str) -> None:
 def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another producer of the same id leaves a transaction open that looks like ours, and holds other rows."""
     copy = make()
-    run, zombies = kafkastage.run, []
+    run, zombies = stage.run, []
 
-    def overtaken(job: kafkastage.Job, rows: Any) -> list[kafkastage.Receipt]:
+    def overtaken(job: stage.Job, rows: Any) -> list[stage.Receipt]:
         receipts = run(job, rows)
         zombies.append(stranger(copy, receipts[0].id or ""))
         return receipts
 
-    monkeypatch.setattr(kafkastage, "run", overtaken)
+    monkeypatch.setattr(stage, "run", overtaken)
     with pytest.raises(NotCommitted, match="in the hands of another producer"):
         copy.stage()
     monkeypatch.undo()

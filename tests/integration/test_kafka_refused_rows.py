@@ -12,7 +12,7 @@ from integration.kafka_reader import committed, new_topic
 from integration.late_kafka import Late
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.sinks import kafkarows
+from onceonly.sinks.kafka import limits
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Late]
@@ -31,7 +31,7 @@ def refused_by_the_broker(late: Late, monkeypatch: pytest.MonkeyPatch, row: dict
     with pytest.raises(InvalidPipeline):
         late.stage([row])
     with monkeypatch.context() as without:
-        without.setattr(kafkarows, "check", lambda *_: None)
+        without.setattr(limits, "check", lambda *_: None)
         late.stage([row])
     for _ in range(2):
         with pytest.raises(NotCommitted, match=words):
@@ -91,7 +91,7 @@ def test_the_largest_row_that_is_accepted_is_the_largest_that_fits(
     make: Make, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], largest: int
 ) -> None:
     late = make(max_message_bytes=str(largest))
-    over = kafkarows._exact(late.batch([{**row, "value": b"x" * (largest - 400)}]), 0) - largest
+    over = limits._exact(late.batch([{**row, "value": b"x" * (largest - 400)}]), 0) - largest
     fits = {**row, "value": b"x" * (largest - 400 - over)}
     refused_by_the_broker(late, monkeypatch, {**fits, "value": fits["value"] + b"x"}, "Message size too large")
     late.stage([{}, {}, fits, {}, fits, {}])

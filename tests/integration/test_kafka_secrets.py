@@ -21,8 +21,8 @@ from integration.project import output
 from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
 from patience import PATIENCE
 
-from onceonly.services.spark import SparkConnect
-from onceonly.sparkconf import REDACTION
+from onceonly.dev.services.spark import SparkConnect
+from onceonly.spark.conf import REDACTION
 
 pytestmark = [pytest.mark.integration]
 TOPIC = "secrets"
@@ -36,7 +36,7 @@ import json
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
 
 secrets = Pipeline(
     name="secrets",

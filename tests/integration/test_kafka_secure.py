@@ -24,11 +24,11 @@ from integration.secure_broker import (
 )
 from patience import PATIENCE
 
+from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.kafka.admin import Wire
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.wire import Wire
-from onceonly.offsets import TopicRange
-from onceonly.pipeline import KafkaSource
+from onceonly.pipeline.definition import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 
 pytestmark = pytest.mark.integration

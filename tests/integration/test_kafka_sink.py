@@ -17,7 +17,7 @@ from integration.kafka_reader import committed, create_topic, new_topic, until
 from integration.project import produce
 from patience import PATIENCE
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted
 
 pytestmark = [pytest.mark.integration]

@@ -21,13 +21,13 @@ from fastavro import parse_schema, schemaless_writer
 from patience import PATIENCE
 from pyspark.sql import functions as F
 
+from onceonly.checkpoint.interfaces import Found, Source
+from onceonly.checkpoint.offsets import Interval, TopicRange, chain
+from onceonly.coordinator.pins import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
-from onceonly.offsets import Interval, TopicRange, chain
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.planning import Pins
-from onceonly.protocols import Found, Source
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 from onceonly.sources.kafka import KafkaReader
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
 

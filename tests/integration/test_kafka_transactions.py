@@ -50,12 +50,12 @@ from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdReq
 from kafka.record.default_records import ControlRecord, DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
+from onceonly.dev.services import machine
+from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
+from onceonly.kafka.admin import Wire, id_text
 from onceonly.kafka.transactions import EndRefused, Sighting, Transactions, _Ending
-from onceonly.kafka.wire import Wire, id_text
-from onceonly.services import machine
-from onceonly.services.kafka import KafkaBroker
 
 pytestmark = pytest.mark.integration
 

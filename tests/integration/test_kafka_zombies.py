@@ -17,10 +17,10 @@ from integration.dying import KILLED, arrived, check_truth, fill, has_stopped, n
 from integration.kafka_reader import until
 from patience import PATIENCE
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish
-from onceonly.sinks import kafkastage
-from onceonly.sinks.kafkaspool import SCHEMA
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.spool import SCHEMA
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[[str], Copy]
@@ -90,17 +90,17 @@ def test_a_stage_process_of_an_aborted_attempt_goes_on(make: Make, way: str, poi
 
 def test_what_a_losing_task_has_left_open_is_ended_with_the_stage(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark may run a task twice, by speculation or after a fault, and takes the result of one."""
-    copy, inner = make("staged"), kafkastage.run
+    copy, inner = make("staged"), stage.run
     row = {"topic": copy.out, "partition": 0, "key": None, "value": b"666", "timestamp": None, "headers": None}
     losing: list[str] = []
 
-    def twice(job: kafkastage.Job, rows: Any) -> list[kafkastage.Receipt]:
-        loser = kafkastage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SCHEMA)])
+    def twice(job: stage.Job, rows: Any) -> list[stage.Receipt]:
+        loser = stage._stage_part(job, 0, [pa.RecordBatch.from_pylist([row], SCHEMA)])
         assert loser is not None and loser.id in copy.open()
         losing.append(loser.id)
         return inner(job, rows)
 
-    monkeypatch.setattr(kafkastage, "run", twice)
+    monkeypatch.setattr(stage, "run", twice)
     copy.stage()
     assert len(copy.open()) == 4
     assert losing[0] not in copy.open()

@@ -12,10 +12,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from integration.project import HOUR, START, Project, hour, make_project, produce
 
-from onceonly import liveness, manifests, wiring
-from onceonly.checkpoint import Checkpoint, State
+from onceonly import manifests
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSource, Pipeline
+from onceonly.runtime import factory, owners
 
 pytestmark = pytest.mark.integration
 MENDED = """
@@ -41,15 +42,15 @@ class Hours:
         )
 
     def stage(self, number: int, transform: str = "numbers", again: bool = False) -> Checkpoint:
-        through = wiring.coordinator(self.project.parts)
+        through = factory.coordinator(self.project.parts)
         owner = f"run-{uuid.uuid4().hex}"
         request = owner if again else None
-        planned = through.plan(self.pipeline(transform), owner, liveness.nobody, hour(number), request).checkpoint
+        planned = through.plan(self.pipeline(transform), owner, owners.nobody, hour(number), request).checkpoint
         assert planned is not None
-        return wiring.stage(self.project.parts, through, "hours", planned.epoch, owner)
+        return factory.stage(self.project.parts, through, "hours", planned.epoch, owner)
 
     def commit(self, epoch: int) -> Checkpoint:
-        return wiring.coordinator(self.project.parts).commit("hours", epoch)
+        return factory.coordinator(self.project.parts).commit("hours", epoch)
 
     def run(self, number: int, transform: str = "numbers", again: bool = False) -> Checkpoint:
         return self.commit(self.stage(number, transform, again).epoch)

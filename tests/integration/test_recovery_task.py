@@ -14,12 +14,12 @@ import pytest
 from deltalake import DeltaTable
 from unit.world import World
 
-from onceonly import deadlines
-from onceonly.checkpoint import Checkpoint, State
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InDoubt, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline import DeltaSink
-from onceonly.report import Report
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.runtime.job_report import Report
+from onceonly.views import timeouts
 
 pytestmark = pytest.mark.integration
 
@@ -177,7 +177,7 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):
         recovery.settle()
-    assert deadlines.WARN_AT == 0.8
+    assert timeouts.WARN_AT == 0.8
     assert "have used 87% of their time-out" in capsys.readouterr().out
 
 

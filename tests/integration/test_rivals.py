@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from integration.project import Project, make_project, output, produce
 
-from onceonly import wiring
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
+from onceonly.runtime import factory
 
 pytestmark = pytest.mark.integration
 ROUNDS = 3
@@ -23,10 +23,10 @@ def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.Fixt
 
 def stage_next(project: Project, owner: str) -> int:
     parts = project.parts
-    through = wiring.coordinator(parts)
+    through = factory.coordinator(parts)
     planned = through.plan(project.pipeline(most=20), owner, lambda _: True).checkpoint
     assert planned is not None
-    return wiring.stage(parts, through, planned.pipeline, planned.epoch, None).epoch
+    return factory.stage(parts, through, planned.pipeline, planned.epoch, None).epoch
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_one_outcome_whoever_is_first(project: Project, actions: list[str]) -> N
 
 
 def settle(project: Project, epoch: int, before: Counter[int], printed: list[str]) -> None:
-    through = wiring.coordinator(project.parts)
+    through = factory.coordinator(project.parts)
     checkpoint = through.state.view("numbers_chained").checkpoint(epoch)
     assert checkpoint is not None
     gained = project.published() - before

@@ -18,8 +18,8 @@ from integration.kafka_reader import until
 from patience import PATIENCE
 from pyspark.sql import SparkSession
 
-from onceonly.services import ServiceFailed, Services, ServiceState
-from onceonly.services.daemon import TOKEN
+from onceonly.dev.services import ServiceFailed, Services, ServiceState
+from onceonly.dev.services.daemon import TOKEN
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,9 @@ def test_up_twice_is_one_broker_and_down_leaves_nothing(home: Path) -> None:
 
 
 def test_two_processes_at_once_start_one_broker(home: Path) -> None:
-    code = f"import pathlib, onceonly.services as s; print(s.Services(pathlib.Path({str(home)!r}), 0).up().bootstrap)"
+    code = (
+        f"import pathlib, onceonly.dev.services as s; print(s.Services(pathlib.Path({str(home)!r}), 0).up().bootstrap)"
+    )
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     answers = [process.communicate(timeout=PATIENCE)[0] for process in both]
 

@@ -12,11 +12,11 @@ from integration.kafka_reader import create_topic
 from integration.project import Project
 from patience import PATIENCE
 
-from onceonly import liveness, wiring
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import BadRecord
-from onceonly.pipeline import FileSink, KafkaSource, Pipeline
-from onceonly.state import StateTable
+from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline
+from onceonly.runtime import factory, owners
+from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
 TRANSFORM = """
@@ -54,10 +54,10 @@ class Shop:
             transform=f"{self.module}:joined",
             sinks=[FileSink("pairs", "lake/pairs"), FileSink("all", "lake/all")],
         )
-        through = wiring.coordinator(self.project.parts)
-        planned = through.plan(pipeline, f"run-{number}", liveness.nobody).checkpoint
+        through = factory.coordinator(self.project.parts)
+        planned = through.plan(pipeline, f"run-{number}", owners.nobody).checkpoint
         assert planned is not None
-        wiring.stage(self.project.parts, through, "shop", planned.epoch, None)
+        factory.stage(self.project.parts, through, "shop", planned.epoch, None)
         return through.commit("shop", planned.epoch)
 
     def read(self, sink: str) -> pandas.DataFrame:

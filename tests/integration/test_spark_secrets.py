@@ -15,9 +15,9 @@ from integration.project import CHILDREN, output, without_spark
 from patience import PATIENCE
 
 from onceonly.airflow import submit
-from onceonly.services import Services
-from onceonly.services.spark import TOKEN
-from onceonly.state import StateTable
+from onceonly.dev.services import Services
+from onceonly.dev.services.spark import TOKEN
+from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
 KEY = "spark.hadoop.fs.s3a.secret.key"
@@ -39,7 +39,7 @@ look(SparkSession.builder.getOrCreate())
 """
 GATE = f"""{LOOK}
 from onceonly.airflow import gatesession
-from onceonly.wiring import LiveParts
+from onceonly.runtime.factory import LiveParts
 look(gatesession.parts(LiveParts(), "spark").spark())
 """
 CLIENT = """

@@ -18,12 +18,12 @@ import pytest
 from integration.project import Project, make_project, produce
 from patience import PATIENCE
 
-from onceonly import liveness, wiring
 from onceonly.airflow import GateOperator, StageOperator, submit
 from onceonly.airflow.gatesession import GateParts
-from onceonly.checkpoint import State
-from onceonly.demo.wait import until
+from onceonly.checkpoint.model import State
+from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
+from onceonly.runtime import factory, owners
 from onceonly.spark import progress, session
 
 pytestmark = [pytest.mark.integration]
@@ -59,8 +59,8 @@ def test_a_stage_on_spark_connect_is_interrupted(
     module = tmp_path / f"transforms_{project.topic}.py"
     module.write_text(module.read_text() + SLOW.format(file=str(at_work)))
     produce(project, range(8))
-    through = wiring.coordinator(project.parts)
-    planned = through.plan(project.pipeline(transform="slow"), "run-1", liveness.nobody).checkpoint
+    through = factory.coordinator(project.parts)
+    planned = through.plan(project.pipeline(transform="slow"), "run-1", owners.nobody).checkpoint
     assert planned is not None
     told: list[str] = []
     job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
@@ -148,7 +148,7 @@ def test_a_job_whose_task_runs_out_of_time_can_take_leave(monkeypatch: pytest.Mo
 
 
 def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
-    job = "import onceonly.orphan as o; o.die_with_parent(parent=1 << 22); print('at work')"
+    job = "import onceonly.runtime.orphan as o; o.die_with_parent(parent=1 << 22); print('at work')"
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-9, "")
 
@@ -156,7 +156,7 @@ def test_a_job_whose_parent_has_ended_before_it_began_does_not_begin() -> None:
 def test_a_job_whose_jvm_has_ended_before_it_began_does_not_begin() -> None:
     """It finds another parent, as any orphan does, and a port on which nobody listens any more."""
     late = (
-        "import os, sys, onceonly.orphan as o; parent = os.getppid(); print('ready', flush=True)\n"
+        "import os, sys, onceonly.runtime.orphan as o; parent = os.getppid(); print('ready', flush=True)\n"
         "while os.getppid() == parent: pass\n"
         "o.die_with_jvm(); print('at work', flush=True)"
     )
@@ -174,14 +174,14 @@ subprocess.Popen([sys.executable, "-c", {late!r}], env={{**os.environ, "PYSPARK_
 
 def test_a_job_whose_jvm_listens_begins() -> None:
     with socket.create_server(("127.0.0.1", 0)) as jvm:
-        job = "import onceonly.orphan as o; o.die_with_jvm(); print('at work')"
+        job = "import onceonly.runtime.orphan as o; o.die_with_jvm(); print('at work')"
         env = {**os.environ, "PYSPARK_GATEWAY_PORT": str(jvm.getsockname()[1])}
         done = subprocess.run([sys.executable, "-c", job], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "at work\n")
 
 
 def test_the_job_does_not_outlive_the_jvm_that_started_it() -> None:
-    job = "import time, onceonly.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
+    job = "import time, onceonly.runtime.orphan as o; o.die_with_parent(); print('ready', flush=True); time.sleep(600)"
     start = f"import subprocess as s, sys; p = s.Popen([sys.executable, '-c', {job!r}]); print(p.pid, flush=True)"
     parent = subprocess.Popen([sys.executable, "-c", f"{start}; p.wait()"], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
@@ -224,7 +224,7 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_has_asked(monkeypatc
     monkeypatch.setattr(submit, "target", lambda _: submit.Target(remote="sc://somewhere"))
     monkeypatch.setattr(submit, "interrupt", interrupted.append)
     monkeypatch.setattr(session, "session", lambda *_: "a session")
-    monkeypatch.setattr(wiring, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
+    monkeypatch.setattr(factory, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
     operator.on_kill()  # before it has begun there is nothing to interrupt
     operator.execute({"ti": SimpleNamespace(dag_id="numbers"), "run_id": "a run"})
     assert interrupted == asked

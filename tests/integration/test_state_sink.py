@@ -11,11 +11,11 @@ from typing import Any
 import pandas
 import pytest
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import StateSink
-from onceonly.sinks.keyed import DONE, RUNS, Changes, StateWriter
+from onceonly.pipeline.definition import StateSink
+from onceonly.sinks.state.sink import DONE, RUNS, Changes, StateWriter
+from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
 CONFIG = StateSink("totals", schema="page STRING, place INT, views BIGINT", key=["page", "place"])
@@ -106,7 +106,7 @@ def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> No
 
 
 def test_what_was_merged_away_is_forgotten_in_the_end(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceonly.sinks.keyed.KEPT", 3)
+    monkeypatch.setattr("onceonly.sinks.state.sink.KEPT", 3)
     for epoch in range(RUNS + 6):
         memory.change([("a", epoch, 1, False)])
     assert len(memory.read(memory.before)) == RUNS + 6

@@ -13,11 +13,11 @@ from typing import Any
 import pandas
 import pytest
 
-from onceonly.checkpoint import Handle, Transaction
+from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import InvalidPipeline
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import StateSink
-from onceonly.sinks.keyed import Changes, StateWriter
+from onceonly.pipeline.definition import StateSink
+from onceonly.sinks.state.sink import Changes, StateWriter
+from onceonly.testing.fakes import FakeReceipts
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
 
 pytestmark = [pytest.mark.integration]

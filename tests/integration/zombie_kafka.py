@@ -17,10 +17,10 @@ from integration.copying import Copy
 from integration.kafka_reader import until
 from integration.project import Project
 
-from onceonly.checkpoint import Transaction
-from onceonly.sinks import kafkastage
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkaspool import SCHEMA
+from onceonly.checkpoint.model import Transaction
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SCHEMA
 
 
 def stop(when: str) -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     if sys.argv[4] == "amid its rows":  # with a spool, which an abort deletes, it would not come as far as the brokers
         job = replace(job, spool=None)
     try:
-        receipt = kafkastage._stage_part(job, 0, batches(copy, txn))
+        receipt = stage._stage_part(job, 0, batches(copy, txn))
         stop("after its last row")
         print(f"staged {receipt.rows if receipt else 0} rows")
     except Exception as error:  # Spark would print it, too

@@ -17,14 +17,14 @@ from tempfile import TemporaryDirectory
 import psutil
 from integration.postgres import postgres, programs
 
-from onceonly.checkpoint import Checkpoint
-from onceonly.demo import flights
-from onceonly.demo.load import load
-from onceonly.demo.standalone import Standalone, free_port
-from onceonly.demo.wait import until
-from onceonly.services import Services
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.load import load
+from onceonly.dev.demo.standalone import Standalone, free_port
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services import Services
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
 
 DAG = "flights_daily"
 RECOVERY = "onceonly_recovery"

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint import Checkpoint, State
-from onceonly.demo import flights
-from onceonly.demo.proof import prove, truth_by_day
-from onceonly.demo.wait import until
-from onceonly.offsets import Interval
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.proof import prove, truth_by_day
+from onceonly.dev.demo.wait import until
 from trials.airflow import World, say, world
 
 KILL_AT = (5, 15)  # days committed

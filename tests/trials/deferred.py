@@ -12,8 +12,8 @@ import psutil
 from integration import standalone
 from integration.standalone import Cluster
 
-from onceonly.checkpoint import Event
-from onceonly.demo.wait import until
+from onceonly.checkpoint.model import Event
+from onceonly.dev.demo.wait import until
 from trials.airflow import DAG
 from trials.hold import waiting
 from trials.interventions import LIMIT, Day, intervene

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from onceonly.checkpoint import Checkpoint, Event, Row
-from onceonly.demo.wait import until
+from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.dev.demo.wait import until
 from onceonly.settings import Settings
 
 

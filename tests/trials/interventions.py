@@ -12,12 +12,12 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint import Event
-from onceonly.demo import flights
-from onceonly.demo.proof import truth_by_day
-from onceonly.demo.wait import until
-from onceonly.offsets import Interval
-from onceonly.state import StateTable
+from onceonly.checkpoint.model import Event
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.proof import truth_by_day
+from onceonly.dev.demo.wait import until
+from onceonly.statetable.table import StateTable
 from trials.airflow import DAG, RECOVERY, World, date, say, world
 from trials.hold import held, waiting
 

@@ -16,10 +16,10 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from integration.kafka_reader import create_topic
 
-from onceonly.checkpoint import State
-from onceonly.demo.wait import until
-from onceonly.offsets import Interval
-from onceonly.state import StateTable
+from onceonly.checkpoint.model import State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo.wait import until
+from onceonly.statetable.table import StateTable
 from trials.airflow import World, say, world
 from trials.overlap import bundles
 

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from onceonly.demo import flights
-from onceonly.demo.proof import prove, truth_by_day
-from onceonly.demo.wait import until
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.proof import prove, truth_by_day
+from onceonly.dev.demo.wait import until
 from trials.airflow import World, say, world
 from trials.backfill import LIMIT, committed, create, over, states, verdict
 

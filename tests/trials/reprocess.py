@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onceonly.checkpoint import Event
-from onceonly.demo.wait import until
+from onceonly.checkpoint.model import Event
+from onceonly.dev.demo.wait import until
 from trials.airflow import DAG, World, date, say, world
 from trials.backfill import over
 from trials.interventions import LIMIT, Day, counts

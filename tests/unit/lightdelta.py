@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from onceonly.checkpoint import Handle, Transaction
-from onceonly.pipeline import DeltaSink, Pipeline
-from onceonly.sinks import deltalog
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.pipeline.definition import DeltaSink, Pipeline
+from onceonly.sinks.delta import log
+from onceonly.sinks.delta.sink import DeltaWriter
 
 STATE = "5e1f" * 8
 
@@ -28,19 +28,19 @@ class LightDelta(DeltaWriter):
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         data = pa.table({"n": pa.array(list(rows), pa.int64())})
-        target = deltalog.open_table(self.uri)
+        target = log.open_table(self.uri)
         if target is None:
             target = DeltaTable.create(self.uri, Schema.from_arrow(data.schema))
-        folder = deltalog.STAGED + txn.name
-        staged = deltalog.create_staged(target, folder, True, [], {})
+        folder = log.STAGED + txn.name
+        staged = log.create_staged(target, folder, True, [], {})
         write_deltalake(staged, data, mode="append")
-        adds = deltalog.staged_adds(self.uri, folder, 1)
-        count, size = deltalog.count(adds, staged)
+        adds = log.staged_adds(self.uri, folder, 1)
+        count, size = log.count(adds, staged)
         return {
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": deltalog.fingerprint(target),
+            "fingerprint": log.fingerprint(target),
             "added": [],
             "app_id": txn.app_id,
             "folder": folder,

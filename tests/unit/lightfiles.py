@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint import Handle, Transaction
-from onceonly.fakes import FakeParts
-from onceonly.pipeline import FileSink, Pipeline
-from onceonly.sinks import filestage
-from onceonly.sinks.confined import manifest_of
-from onceonly.sinks.filehandle import staging_of
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.localfiles import LocalFiles
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.filesystems.confined import manifest_of
+from onceonly.filesystems.local import LocalFiles
+from onceonly.pipeline.definition import FileSink, Pipeline
+from onceonly.sinks.files import stage
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.testing.fakes import FakeParts
 
 
 class LightFiles(FileWriter):
@@ -28,7 +28,7 @@ class LightFiles(FileWriter):
         folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in rows]
         folder.mkdir(parents=True)
         (folder / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        files = filestage.describe(self.config, txn, LocalFiles(), str(folder), len(lines))
+        files = stage.describe(self.config, txn, LocalFiles(), str(folder), len(lines))
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},

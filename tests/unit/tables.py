@@ -18,10 +18,10 @@ import pyarrow as pa
 from explore.steps import Steps
 from explore.table import PINS, Chain, MemoryTable
 
-from onceonly import gaps
-from onceonly.checkpoint import Row, canonical
-from onceonly.offsets import Interval
-from onceonly.state import StateTable
+from onceonly.checkpoint import gaps
+from onceonly.checkpoint.model import Row, canonical
+from onceonly.checkpoint.offsets import Interval
+from onceonly.statetable.table import StateTable
 
 TIMES = pa.schema([(name, pa.timestamp("us", "UTC")) for name in gaps.COLUMNS])
 QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"

@@ -7,9 +7,20 @@ from datetime import UTC, datetime
 import pytest
 
 from onceonly import errors
-from onceonly.checkpoint import TRANSITIONS, Checkpoint, Claim, Event, Row, State, Transaction, check_name, first, fold
+from onceonly.checkpoint.model import (
+    TRANSITIONS,
+    Checkpoint,
+    Claim,
+    Event,
+    Row,
+    State,
+    Transaction,
+    check_name,
+    first,
+    fold,
+)
+from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, OnceonlyError, OutcomeUnknown
-from onceonly.offsets import TopicRange
 
 RANGE = TopicRange("flights", "id-1", {0: (3, 8)})
 PLAN = {"definition": {"name": "flights"}, "ranges": [RANGE.to_json()]}

@@ -15,16 +15,17 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 
-from onceonly import errors, liveness
-from onceonly.checkpoint import Event, Row
+from onceonly import errors
+from onceonly.checkpoint.model import Event, Row
 from onceonly.cli import main, target
 from onceonly.cli.app import Cli, json_option
 from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.report import Report
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.state import StateTable
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.runtime import owners
+from onceonly.runtime.job_report import Report
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +225,7 @@ def test_describe_tells_everything_but_a_password(onceonly: Invoke, table: Table
 
 
 def test_recover_leaves_a_living_owner_alone_until_forced(onceonly: Invoke, table: Table) -> None:
-    table.plan(owner=liveness.this_process())
+    table.plan(owner=owners.this_process())
     result = onceonly("recover")
     assert result.exit_code == 0
     assert "flights epoch 1: planned still" in result.stdout and "--force" in result.stdout
@@ -375,7 +376,7 @@ def test_what_is_no_state_table_is_left_alone(command: str, onceonly: Invoke, ho
 # ---- FILE.py:NAME and --interval
 
 DEFINITION = """
-from onceonly.pipeline import *
+from onceonly.pipeline.definition import *
 print("loading")
 {} = Pipeline(name="flights", source=KafkaSource("flights"), transform="a:b", sinks=[DeltaSink("s", path="p")])
 """
@@ -391,7 +392,7 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("", "flights", "holds no onceonly.pipeline.Pipeline"),
+        ("", "flights", "holds no onceonly.pipeline.definition.Pipeline"),
         (DEFINITION.format("other"), "flights", "Its pipelines are: other."),
         (DEFINITION.format("a") + DEFINITION.format("b"), "", "Its pipelines are: a, b."),
         ("x = 1\nimport nowhere", "flights", r"ModuleNotFoundError: .*\(line 2\)"),

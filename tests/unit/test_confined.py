@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from onceonly.checkpoint import Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.sinks import confined, deltafolders
-from onceonly.sinks.confined import OwnPath
-from onceonly.sinks.folders import Folders
+from onceonly.filesystems import confined
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.folders import Folders
+from onceonly.sinks.delta import staged_folders
 
 TXN = Transaction("0123456789abcdef0123456789abcdef", "flights", "lake", 7, 1, "0a1b2c3d4e5f")
 STEM = "flights-lake-000007-01234567"
@@ -66,7 +67,7 @@ def test_nothing_else_is_deleted(tmp_path: Path, name: str) -> None:
     (root / TXN.name).mkdir(parents=True)
     (tmp_path / "victim").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    for delete in (Folders(str(root)).delete, lambda folder: deltafolders.delete(str(root), folder)):
+    for delete in (Folders(str(root)).delete, lambda folder: staged_folders.delete(str(root), folder)):
         with pytest.raises(InvalidPipeline, match="is not deleted"):
             delete(name)
     assert sorted(tmp_path.rglob("*")) == before

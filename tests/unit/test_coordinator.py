@@ -10,8 +10,9 @@ import pytest
 from unit import tables
 from unit.world import NOON, SINKS, World, minutes, values
 
-from onceonly.checkpoint import Checkpoint, Event, Row, State
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import (
     Busy,
     CannotPublish,
@@ -23,10 +24,9 @@ from onceonly.errors import (
     OutcomeUnknown,
     SourceLost,
 )
-from onceonly.fakes import FakeSink, FakeSource
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.state import View
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.statetable.table import View
+from onceonly.testing.fakes import FakeSink, FakeSource
 
 
 @pytest.fixture
@@ -939,7 +939,7 @@ def test_each_transition_is_told_once(world):
 
 
 def test_pinned_offsets_and_settled_intervals_outlive_tidying(hourly, monkeypatch):
-    monkeypatch.setattr("onceonly.state.SMALL_FILES", 1)
+    monkeypatch.setattr("onceonly.statetable.table.SMALL_FILES", 1)
     hourly.run("run-1", minutes(0, 10))
     hourly.run("run-2", minutes(10, 20))
     hourly.put(4)

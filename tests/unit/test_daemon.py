@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from onceonly.services.daemon import Daemon
+from onceonly.dev.services.daemon import Daemon
 
 PARENT = """
 import subprocess, sys, time

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from unit.world import World, minutes
 
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

@@ -12,9 +12,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, Schema, write_deltalake
 from unit.lightdelta import LightDelta, transaction
 
-from onceonly.checkpoint import Handle
+from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.sinks import deltalog, deltaspark
+from onceonly.sinks.delta import log as deltalog
+from onceonly.sinks.delta import through_spark
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
@@ -59,7 +60,7 @@ def test_a_column_that_was_added_with_another_type_meanwhile_is_left_to_spark(
     def refused(*given: Any) -> Any:
         raise CannotPublish("Spark refuses them.")
 
-    monkeypatch.setattr(deltaspark, "publish", refused)
+    monkeypatch.setattr(through_spark, "publish", refused)
     with pytest.raises(CannotPublish, match="Spark refuses them"):
         lake.commit(second, 2, None)
     assert DeltaTable(lake.uri).to_pyarrow_table().to_pylist() == [{"n": 1, "more": 1}]

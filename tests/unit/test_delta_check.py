@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import DeltaSink
-from onceonly.sinks.delta import DeltaWriter
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.sinks.delta.sink import DeltaWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.string())])
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from onceonly.checkpoint import Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import CannotPublish, Fenced, StateBehind
-from onceonly.sinks import deltaevidence
-from onceonly.sinks.deltaevidence import Shown, given_up, shown, version
+from onceonly.sinks.delta import evidence
+from onceonly.sinks.delta.evidence import Shown, given_up, shown, version
 
 
 def folder(nonce: str) -> str:
@@ -26,7 +26,7 @@ OTHER = version(7, folder("0a0b0c0d0e0f"))
 
 def test_it_reads_as_the_decision_and_the_beginning_of_the_nonce() -> None:
     assert f"{OURS:x}" == "7a1b2c3d4"
-    assert deltaevidence.decision_of(OURS) == 7
+    assert evidence.decision_of(OURS) == 7
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_whatever_the_nonce_a_transaction_is_below_the_end_of_its_decision_and_a
 
 
 def test_what_may_be_published_and_what_is_published_already() -> None:
-    assert deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), None, OURS) is None
-    done = deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), OURS, OURS)
+    assert evidence.outcome("lake", handle("a1b2c3d4e5f6"), None, OURS) is None
+    done = evidence.outcome("lake", handle("a1b2c3d4e5f6"), OURS, OURS)
     assert done is not None and done.already and done.detail == {"rows": 3}
 
 
 @pytest.mark.parametrize("seen", [OTHER, version(9, folder("a1b2c3d4e5f6")), 9])
 def test_what_the_state_table_does_not_know_is_refused_with_the_command_to_give(seen: int) -> None:
     with pytest.raises(StateBehind, match="the state table is behind /lake") as error:
-        deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)
+        evidence.outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)
     assert f"({seen:x})" in error.value.why
     assert "onceonly state forward flights" in error.value.todo
 
 
 def test_what_was_given_up_is_fenced() -> None:
     with pytest.raises(Fenced, match="decision 7 was given up"):
-        deltaevidence.outcome("lake", handle("a1b2c3d4e5f6"), given_up(7), OURS)
+        evidence.outcome("lake", handle("a1b2c3d4e5f6"), given_up(7), OURS)
 
 
 @pytest.mark.parametrize("name", ["", "staged-x", "../staged-s-p-l-1-1-a1b2c3d4e5f6", "staged-s-p/../l-1-1-a1b2c3d4"])

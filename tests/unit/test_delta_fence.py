@@ -14,7 +14,7 @@ from deltalake import Transaction as DeltaTxn
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, Fenced, OutcomeUnknown, StateBehind
-from onceonly.sinks import delta as module
+from onceonly.sinks.delta import sink as module
 
 NEVER: Any = None
 

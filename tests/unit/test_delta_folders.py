@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightParts, transaction
 
-from onceonly.checkpoint import Checkpoint, Transaction
-from onceonly.coordinator import Coordinator
-from onceonly.fakes import FakeParts
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.sinks import deltafolders, deltalog
-from onceonly.state import StateTable, View
+from onceonly.checkpoint.model import Checkpoint, Transaction
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.sinks.delta import log, staged_folders
+from onceonly.statetable.table import StateTable, View
+from onceonly.testing.fakes import FakeParts
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_what_is_settled_has_no_log_of_its_own_and_is_not_found_again(lake: Ligh
     for _ in range(2):
         lake.release(transaction(1))
         assert lake.leftovers(PREFIX) == []
-    assert sorted(path.suffix for path in folder.iterdir() if path.name != deltafolders.MARK) == [".parquet"]
+    assert sorted(path.suffix for path in folder.iterdir() if path.name != staged_folders.MARK) == [".parquet"]
     assert lake.numbers() == [1, 2]
 
 
@@ -66,11 +66,11 @@ def test_when_a_vacuum_has_taken_the_rows_the_folder_goes_too(lake: LightDelta, 
 
 def test_a_release_that_died_half_way_is_finished(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = publish(lake, 1, 1)
-    (folder / deltafolders.MARK).touch()  # it died before the log went
+    (folder / staged_folders.MARK).touch()  # it died before the log went
     assert lake.leftovers(PREFIX) == [transaction(1)]
     lake.release(transaction(1))
     assert not (folder / "_delta_log").exists()
-    (folder / deltafolders.MARK).unlink()  # as a VACUUM in delta-rs may do
+    (folder / staged_folders.MARK).unlink()  # as a VACUUM in delta-rs may do
     assert lake.leftovers(PREFIX) == [transaction(1)]
     lake.release(transaction(1))
     assert lake.leftovers(PREFIX) == []
@@ -80,7 +80,7 @@ def test_a_release_that_died_half_way_is_finished(lake: LightDelta, monkeypatch:
 def test_rows_that_a_process_wrote_after_its_folder_was_deleted_are_found(lake: LightDelta) -> None:
     lake.stage(transaction(1), [1])
     lake.abort(transaction(1), None)
-    late = Path(lake.uri) / (deltalog.STAGED + transaction(1).name) / "part-0.parquet"
+    late = Path(lake.uri) / (log.STAGED + transaction(1).name) / "part-0.parquet"
     late.parent.mkdir()
     late.touch()
     assert lake.leftovers(PREFIX) == [transaction(1)]
@@ -105,7 +105,7 @@ def test_an_abort_never_deletes_what_the_target_refers_to(lake: LightDelta, sett
 
 def test_an_empty_folder_is_found_and_deleted(lake: LightDelta) -> None:
     publish(lake, 1, 1)
-    empty = Path(lake.uri) / (deltalog.STAGED + transaction(2).name)
+    empty = Path(lake.uri) / (log.STAGED + transaction(2).name)
     empty.mkdir()
     assert transaction(2) in lake.leftovers(PREFIX)
     lake.abort(transaction(2), None)
@@ -115,28 +115,28 @@ def test_an_empty_folder_is_found_and_deleted(lake: LightDelta) -> None:
 def test_where_no_folder_is_the_table_is_not_opened(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, 1)
     lake.release(transaction(1))
-    monkeypatch.setattr(deltalog, "open_table", lambda uri: pytest.fail("opened"))
+    monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
     lake.abort(transaction(2), None)
     lake.release(transaction(2))
     assert lake.leftovers(PREFIX) == []
-    assert not (Path(lake.uri) / (deltalog.STAGED + transaction(2).name)).exists()
+    assert not (Path(lake.uri) / (log.STAGED + transaction(2).name)).exists()
 
 
 def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta, monkeypatch: Any) -> None:
     """As on an object store, where there are no empty folders."""
-    handler = deltalog.DeltaStorageHandler
-    monkeypatch.setattr(deltalog, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
+    handler = log.DeltaStorageHandler
+    monkeypatch.setattr(log, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
     folder = publish(lake, 1, 1)
     lake.stage(transaction(2), [2])
     assert len(lake.leftovers(PREFIX)) == 2
     for _ in range(2):
         lake.release(transaction(1))
         lake.abort(transaction(2), None)
-    aborted = Path(lake.uri) / (deltalog.STAGED + transaction(2).name)
+    aborted = Path(lake.uri) / (log.STAGED + transaction(2).name)
     assert [path for path in aborted.rglob("*") if path.is_file()] == []
     shutil.rmtree(aborted)
     assert lake.leftovers(PREFIX) == []
-    assert (folder / deltafolders.MARK).exists()
+    assert (folder / staged_folders.MARK).exists()
     assert list((folder / "_delta_log").glob("*")) == []
     assert lake.numbers() == [1]
 

@@ -13,10 +13,10 @@ from patience import PATIENCE
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline import DeltaSink
-from onceonly.sinks import deltalock, deltalog, deltaschema, deltaspark, deltastage
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.deltaschema import Change
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.sinks.delta import lock, log, schema, stage, through_spark
+from onceonly.sinks.delta.schema import Change
+from onceonly.sinks.delta.sink import DeltaWriter
 
 NEVER: Any = None
 BUCKET = "s3://bucket/lake"
@@ -48,18 +48,18 @@ SAFE = [
 @pytest.mark.parametrize("session", UNSAFE)
 def test_on_s3_the_default_log_store_of_spark_is_refused(session: Session, uri: str) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be published to") as error:
-        deltaspark.refuse_unsafe("lake", uri, lambda: session)
+        through_spark.refuse_unsafe("lake", uri, lambda: session)
     assert "spark.delta.logStore.s3a.impl" in error.value.todo
 
 
 @pytest.mark.parametrize("session", SAFE)
 def test_one_that_arbitrates_is_taken(session: Session) -> None:
-    deltaspark.refuse_unsafe("lake", BUCKET, lambda: session)
+    through_spark.refuse_unsafe("lake", BUCKET, lambda: session)
 
 
 @pytest.mark.parametrize("uri", ["/lake", "file:///lake", "gs://bucket/lake", "abfss://c@a.dfs.core.windows.net/lake"])
 def test_elsewhere_spark_is_not_asked(uri: str) -> None:
-    deltaspark.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
+    through_spark.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def lake(tmp_path: Path) -> LightDelta:
 
 def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = {**lake.stage(transaction(), [1]), "publish": "spark"}
-    table, files = DeltaTable(lake.uri), deltalog.file_system(lake.uri)
-    monkeypatch.setattr(deltalog, "open_table", lambda uri: table)
-    monkeypatch.setattr(deltalog, "file_system", lambda uri: files)
-    monkeypatch.setattr(deltalog, "takes_plain_append", lambda table: "rowTracking")
-    monkeypatch.setattr(deltastage, "target", lambda *_: table)
-    monkeypatch.setattr(deltaschema, "check", lambda *_: Change([], {}))
+    table, files = DeltaTable(lake.uri), log.file_system(lake.uri)
+    monkeypatch.setattr(log, "open_table", lambda uri: table)
+    monkeypatch.setattr(log, "file_system", lambda uri: files)
+    monkeypatch.setattr(log, "takes_plain_append", lambda table: "rowTracking")
+    monkeypatch.setattr(stage, "target", lambda *_: table)
+    monkeypatch.setattr(schema, "check", lambda *_: Change([], {}))
     far = DeltaWriter(DeltaSink("lake", BUCKET), BUCKET, Session)
     with pytest.raises(InvalidPipeline, match="cannot be published to"):
         far.check()
@@ -93,16 +93,16 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deltalock, "PATIENCE", 0.1)
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_publishers_of_delta_rs_share_and_one_through_spark_is_alone(lake: LightDelta) -> None:
     lake.stage(transaction(), [1])
-    with deltalock.shared(lake.uri), deltalock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="nobody may"):
-        deltalock.alone(lake.uri).__enter__()
-    for other in (deltalock.alone, deltalock.shared):
-        with deltalock.alone(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
+    with lock.shared(lake.uri), lock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="nobody may"):
+        lock.alone(lake.uri).__enter__()
+    for other in (lock.alone, lock.shared):
+        with lock.alone(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):
             other(lake.uri).__enter__()
 
 
@@ -110,7 +110,7 @@ def test_whoever_waits_goes_on_when_the_other_has_ended(lake: LightDelta) -> Non
     handle, begun, may_end = lake.stage(transaction(), [1]), threading.Event(), threading.Event()
 
     def publishes_through_spark() -> None:
-        with deltalock.alone(lake.uri):
+        with lock.alone(lake.uri):
             begun.set()
             may_end.wait(PATIENCE)
 
@@ -132,7 +132,7 @@ def test_nothing_is_written_to_the_log_beside_spark(lake: LightDelta) -> None:
     """Rows, columns, and the end of a decision."""
     handle = lake.stage(transaction(), [1])
     column = {"name": "text", "type": "string", "nullable": True, "metadata": {}}
-    with deltalock.alone(lake.uri):
+    with lock.alone(lake.uri):
         for tried in (handle, {**handle, "added": [column]}):
             with pytest.raises(OutcomeUnknown, match="another process has been writing"):
                 lake.commit(tried, 1, NEVER)
@@ -146,10 +146,10 @@ def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelt
         raise OSError(errno.ENOLCK, "No locks available")
 
     handle = lake.stage(transaction(), [1])
-    monkeypatch.setattr(deltalock.fcntl, "flock", without)
+    monkeypatch.setattr(lock.fcntl, "flock", without)
     assert not lake.commit(handle, 1, NEVER).already
     with pytest.raises(OSError, match="No locks"):
-        deltalock.alone(lake.uri).__enter__()
+        lock.alone(lake.uri).__enter__()
 
 
 # ---- closed by Spark
@@ -175,5 +175,5 @@ class Rows:
 def test_closing_a_decision_appends_none_of_the_rows_that_are_there(lake: LightDelta) -> None:
     lake.commit(lake.stage(transaction(), [1, 2, 3]), 1, NEVER)
     session = Rows(3, saved=[])
-    deltaspark.mark(lambda: session, "lake", lake.uri, DeltaTable(lake.uri), "onceonly/a/b/c", 2)
+    through_spark.mark(lambda: session, "lake", lake.uri, DeltaTable(lake.uri), "onceonly/a/b/c", 2)
     assert session.saved == [0]

@@ -11,8 +11,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Transaction as DeltaTxn
 
-from onceonly.sinks import deltatxns
-from onceonly.statestore import local_path
+from onceonly.sinks.delta import txns
+from onceonly.statetable.location import local_path
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 
@@ -45,7 +45,7 @@ def put(table: DeltaTable, name: str, *rows: dict[str, object]) -> None:
 
 
 def test_without_one_every_entry_is_read(table: DeltaTable) -> None:
-    assert deltatxns.versions(table) == {str(number): number for number in range(5)}
+    assert txns.versions(table) == {str(number): number for number in range(5)}
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_the_last_one_and_what_follows_it(table: DeltaTable, names: list[str]) -
     for place, name in enumerate(names):
         put(table, name, row(f"of {place}", place), {"txn": None, "add": {"path": '"txn"'}})
     put(table, f"{1:020}.checkpoint.parquet", row("long before", 1))
-    assert deltatxns.versions(table) == {**{f"of {place}": place for place in range(len(names))}, "4": 4}
+    assert txns.versions(table) == {**{f"of {place}": place for place in range(len(names))}, "4": 4}
 
 
 def test_one_of_which_a_part_is_missing_or_newer_than_the_snapshot_does_not_count(table: DeltaTable) -> None:
     put(table, f"{3:020}.checkpoint.{1:010}.{2:010}.parquet", row("part", 1))
     put(table, f"{9:020}.checkpoint.parquet", row("newer", 1))
     put(table, f"{1:020}.checkpoint.parquet", row("whole", 1))
-    assert deltatxns.versions(table) == {"whole": 1, "2": 2, "3": 3, "4": 4}
+    assert txns.versions(table) == {"whole": 1, "2": 2, "3": 3, "4": 4}

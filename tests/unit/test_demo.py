@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceonly.demo import run as demo
+from onceonly.dev.demo import run as demo
+from onceonly.dev.services.daemon import Daemon
 from onceonly.errors import NotCommitted
-from onceonly.services.daemon import Daemon
 
 
 def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:

@@ -14,20 +14,25 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly import durability, state, statefiles, staterow, statestore, tidying
-from onceonly.checkpoint import Event, Row, Transaction
-from onceonly.durability import Log
+from onceonly.checkpoint.model import Event, Row, Transaction
+from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.ledger import next_row
-from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import DeltaSink, FileSink
-from onceonly.sinks import confined, deltalog, deltaschema, deltastage, filestage
-from onceonly.sinks.delta import DeltaWriter
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
-from onceonly.sinks.localfiles import LocalFiles
-from onceonly.state import Lost, StateTable, View
-from onceonly.statereading import Reading
+from onceonly.filesystems import confined, durability
+from onceonly.filesystems.durability import Log
+from onceonly.filesystems.local import LocalFiles
+from onceonly.pipeline.definition import DeltaSink, FileSink
+from onceonly.sinks.delta import log as deltalog
+from onceonly.sinks.delta import schema as deltaschema
+from onceonly.sinks.delta import stage as deltastage
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files import stage as filestage
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.statetable import compaction, location, row_files, row_format
+from onceonly.statetable import table as state
+from onceonly.statetable.reading import Reading
+from onceonly.statetable.table import Lost, StateTable, View
+from onceonly.statetable.transitions import next_row
 
 pytestmark = pytest.mark.slow
 
@@ -115,8 +120,8 @@ def test_a_row_is_on_disk_before_the_log_names_it(table, disk, folder):
 
 def test_so_is_its_place_in_a_new_folder(table, disk, folder, monkeypatch):
     view, seen = table.view("flights"), []
-    real = statefiles._commit
-    monkeypatch.setattr(statefiles, "_commit", lambda *given: (seen.extend(disk.lost()), real(*given)))
+    real = row_files._commit
+    monkeypatch.setattr(row_files, "_commit", lambda *given: (seen.extend(disk.lost()), real(*given)))
     table.append(view, row(view))
     assert seen == []
 
@@ -161,8 +166,8 @@ def test_a_log_that_was_put_back_is_read_anew(table, disk, folder):
 
 def test_a_row_that_may_not_be_on_disk_is_not_called_recorded(table, disk, monkeypatch):
     view = table.view("flights")
-    real = statefiles._commit
-    monkeypatch.setattr(statefiles, "_commit", lambda *given: (real(*given), setattr(disk, "broken", True)))
+    real = row_files._commit
+    monkeypatch.setattr(row_files, "_commit", lambda *given: (real(*given), setattr(disk, "broken", True)))
     with pytest.raises(OutcomeUnknown, match="may not survive a power failure"):
         table.append(view, row(view))
     with pytest.raises(OutcomeUnknown, match="Input/output error"):
@@ -198,7 +203,7 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
-        write_deltalake(theirs, staterow.to_arrow([each]), mode="append", partition_by=["pipeline"])
+        write_deltalake(theirs, row_format.to_arrow([each]), mode="append", partition_by=["pipeline"])
     assert statistics(str(folder)) == statistics(theirs)
     assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
     assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
@@ -213,7 +218,7 @@ def statistics(uri: str) -> list[dict]:
 
 
 def test_an_object_store_gets_the_same_file(table, folder, monkeypatch):
-    monkeypatch.setattr(statefiles, "local_path", lambda uri: None)
+    monkeypatch.setattr(row_files, "local_path", lambda uri: None)
     (folder / "pipeline=flights").mkdir()  # object stores have none
     add(table, rows=2)
     assert [found.seq for found in table.history("flights")] == [1, 2]
@@ -227,14 +232,14 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_who_loses_leaves_no_file(table, folder, monkeypatch):
-    view, real = table.view("flights"), statefiles._commit
+    view, real = table.view("flights"), row_files._commit
 
     def another_is_first(*given) -> None:
         monkeypatch.undo()
         add(StateTable(str(folder)))
         real(*given)
 
-    monkeypatch.setattr(statefiles, "_commit", another_is_first)
+    monkeypatch.setattr(row_files, "_commit", another_is_first)
     with pytest.raises(Lost):
         table.append(view, row(view))
     assert len(files(folder)) == 1
@@ -243,21 +248,21 @@ def test_who_loses_leaves_no_file(table, folder, monkeypatch):
 
 def test_a_file_whose_row_may_have_been_recorded_stays(table, folder, monkeypatch):
     def nobody_knows(*given) -> None:
-        monkeypatch.setattr(statestore, "open_", fail)
+        monkeypatch.setattr(location, "open_", fail)
         raise OSError("connection reset")
 
     def fail(uri: str) -> None:
         raise OSError("storage is down")
 
     view = table.view("flights")
-    monkeypatch.setattr(statefiles, "_commit", nobody_knows)
+    monkeypatch.setattr(row_files, "_commit", nobody_knows)
     with pytest.raises(OutcomeUnknown, match="storage is down"):
         table.append(view, row(view))
     assert len(files(folder)) == 1
 
 
 def test_how_often_others_were_first_does_not_matter(table, folder, monkeypatch):
-    view, others, real = table.view("flights"), StateTable(str(folder)), statefiles._commit
+    view, others, real = table.view("flights"), StateTable(str(folder)), row_files._commit
     left = [1] * 5
 
     def beaten(delta, *given) -> None:
@@ -267,7 +272,7 @@ def test_how_often_others_were_first_does_not_matter(table, folder, monkeypatch)
             raise CommitFailedError("too many commits by others")
         real(delta, *given)
 
-    monkeypatch.setattr(statefiles, "_commit", beaten)
+    monkeypatch.setattr(row_files, "_commit", beaten)
     assert table.append(view, row(view)).head.seq == 1
     assert table.view("trains").head.seq == 5
 
@@ -293,7 +298,7 @@ def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder
     monkeypatch.setattr(state, "SMALL_FILES", 4)
     view = table.view("flights")
     for number in range(1, 9):
-        body = {**BODY, "large": os.urandom(tidying.FULL_FILE).hex()} if number == large else BODY
+        body = {**BODY, "large": os.urandom(compaction.FULL_FILE).hex()} if number == large else BODY
         view = table.append(view, replace(row(view), body=body))
     table.tidy(table.view("flights"))
     assert [found.seq for found in table.history("flights")] == list(range(1, 9))
@@ -302,7 +307,7 @@ def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder
 
 def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 1)
-    monkeypatch.setattr(tidying, "FULL_FILE", 1)
+    monkeypatch.setattr(compaction, "FULL_FILE", 1)
     assert table.tidy(add(table, rows=3)).head.seq == 3
     assert len(DeltaTable(folder).file_uris()) == 3
 
@@ -319,20 +324,20 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 2)
-    view, real = add(table, rows=4), tidying._small
+    view, real = add(table, rows=4), compaction._small
 
     def with_one_more(*given):
         small = real(*given)
         path, file = small.popitem()
         return {**small, path: {**file, "num_records": 2}}
 
-    monkeypatch.setattr(tidying, "_small", with_one_more)
+    monkeypatch.setattr(compaction, "_small", with_one_more)
     table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 
 
 def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
-    monkeypatch.setattr(tidying, "LONG_LOG", 2)
+    monkeypatch.setattr(compaction, "LONG_LOG", 2)
     real, before = Path.replace, []
 
     def spied(draft: Path, target: Path) -> Path:
@@ -349,8 +354,8 @@ def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder
 
 
 def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
-    settings = {**statestore.CONFIGURATION, "delta.checkpointInterval": "2"}
-    monkeypatch.setattr(statestore, "CONFIGURATION", settings)
+    settings = {**location.CONFIGURATION, "delta.checkpointInterval": "2"}
+    monkeypatch.setattr(location, "CONFIGURATION", settings)
     add(StateTable.make(str(folder)), rows=4)
     assert len(list((folder / "_delta_log").iterdir())) == 5
 
@@ -358,14 +363,14 @@ def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(fold
 def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 2)
     view, other = add(table, rows=3), StateTable(str(folder))
-    seen, real = other.view("flights"), statefiles.put
+    seen, real = other.view("flights"), row_files.put
 
     def beaten(*given):
-        monkeypatch.setattr(statefiles, "put", real)
+        monkeypatch.setattr(row_files, "put", real)
         table.tidy(view)
         return real(*given)
 
-    monkeypatch.setattr(statefiles, "put", beaten)
+    monkeypatch.setattr(row_files, "put", beaten)
     assert other.tidy(seen).head.seq == 3
     assert len(DeltaTable(folder).file_uris()) == 1
     assert len([path for path in files(folder) if "merged" in path.name]) == 1
@@ -374,20 +379,20 @@ def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
 
 def test_a_merge_that_landed_although_it_failed_keeps_its_file(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 2)
-    view, real = add(table, rows=3), statefiles.replace
+    view, real = add(table, rows=3), row_files.replace
 
     def lands_and_fails(*given) -> None:
         real(*given)
         raise CommitFailedError("503")
 
-    monkeypatch.setattr(statefiles, "replace", lands_and_fails)
+    monkeypatch.setattr(row_files, "replace", lands_and_fails)
     assert table.tidy(view).head.seq == 3
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
 
 
 def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, monkeypatch):
     monkeypatch.setattr(state, "SMALL_FILES", 2)
-    view, others, real = add(table, rows=3), StateTable(str(folder)), statefiles.replace
+    view, others, real = add(table, rows=3), StateTable(str(folder)), row_files.replace
     left = [1] * 3
 
     def beaten(*given) -> None:
@@ -396,7 +401,7 @@ def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, mon
             add(others, "trains")
         real(*given)
 
-    monkeypatch.setattr(statefiles, "replace", beaten)
+    monkeypatch.setattr(row_files, "replace", beaten)
     table.tidy(view)
     mine = [uri for uri in DeltaTable(folder).file_uris() if "flights" in uri]
     assert len(mine) == 1
@@ -409,7 +414,7 @@ def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
         raise error
 
     view = add(table)
-    monkeypatch.setattr(tidying, "tidy", fail)
+    monkeypatch.setattr(compaction, "tidy", fail)
     with pytest.warns(RuntimeWarning, match="no space left"):
         assert table.tidy(view).head.seq == 1
 
@@ -480,17 +485,17 @@ def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, tabl
 
 def test_a_commit_in_the_place_of_an_entry_that_was_cleaned_up_does_not_count(table, folder, monkeypatch):
     """The process was stopped for hours between delta-rs's look at the log and the name of its entry."""
-    view, others, real = add(table), StateTable(str(folder)), statefiles._commit
+    view, others, real = add(table), StateTable(str(folder)), row_files._commit
 
     def stopped(delta: DeltaTable, *given) -> None:
-        monkeypatch.setattr(statefiles, "_commit", real)
+        monkeypatch.setattr(row_files, "_commit", real)
         add(others, "trains", rows=3)
         others.tidy(others.view("trains"))
         entry = folder / "_delta_log" / f"{delta.version() + 1:020}.json"
         assert "trains" in entry.read_text()  # of theirs, and gone by then
 
-    monkeypatch.setattr(tidying, "LONG_LOG", 2)
-    monkeypatch.setattr(statefiles, "_commit", stopped)
+    monkeypatch.setattr(compaction, "LONG_LOG", 2)
+    monkeypatch.setattr(row_files, "_commit", stopped)
     table.append(view, row(view))
     assert [found.seq for found in table.history("flights")] == [1, 2]
 

@@ -18,17 +18,17 @@ from click.testing import CliRunner
 from unit import tables
 from unit.world import World, minutes
 
-from onceonly import transforms, wiring
 from onceonly.cli import main
-from onceonly.demo import load, run
+from onceonly.dev.demo import load, run
+from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.fakes import FakeSink, FakeSource
-from onceonly.services import Endpoints, Services
+from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
+from onceonly.testing.fakes import FakeSink, FakeSource
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 PIPELINES = """
-from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
 
 def pipeline(**more):
     sinks = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]
@@ -63,7 +63,7 @@ class Here:
             self._world = Durable(self.home, mode=self.mode)
             parts: Any = self._world.parts
             parts.settings, parts.kafka = Settings.from_env(), lambda *_: SimpleNamespace(describe=lambda: "brokers")
-            self.patch.setattr(wiring, "LiveParts", lambda settings: parts)
+            self.patch.setattr(factory, "LiveParts", lambda settings: parts)
         return self._world
 
     def staged(self) -> None:
@@ -93,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     def stage(parts: Any, through: Any, name: str, epoch: int, owner: str) -> Any:
         return through.stage(name, epoch, parts.produce, owner)
 
-    monkeypatch.setattr(wiring, "stage", stage)
+    monkeypatch.setattr(factory, "stage", stage)
     with ExitStack() as until_the_end:
         yield Here(tmp_path / "home", monkeypatch, until_the_end.enter_context)
 

@@ -22,16 +22,16 @@ import pytest
 from patience import PATIENCE
 
 from onceonly import manifests
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import FileSink
-from onceonly.protocols import Trace
-from onceonly.sinks import filemoves, filestage
-from onceonly.sinks.confined import OwnPath, manifest_of
-from onceonly.sinks.filehandle import staging_of
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.localfiles import LocalFiles
+from onceonly.filesystems.confined import OwnPath, manifest_of
+from onceonly.filesystems.local import LocalFiles
+from onceonly.pipeline.definition import FileSink
+from onceonly.sinks.files import moves, stage
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0123456789abcdef0123456789abcdef"
 FILES = 3
@@ -56,7 +56,7 @@ class Lake:
             place = folder / f"day={number % 2}"
             place.mkdir(parents=True, exist_ok=True)
             (place / f"part-{number:05d}.jsonl").write_text(f'{{"n": {10 * txn.epoch + number}}}\n')
-        files = filestage.describe(self.sink.config, txn, LocalFiles(), str(folder), count)
+        files = stage.describe(self.sink.config, txn, LocalFiles(), str(folder), count)
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_of(txn), "rows": count, "bytes": 1},
@@ -83,7 +83,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(filemoves, "AT_ONCE", 1)
+    monkeypatch.setattr(moves, "AT_ONCE", 1)
     return Lake(tmp_path / "lake")
 
 
@@ -98,7 +98,7 @@ def test_what_is_replaced_goes_although_the_first_commit_did_not_live_to_remove_
     old = lake.stage(transaction(1))
     lake.commit(old)
     new = lake.stage(transaction(2), replaces=old)
-    where, what = (FileWriter, "_remove_replaced") if lost == "the process" else (filemoves, "write_manifest")
+    where, what = (FileWriter, "_remove_replaced") if lost == "the process" else (moves, "write_manifest")
     inner = getattr(where, what)
 
     def broken(*arguments: Any) -> Any:
@@ -216,7 +216,7 @@ def test_a_link_that_was_under_way_when_it_was_given_up_is_taken_back(
     assert (lake.numbers(), lake.listed(), lake.kept(txn)) == ([], [], [10, 11, 12])
 
 
-@pytest.mark.parametrize(("of", "name"), [(LocalFiles, "rename_folder"), (filemoves, "_move_back")])
+@pytest.mark.parametrize(("of", "name"), [(LocalFiles, "rename_folder"), (moves, "_move_back")])
 def test_giving_up_breaks_off_and_the_next_commit_ends_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, of: Any, name: str
 ) -> None:
@@ -404,7 +404,7 @@ def test_a_committer_that_comes_after_everything_writes_no_manifest(
         lake.commit(lake.stage(transaction(2), replaces=old), 2)
 
     with monkeypatch.context() as patch:
-        at_call(0, filemoves, "write_manifest", meanwhile, patch)
+        at_call(0, moves, "write_manifest", meanwhile, patch)
         with pytest.raises(OutcomeUnknown):
             lake.commit(old)
     assert lake.numbers() == lake.listed() == [20, 21, 22]
@@ -538,11 +538,11 @@ def test_a_target_that_no_link_reaches_from_where_its_rows_are_staged(
 MOUNTED = """
 import os, subprocess, sys
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import FileSink
-from onceonly.sinks.confined import OwnPath
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.filesystem import Unfit
-from onceonly.sinks.localfiles import LocalFiles
+from onceonly.pipeline.definition import FileSink
+from onceonly.filesystems.confined import OwnPath
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.filesystems.interface import Unfit
+from onceonly.filesystems.local import LocalFiles
 
 above, name = sys.argv[1:]
 os.makedirs(f"{above}/disk")
@@ -604,7 +604,7 @@ def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
 
 def test_a_mount_point_is_refused_without_writing(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
-    monkeypatch.setattr("onceonly.sinks.localfiles.MOUNTS", table)
+    monkeypatch.setattr("onceonly.filesystems.local.MOUNTS", table)
     lake.sink.check()
     place = str(lake.folder).replace("lake", r"other\040lake")
     line = "36 35 98:0 /x {} rw,noatime - ext3 /dev/root rw\n"

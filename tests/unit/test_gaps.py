@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.world import World, minutes, values
 
-from onceonly import gaps, reading, staterow, wording
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint import gaps
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, StateSink
+from onceonly.pipeline.definition import DeltaSink, StateSink
+from onceonly.statetable import row_format
+from onceonly.views import formatting, queries
 
 TEN = minutes(0, 10)
 MISSING = minutes(10, 30)
@@ -44,7 +46,7 @@ def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -
 
 def table_of(intervals: list[Interval]) -> pa.Table:
     rows = [{"interval_start": each.start, "interval_end": each.end} for each in intervals]
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, staterow.TIME) for name in gaps.COLUMNS]))
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, row_format.TIME) for name in gaps.COLUMNS]))
 
 
 @settings(deadline=None)
@@ -79,7 +81,7 @@ def test_a_chained_pipeline_has_none(tmp_path):
     world = World(tmp_path, sinks=LAKE)
     world.run("run-1")
     assert missing(world) == []
-    assert reading.gaps(world.state, [world.now(1)]) == {}
+    assert queries.gaps(world.state, [world.now(1)]) == {}
 
 
 # ---- told by plan
@@ -105,15 +107,15 @@ def test_a_gap_of_more_than_a_month_is_told_as_well(world):
 
 def test_the_words_name_the_gap_and_what_can_be_done():
     day = Interval(datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
-    what, why, todo = wording.gap("flights", day).split("\n")
+    what, why, todo = formatting.gap("flights", day).split("\n")
     assert what == "flights: no checkpoint covers [2013-01-03T00:00:00Z, 2013-01-04T00:00:00Z)."
     assert "catchup=False" in why
     assert "onceonly skip flights --interval 2013-01-03T00:00:00Z 2013-01-04T00:00:00Z --reason" in todo
 
 
 def test_of_very_many_gaps_the_newest_are_told_one_by_one():
-    told = wording.gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
-    assert len(told) == 1 + wording.GAPS
+    told = formatting.gaps("flights", [minutes(10 * n, 10 * n + 5) for n in range(20)])
+    assert len(told) == 1 + formatting.GAPS
     assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
     assert str(minutes(190, 195)) in told[-1]
 
@@ -128,8 +130,8 @@ def test_a_gap_that_is_wanted_is_settled_and_told_no_more(world):
     assert missing(world) == []
     assert world.coordinator.plan(world.pipeline, "again", world.alive, NEXT).gap is None
     assert values(world.lake) == [*range(10), *range(30, 40)]
-    assert "skipped by ann: a strike" in wording.covers(skipped)
-    assert (reading.rows(skipped), reading.to_json(skipped)["skipped"]) == (0, "a strike")
+    assert "skipped by ann: a strike" in formatting.covers(skipped)
+    assert (queries.rows(skipped), queries.to_json(skipped)["skipped"]) == (0, "a strike")
 
 
 def test_said_twice_it_is_recorded_once(world):

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE
 
-from onceonly.checkpoint import Event, Row, fold
+from onceonly.checkpoint.model import Event, Row, fold
+from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
 from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
-from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400
@@ -116,7 +116,7 @@ from pathlib import Path
 from datetime import UTC, datetime
 from unit.test_gate_checks import look, NOON
 import pyarrow as pa
-from onceonly.pipeline import Fresh
+from onceonly.pipeline.definition import Fresh
 look(Path("."), 1, pa.table({"at": [NOON]}), min_rows=1, fresh=Fresh("at", 60))
 assert not {"great_expectations", "pyspark"} & set(sys.modules)
 """

@@ -15,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.local import LocalFiles
 from onceonly.gate import bounds
 from onceonly.gate.inspector import _in_pandas
-from onceonly.sinks import deltalog, deltalook, filelook, rowtypes
-from onceonly.sinks.localfiles import LocalFiles
+from onceonly.sinks.delta import gate_view as deltalook
+from onceonly.sinks.delta import log
+from onceonly.sinks.files import gate_view as filelook
+from onceonly.sinks.staging import row_types
 
 NESTED = {"type": "map", "keyType": "integer", "valueType": {"type": "array", "elementType": "decimal(5,2)"}}
 
@@ -151,11 +154,11 @@ def test_no_file_has_the_columns_all_the_same(tmp_path):
 
 def test_types_that_a_format_widens_are_known(tmp_path):
     kinds = struct(n="byte", named=NESTED, many={"type": "array", "elementType": struct(n="short")})
-    [tiny, named, many] = rowtypes.in_avro(kinds)["fields"]
+    [tiny, named, many] = row_types.in_avro(kinds)["fields"]
     assert (tiny["type"], many["type"]["elementType"]["fields"][0]["type"]) == ("integer", "integer")
     assert named["type"] == NESTED
-    assert rowtypes.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
-    assert rowtypes.in_json(kinds)["fields"][0]["type"] == "byte"
+    assert row_types.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
+    assert row_types.in_json(kinds)["fields"][0]["type"] == "byte"
 
 
 @settings(deadline=None, max_examples=30)
@@ -239,7 +242,7 @@ def test_text_that_is_none_is_shown(tmp_path):
 @pytest.mark.parametrize("through", ["the disk", "its storage layer"])
 def test_so_it_is_in_a_delta_table(tmp_path, monkeypatch, through):
     if through == "its storage layer":
-        monkeypatch.setattr(deltalog, "local_path", lambda uri: None)
+        monkeypatch.setattr(log, "local_path", lambda uri: None)
     schema = Schema.from_json(json.dumps(struct(n="long", text="string", day="string")))
     table = DeltaTable.create(str(tmp_path), schema, partition_by=["day"])
     text = pa.table({"n": [1, 2], "text": as_text([b"tea", LATIN])})

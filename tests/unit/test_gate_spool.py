@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline import KafkaSink
-from onceonly.sinks import kafkalook
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkaspool import SCHEMA, SpoolFile
+from onceonly.pipeline.definition import KafkaSink
+from onceonly.sinks.kafka import gate_view
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 
 STATE = "0123456789abcdef"
 AVRO = json.dumps(
@@ -46,7 +46,7 @@ def avro(minutes: int) -> bytes:
 
 
 def seen(handle, format: str, schema: str | None = None) -> list[dict]:
-    return kafkalook.batches(handle, format, schema).read_all().to_pylist()
+    return gate_view.batches(handle, format, schema).read_all().to_pylist()
 
 
 def test_json_shows_its_fields_and_a_tombstone_has_none(tmp_path):
@@ -57,19 +57,19 @@ def test_json_shows_its_fields_and_a_tombstone_has_none(tmp_path):
 def test_avro_shows_its_fields_in_place_of_columns_of_the_same_name(tmp_path):
     [row] = seen(spooled(tmp_path, avro(61)), "avro", AVRO)
     assert (row["minutes"], row["key"]) == (61, "mine")
-    assert set(kafkalook.columns("avro", AVRO) or ()) == set(row)
+    assert set(gate_view.columns("avro", AVRO) or ()) == set(row)
 
 
 def test_raw_values_are_shown_as_text(tmp_path):
     rows = seen(spooled(tmp_path, b"61", b"\xff"), "raw")
     assert [row["value"] for row in rows] == ["61", "\ufffd"]
-    assert kafkalook.columns("raw", None) == list(rows[0])
+    assert gate_view.columns("raw", None) == list(rows[0])
 
 
 def test_json_tells_its_columns_only_row_by_row(tmp_path):
-    assert kafkalook.columns("json", None) is None
+    assert gate_view.columns("json", None) is None
     with pytest.raises(InvalidPipeline, match=r"Raise Gate\(in_process_rows"):
-        kafkalook.frame(spooled(tmp_path, b"{}"), "json", None, None)
+        gate_view.frame(spooled(tmp_path, b"{}"), "json", None, None)
 
 
 # ---- with the types of what was staged
@@ -110,15 +110,15 @@ def test_times_are_times(tmp_path):
     assert row["at"] == datetime(2013, 1, 1, 0, 0, 0, 1, UTC)
     first = datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)
     assert row["timestamp"] == first
-    assert bounds.newest(kafkalook.batches(handle, "json", None), "late", "timestamp") == first
+    assert bounds.newest(gate_view.batches(handle, "json", None), "late", "timestamp") == first
 
 
 def test_a_type_that_arrow_has_not_is_left_to_spark(tmp_path):
-    assert kafkalook.batches(typed(spooled(tmp_path, b"{}"), record(a="variant")), "json", None) is None
+    assert gate_view.batches(typed(spooled(tmp_path, b"{}"), record(a="variant")), "json", None) is None
 
 
 def test_rows_are_not_all_in_memory(tmp_path):
-    batches = kafkalook.batches(typed(spooled(tmp_path, *[b'{"n": 1}'] * 10_000), record(n="long")), "json", None)
+    batches = gate_view.batches(typed(spooled(tmp_path, *[b'{"n": 1}'] * 10_000), record(n="long")), "json", None)
     assert max(batch.num_rows for batch in batches) < 5_000
 
 

@@ -8,11 +8,11 @@ import pytest
 from patience import PATIENCE
 from unit.world import World, minutes, values
 
-from onceonly import gating
-from onceonly.checkpoint import Event, State
+from onceonly.checkpoint.model import Event, State
+from onceonly.checkpoint.offsets import has_data
+from onceonly.coordinator import gate as gating
 from onceonly.errors import Busy, Fenced, GateFailed, InvalidPipeline, NotCommitted
-from onceonly.offsets import has_data
-from onceonly.pipeline import DeltaSink, FileSink, Fresh, Gate, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import DeltaSink, FileSink, Fresh, Gate, KafkaSink, KafkaSource, Pipeline, StateSink
 
 ASKS = {"lake": 1}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from onceonly.errors import CannotPublish
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
-from onceonly.sinks.handles import check_handle
-from onceonly.wiring import LiveParts
+from onceonly.sinks.staging.handles import check_handle
+from onceonly.testing.fakes import FakeReceipts
 
 TXN = "0123456789ab-flights-out-1-1-abcdef"
 FILE = {"staged": "day=1/part-0.parquet", "final": "day=1/flights-0.parquet", "bytes": 5, "sha256": "aa"}

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from onceonly import hiding
+from onceonly import redaction
+from onceonly.dev.services.spark import TOKEN, SparkConnect
 from onceonly.errors import InvalidPipeline
-from onceonly.reading import without_secrets
-from onceonly.services.spark import TOKEN, SparkConnect
+from onceonly.views.queries import without_secrets
 
 KEY = "spark.hadoop.fs.s3a.secret.key"
 
@@ -45,8 +45,8 @@ def airflow_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_secret(key: str, value: str) -> None:
-    assert hiding.secret({key: value, "spark.cores.max": "2"}) == {key: value}
-    assert hiding.public({key: value, "spark.cores.max": "2"}) == {"spark.cores.max": "2"}
+    assert redaction.secret({key: value, "spark.cores.max": "2"}) == {key: value}
+    assert redaction.public({key: value, "spark.cores.max": "2"}) == {"spark.cores.max": "2"}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_secret(key: str, value: str) -> None:
     ],
 )
 def test_what_is_not(key: str, value: str) -> None:
-    assert hiding.secret({key: value}) == {}
+    assert redaction.secret({key: value}) == {}
 
 
 def test_a_password_in_an_address_may_hold_an_at_sign() -> None:

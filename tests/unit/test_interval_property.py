@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from onceonly.coordinator import Coordinator
-from onceonly.fakes import FakeParts, FakeSource
-from onceonly.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
-from onceonly.planning import Pins
-from onceonly.protocols import Found
-from onceonly.state import StateTable
+from onceonly.checkpoint.interfaces import Found
+from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.pins import Pins
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts, FakeSource
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = Pipeline(

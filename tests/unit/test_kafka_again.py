@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from onceonly.checkpoint import Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
-from onceonly.sinks import kafkaagain
-from onceonly.sinks.kafkaagain import Again
-from onceonly.sinks.kafkahandle import Part, Tx
-from onceonly.sinks.kafkaids import Ids
-from onceonly.sinks.kafkaproduce import Target
-from onceonly.sinks.kafkarows import Topics
+from onceonly.sinks.kafka import republish
+from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka.limits import Topics
+from onceonly.sinks.kafka.produce import Target
+from onceonly.sinks.kafka.republish import Again
+from onceonly.sinks.kafka.transactional_ids import Ids
 
 TXN = Transaction("0123456789ab", "flights", "late", 1, 1, "nonce")
 
@@ -28,9 +28,9 @@ class Slow:
         self.timeouts: dict[str, float] = {}
         self.fenced: list[str] = []
         self.rounds: list[int] = []
-        monkeypatch.setattr(kafkaagain, "monotonic", lambda: self.now)
-        monkeypatch.setattr(kafkaagain, "side_by_side", self._side_by_side)
-        monkeypatch.setattr(kafkaagain.kafkaproduce, "write_all", self._write_all)
+        monkeypatch.setattr(republish, "monotonic", lambda: self.now)
+        monkeypatch.setattr(republish, "side_by_side", self._side_by_side)
+        monkeypatch.setattr(republish.kafkaproduce, "write_all", self._write_all)
 
     def again(self, timeout: float) -> Again:
         known: Any = self
@@ -123,7 +123,7 @@ def test_what_fails_before_the_time_out_is_no_time_out(monkeypatch, error):
 
 def test_a_part_that_is_lost_again_and_again_is_not_written_for_ever(monkeypatch):
     again, lost = Slow(monkeypatch, 0.01).again(60), pieces(1)
-    for _ in range(kafkaagain.TRIES):
+    for _ in range(republish.TRIES):
         again.write(lost)
     with pytest.raises(OutcomeUnknown, match="was lost 5 times in a row"):
         again.write(lost)

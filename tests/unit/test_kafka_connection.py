@@ -17,10 +17,10 @@ from onceonly.airflow import connections as in_airflow
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import java, kafkapython, lookup
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
-from onceonly.sparkconf import REDACTION
-from onceonly.wiring import LiveParts
+from onceonly.spark.conf import REDACTION
 
 PASSWORD = 'pass "word\\ 2013;'
 SASL: dict[str, Any] = {

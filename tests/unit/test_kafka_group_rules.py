@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from onceonly.checkpoint.interfaces import Trace
 from onceonly.errors import OutcomeUnknown
-from onceonly.protocols import Trace
-from onceonly.sources import kafkagroup
-from onceonly.sources.kafkagroup import Group, Mark
+from onceonly.sources import consumer_group
+from onceonly.sources.consumer_group import Group, Mark
 
 WHERE = "consumer group 'onceonly-flights' of topic 't'"
 Held = dict[int, tuple[int, str]]  # partition -> offset, metadata
@@ -81,8 +81,8 @@ class Coordinator:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     made = Coordinator()
     monkeypatch.setattr(confluent_kafka, "Consumer", made)
-    monkeypatch.setattr(kafkagroup, "sleep", lambda seconds: None)
-    monkeypatch.setattr(kafkagroup, "monotonic", count().__next__)  # a second passes with every look at the clock
+    monkeypatch.setattr(consumer_group, "sleep", lambda seconds: None)
+    monkeypatch.setattr(consumer_group, "monotonic", count().__next__)  # a second passes with every look at the clock
     return made
 
 

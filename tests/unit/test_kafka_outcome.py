@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from onceonly.checkpoint import Handle
+from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, NotCommitted, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Sighting
-from onceonly.pipeline import KafkaSink
-from onceonly.sinks import kafkaoutcome
-from onceonly.sinks.kafka import KafkaWriter
-from onceonly.sinks.kafkahandle import Part, Tx
-from onceonly.sinks.kafkaoutcome import Fate, Settler
+from onceonly.pipeline.definition import KafkaSink
+from onceonly.sinks.kafka import outcome as kafkaoutcome
+from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka.outcome import Fate, Settler
+from onceonly.sinks.kafka.sink import KafkaWriter
 
 COMMITTED, ABORTED, NONE, GONE = Sighting.COMMITTED, Sighting.ABORTED, Sighting.NONE, Sighting.GONE
 ID = "onceonly-0123456789ab-flights-late-1-1-nonce-0-12345678"

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.sinks import kafkarows
-from onceonly.sinks.kafkarows import DAY, Rows, Topic, Topics
-from onceonly.sinks.kafkaspool import SCHEMA
+from onceonly.sinks.kafka import limits
+from onceonly.sinks.kafka.limits import DAY, Rows, Topic, Topics
+from onceonly.sinks.kafka.spool import SCHEMA
 
 NOW = int(time() * 1000)
 HOUR = DAY // 24
@@ -26,13 +26,13 @@ def rows(*changes: dict[str, Any], first: int = 0) -> Rows:
 
 def refused(topic: Topic, *changes: dict[str, Any]) -> str:
     with pytest.raises(InvalidPipeline) as error:
-        kafkarows.check(Topics({"out": topic}), rows(*changes, first=100))
+        limits.check(Topics({"out": topic}), rows(*changes, first=100))
     assert "Nothing was published" in error.value.todo
     return str(error.value)
 
 
 def accepted(topic: Topic, *changes: dict[str, Any]) -> None:
-    kafkarows.check(Topics({"out": topic}), rows(*changes))
+    limits.check(Topics({"out": topic}), rows(*changes))
 
 
 # ---- keys
@@ -135,7 +135,7 @@ def test_a_header_whose_key_is_no_text_is_refused():
     columns = dict(zip(SCHEMA.names, rows({}).batch.columns, strict=True)) | {"headers": headers}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
     with pytest.raises(InvalidPipeline, match="UTF-8"):
-        kafkarows.check(Topics({"out": USUAL}), Rows("late", batch, 0, "here"))
+        limits.check(Topics({"out": USUAL}), Rows("late", batch, 0, "here"))
 
 
 @pytest.mark.parametrize("partition", [4, -1])
@@ -146,10 +146,10 @@ def test_a_partition_that_is_not_there_is_refused(partition):
 
 def test_each_topic_is_asked_for_its_own_rows_alone():
     topics = Topics({"out": Topic(4, 1_048_588), "keyed": Topic(1, 1_048_588, keyed=True)})
-    kafkarows.check(topics, rows({"partition": 3}, {"topic": "keyed", "key": b"k", "partition": 0}))
+    limits.check(topics, rows({"partition": 3}, {"topic": "keyed", "key": b"k", "partition": 0}))
     with pytest.raises(InvalidPipeline, match="row 2 of Spark partition 3 has no key, and goes to topic 'keyed'"):
-        kafkarows.check(topics, rows({}, {}, {"topic": "keyed"}, {"topic": "keyed", "key": b"k"}))
+        limits.check(topics, rows({}, {}, {"topic": "keyed"}, {"topic": "keyed", "key": b"k"}))
     with pytest.raises(InvalidPipeline, match=r"row 1 of .* goes to topic 'else'.*\nAllowed: keyed, out"):
-        kafkarows.check(topics, rows({}, {"topic": "else"}))
+        limits.check(topics, rows({}, {"topic": "else"}))
     with pytest.raises(InvalidPipeline, match=r"row 0 of .* goes to topic None"):
-        kafkarows.check(topics, rows({"topic": None}))
+        limits.check(topics, rows({"topic": None}))

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from world import World, minutes, values
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Busy
-from onceonly.offsets import Interval
-from onceonly.pipeline import KafkaSource
+from onceonly.pipeline.definition import KafkaSource
 
 
 @pytest.fixture

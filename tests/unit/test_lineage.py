@@ -12,17 +12,17 @@ from click.testing import CliRunner, Result
 from unit.lightfiles import FileParts
 from unit.world import World, minutes, values
 
-from onceonly import wiring
-from onceonly.checkpoint import State
+from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.model import State
 from onceonly.cli import main
+from onceonly.coordinator.forward import Forward
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.fakes import FakeParts, FakeSink, FakeSource
-from onceonly.forwarding import Forward
-from onceonly.liveness import nobody
-from onceonly.pipeline import DeltaSink, StateSink
-from onceonly.protocols import Trace
-from onceonly.state import StateTable
-from onceonly.statestore import fork
+from onceonly.pipeline.definition import DeltaSink, StateSink
+from onceonly.runtime import factory
+from onceonly.runtime.owners import nobody
+from onceonly.statetable.location import fork
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
 
 pytestmark = pytest.mark.slow
 BEHIND = "is behind its targets"
@@ -423,7 +423,7 @@ class Shell:
 def shell(world, tmp_path, monkeypatch) -> Shell:
     for name in ("ONCEONLY_STATE", "ONCEONLY_NOTIFY"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "pipelines.py").write_text(f"from onceonly.pipeline import *\nflights = {world.pipeline!r}")
+    (tmp_path / "pipelines.py").write_text(f"from onceonly.pipeline.definition import *\nflights = {world.pipeline!r}")
 
     def live(settings):
         world.parts.settings, world.parts.kafka = settings, lambda connection, bootstrap: SimpleNamespace(describe=str)
@@ -432,9 +432,9 @@ def shell(world, tmp_path, monkeypatch) -> Shell:
     def stage(parts, through, name, epoch, owner):
         return through.stage(name, epoch, parts.produce, owner)
 
-    monkeypatch.setattr(wiring, "LiveParts", live)
-    monkeypatch.setattr(wiring, "check", lambda pipeline, parts: [])
-    monkeypatch.setattr(wiring, "stage", stage)
+    monkeypatch.setattr(factory, "LiveParts", live)
+    monkeypatch.setattr(factory, "check", lambda pipeline, parts: [])
+    monkeypatch.setattr(factory, "stage", stage)
     return Shell(world.parts, tmp_path, monkeypatch)
 
 

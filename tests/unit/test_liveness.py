@@ -11,9 +11,10 @@ import pytest
 from patience import PATIENCE
 from unit.world import World
 
-from onceonly import liveness, wording
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 from onceonly.errors import OutcomeUnknown
+from onceonly.runtime import owners
+from onceonly.views import formatting
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
 OWNER = "from onceonly import liveness; print(liveness.this_process(), flush=True); import time; time.sleep(300)"
@@ -36,41 +37,41 @@ def process():
 
 def test_a_process_is_alive_as_long_as_it_is_at_work(process):
     owned = Owned(process.stdout.readline().strip())
-    assert liveness.alive(owned)
+    assert owners.alive(owned)
     process.kill()
     process.wait()
-    assert not liveness.alive(owned)
+    assert not owners.alive(owned)
 
 
 def test_a_process_that_nobody_has_taken_note_of_has_ended(process):
     owned = Owned(process.stdout.readline().strip())
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie from here on
-    assert not liveness.alive(owned)
+    assert not owners.alive(owned)
 
 
 def test_a_process_id_that_was_used_again_is_another_process():
-    *same, started = liveness.this_process().split(":")
-    assert liveness.alive(Owned(":".join([*same, started])))
-    assert not liveness.alive(Owned(":".join([*same, str(int(started) - 1)])))
+    *same, started = owners.this_process().split(":")
+    assert owners.alive(Owned(":".join([*same, started])))
+    assert not owners.alive(Owned(":".join([*same, str(int(started) - 1)])))
 
 
 def test_the_clock_has_no_part_in_it(monkeypatch):
     """A change of the clock moves the time of the boot, and with it every time of a start."""
     psutil = pytest.importorskip("psutil")
-    owned = Owned(liveness.this_process())
+    owned = Owned(owners.this_process())
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 0)
-    assert liveness.alive(owned)
+    assert owners.alive(owned)
 
 
 @pytest.mark.parametrize("part", ["boot", "namespace"])
 def test_a_process_elsewhere_has_a_lease_whatever_its_host_is_called(part):
-    kind, host, place, pid, _ = liveness.this_process().split(":")
+    kind, host, place, pid, _ = owners.this_process().split(":")
     boot, namespace = place.split(".")
     other = f"{boot[::-1]}.{namespace}" if part == "boot" else f"{boot}.{int(namespace) + 1}"
     owner = f"{kind}:{host}:{other}:{pid}:1"
-    assert liveness.alive(Owned(owner, datetime.now(UTC)))
-    assert not liveness.alive(Owned(owner))
+    assert owners.alive(Owned(owner, datetime.now(UTC)))
+    assert not owners.alive(Owned(owner))
 
 
 def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
@@ -85,7 +86,7 @@ def test_a_lease_is_renewed_until_there_is_nothing_to_renew():
             raise OutcomeUnknown("the storage does not answer")
         return True
 
-    with liveness.renewing(renew, timedelta(milliseconds=1)):
+    with owners.renewing(renew, timedelta(milliseconds=1)):
         assert ended.wait(PATIENCE)
     assert not [thread for thread in threading.enumerate() if thread.name == "onceonly-lease"]
 
@@ -102,6 +103,6 @@ def test_a_process_shows_that_it_is_at_work_only_while_its_claim_holds(tmp_path)
 
 
 def test_people_are_shown_host_and_process_alone():
-    assert wording.owner("cli:laptop:f00d.4026531836:12:3400") == "cli laptop:12"
-    assert wording.owner("cli:laptop:12:34") == "cli laptop:12"
-    assert wording.owner("airflow:flights:scheduled__2013") == "airflow flights:scheduled__2013"
+    assert formatting.owner("cli:laptop:f00d.4026531836:12:3400") == "cli laptop:12"
+    assert formatting.owner("cli:laptop:12:34") == "cli laptop:12"
+    assert formatting.owner("airflow:flights:scheduled__2013") == "airflow flights:scheduled__2013"

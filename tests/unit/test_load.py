@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pytest
 from fastavro import parse_schema, schemaless_reader
 
-from onceonly.demo import flights
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo import flights
 from onceonly.errors import InvalidPipeline
-from onceonly.offsets import Interval
 
 PROJECT = Path(__file__).parents[2]
 SCHEMA = flights.read_schema(PROJECT)

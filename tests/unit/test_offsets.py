@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from onceonly.checkpoint.offsets import TopicLog, TopicRange, between, cap, chain, check_held, clamp, has_data
 from onceonly.errors import SourceLost
-from onceonly.offsets import TopicLog, TopicRange, between, cap, chain, check_held, clamp, has_data
 
 PARTITIONS = st.integers(0, 7)
 OFFSETS = st.integers(0, 2**40)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
 
 RAW = KafkaSource("flights")
 LAKE = DeltaSink("lake", "lake/flights")

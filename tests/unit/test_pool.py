@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from unit.world import World, minutes
 
-from onceonly import pooling
+from onceonly.checkpoint.interfaces import Pooled
+from onceonly.coordinator import id_pool
 from onceonly.errors import NotCommitted
-from onceonly.pipeline import KafkaSink
-from onceonly.protocols import Pooled
+from onceonly.pipeline.definition import KafkaSink
 
 POOL = KafkaSink(name="lake", topic="lake", ids="pool", pool_size=2)
 
@@ -48,7 +48,7 @@ def slots(world: World, epoch: int) -> list[int | None]:
 
 def ended(world: World, *open_: tuple[int, int], attempts=()) -> list[tuple[int, int]]:
     brokers = Brokers(*open_)
-    pooling.end_idle(world.state, brokers, "flights", attempts)
+    id_pool.end_idle(world.state, brokers, "flights", attempts)
     return brokers.ended
 
 
@@ -150,5 +150,5 @@ def test_a_lease_that_begins_while_we_look_is_seen(world):
     world.plan(interval=minutes(0, 10))
     brokers = Brokers((0, 1))
     brokers.meanwhile = lambda: claim(world, 1)
-    pooling.end_idle(world.state, brokers, "flights")
+    id_pool.end_idle(world.state, brokers, "flights")
     assert brokers.ended == []

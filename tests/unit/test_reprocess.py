@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from unit.world import World, minutes, values
 
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.fakes import FakeSource
-from onceonly.pipeline import DeltaSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.testing.fakes import FakeSource
 
 TEN = minutes(0, 10)
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_replaced_is_refused(world, changes, why):
 
 def test_a_sink_says_by_itself_that_it_cannot(tmp_path):
     from onceonly.kafka.connection import KafkaConnection
-    from onceonly.sinks.kafka import KafkaWriter
+    from onceonly.sinks.kafka.sink import KafkaWriter
 
     config = KafkaSink(name="late", topic="late")
     writer = KafkaWriter(config, KafkaConnection.plaintext("127.0.0.1:1"), True, str(tmp_path), tmp_path)

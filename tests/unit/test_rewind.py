@@ -3,10 +3,10 @@
 import pytest
 from unit.world import World, values
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
+from onceonly.coordinator.sequence import held_before
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline, StateSink
-from onceonly.serial import held_before
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline, StateSink
 
 TOTALS = StateSink("totals", schema="n INT", key=["n"])
 
@@ -97,8 +97,8 @@ def test_nothing_may_be_open(world):
 
 
 def test_a_sink_that_cannot_stops_it_before_anything_is_written(world, monkeypatch):
-    from onceonly.fakes import FakeSink
-    from onceonly.protocols import Sink
+    from onceonly.checkpoint.interfaces import Sink
+    from onceonly.testing.fakes import FakeSink
 
     monkeypatch.setattr(FakeSink, "retraction", Sink.retraction)
     with pytest.raises(InvalidPipeline, match="cannot be taken back"):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from unit.world import World, minutes, values
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 from onceonly.errors import Fenced
-from onceonly.pipeline import DeltaSink
+from onceonly.pipeline.definition import DeltaSink
 
 RUN = "airflow:flights:manual__2013-01-01T00:00:00+00:00"
 

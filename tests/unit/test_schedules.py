@@ -6,11 +6,11 @@ import pytest
 from unit.tables import KIND
 from unit.world import World
 
-from onceonly.checkpoint import Event, State
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import Event, State
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.fakes import FakeSink, FakeSource
-from onceonly.pipeline import DeltaSink, KafkaSource
+from onceonly.pipeline.definition import DeltaSink, KafkaSource
+from onceonly.testing.fakes import FakeSink, FakeSource
 
 
 def values(sink: FakeSink) -> list[int]:
@@ -308,7 +308,7 @@ def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(wo
         return publish(self, handle, decision)
 
     monkeypatch.setattr(FakeSink, "_publish", hang)
-    monkeypatch.setattr("onceonly.fakes._lock", unlocked)
+    monkeypatch.setattr("onceonly.testing.fakes._lock", unlocked)
     with pytest.raises(Fenced):
         world.commit()
     assert (values(world.lake), list(world.now().given_up)) == ([], ["lake"])
@@ -339,11 +339,11 @@ def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monk
     monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
     with pytest.raises(OutcomeUnknown):
         world.commit()
-    monkeypatch.setattr("onceonly.publishing.Publisher.publish", lambda *_: [])
+    monkeypatch.setattr("onceonly.coordinator.publish.Publisher.publish", lambda *_: [])
     broken = lambda *_: (_ for _ in ()).throw(OSError("no answer"))  # noqa: E731
     with monkeypatch.context() as patched:
-        patched.setattr("onceonly.publishing.end_idle", broken)
-        patched.setattr("onceonly.publishing.Publisher.finish", lambda self, view, epoch: view)
+        patched.setattr("onceonly.coordinator.publish.end_idle", broken)
+        patched.setattr("onceonly.coordinator.publish.Publisher.finish", lambda self, view, epoch: view)
         done = world.coordinator.give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
     assert (dict(done.given_up), "lake" in done.published) == ({}, True)
 

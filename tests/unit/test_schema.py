@@ -9,16 +9,16 @@ import pytest
 from deltalake import DeltaTable
 from jsonschema import Draft202012Validator, ValidationError
 
-from onceonly import staterow
-from onceonly.checkpoint import FORMAT, Event
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import FORMAT, Event
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.forward import Forward
 from onceonly.errors import CannotPublish, InDoubt
-from onceonly.fakes import FakeParts
-from onceonly.forwarding import Forward
-from onceonly.liveness import nobody
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, Gate, KafkaSource, Pipeline
-from onceonly.state import StateTable
+from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.runtime.owners import nobody
+from onceonly.statetable import row_format
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -136,8 +136,8 @@ def test_every_row_of_every_event_keeps_the_contract(rows):
 
 
 def test_the_contract_and_the_table_have_the_same_columns(rows):
-    assert SCHEMA["required"] == staterow.SCHEMA.names
-    assert set(SCHEMA["properties"]) == set(staterow.SCHEMA.names)
+    assert SCHEMA["required"] == row_format.SCHEMA.names
+    assert set(SCHEMA["properties"]) == set(row_format.SCHEMA.names)
     assert SCHEMA["properties"]["event"]["enum"] == [event.value for event in Event]
 
 

@@ -3,10 +3,10 @@
 import pytest
 from unit.world import World, minutes
 
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.sequence import held_before
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, Pipeline, StateSink
-from onceonly.serial import held_before
+from onceonly.pipeline.definition import DeltaSink, Pipeline, StateSink
 
 TOTALS = StateSink("totals", schema="page STRING, views BIGINT", key=["page"])
 

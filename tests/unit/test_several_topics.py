@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from unit.world import NOON, World, minutes, values
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
+from onceonly.checkpoint.offsets import range_of
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.fakes import FakeSource
-from onceonly.offsets import range_of
-from onceonly.pipeline import KafkaSource, Pipeline
+from onceonly.pipeline.definition import KafkaSource, Pipeline
+from onceonly.testing.fakes import FakeSource
 
 BOTH = [KafkaSource("flights"), KafkaSource("weather")]
 

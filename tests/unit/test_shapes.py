@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from onceonly.shapes import Below, Count, problem
+from onceonly.pipeline.shapes import Below, Count, problem
 
 
 @dataclass(frozen=True)

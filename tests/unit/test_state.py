@@ -12,11 +12,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from onceonly import state, statefiles, statestore
-from onceonly.checkpoint import FORMAT, Event, Row, State
+from onceonly.checkpoint.model import FORMAT, Event, Row, State
+from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.offsets import Interval, TopicRange
-from onceonly.state import Lost, Snapshot, StateTable, View
+from onceonly.statetable import location, row_files
+from onceonly.statetable import table as state
+from onceonly.statetable.table import Lost, Snapshot, StateTable, View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
@@ -135,13 +136,13 @@ def test_an_illegal_transition_is_not_written(table):
 
 
 def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
-    real = statefiles.append
+    real = row_files.append
 
     def lands_and_fails(delta, row):
         real(delta, row)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(statefiles, "append", lands_and_fails)
+    monkeypatch.setattr(row_files, "append", lands_and_fails)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     monkeypatch.undo()
     assert view.latest.state is State.PLANNED
@@ -149,14 +150,14 @@ def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
 
 
 def test_a_row_that_did_not_land_is_written_again_once(table, monkeypatch):
-    real, failures = statefiles.append, [OSError("no route"), CommitFailedError("503")]
+    real, failures = row_files.append, [OSError("no route"), CommitFailedError("503")]
 
     def fails_at_first(delta, row):
         if failures:
             raise failures.pop()
         real(delta, row)
 
-    monkeypatch.setattr(statefiles, "append", fails_at_first)
+    monkeypatch.setattr(row_files, "append", fails_at_first)
     table.append(table.view("flights"), planned(table.view("flights")))
     assert sequence(table) == [1]
 
@@ -168,7 +169,7 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
         other.append(other.view("flights"), planned(other.view("flights"), "other"))
         raise OSError("connection reset")
 
-    monkeypatch.setattr(statefiles, "append", another_is_first)
+    monkeypatch.setattr(row_files, "append", another_is_first)
     view = table.view("flights")
     with pytest.raises(Lost):
         table.append(view, planned(view, "mine"))
@@ -177,7 +178,7 @@ def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkey
 
 def test_a_row_that_lands_after_the_look_for_it_counts(table, monkeypatch):
     """The answer to a request was not waited for any longer, and the storage carries it out later."""
-    real, last, late = statefiles.append, state._last, []
+    real, last, late = row_files.append, state._last, []
 
     def is_late(delta, row):
         late.append(row)
@@ -189,7 +190,7 @@ def test_a_row_that_lands_after_the_look_for_it_counts(table, monkeypatch):
             real(DeltaTable(delta.table_uri), late.pop())
         return last(delta, pipeline)
 
-    monkeypatch.setattr(statefiles, "append", is_late)
+    monkeypatch.setattr(row_files, "append", is_late)
     monkeypatch.setattr(state, "_last", lands_before_the_next_try)
     view = table.view("flights")
     assert table.append(view, planned(view)).head.seq == 1
@@ -198,11 +199,11 @@ def test_a_row_that_lands_after_the_look_for_it_counts(table, monkeypatch):
 
 def test_a_row_that_may_still_land_is_not_called_lost(table, uri, monkeypatch):
     """The storage does not answer for a moment: that nobody has taken the number is not known to be so."""
-    real, last, late = statefiles.append, state._last, []
+    real, last, late = row_files.append, state._last, []
 
     def is_late(delta, row):
         late.append((delta, row))
-        statefiles.put(uri, [row], row.id)
+        row_files.put(uri, [row], row.id)
         raise OSError("timed out")
 
     def does_not_answer(delta, pipeline):
@@ -211,19 +212,19 @@ def test_a_row_that_may_still_land_is_not_called_lost(table, uri, monkeypatch):
             return None
         return last(delta, pipeline)
 
-    monkeypatch.setattr(statefiles, "append", is_late)
+    monkeypatch.setattr(row_files, "append", is_late)
     monkeypatch.setattr(state, "_last", does_not_answer)
     view = table.view("flights")
     with pytest.raises(OutcomeUnknown, match="is not known"):
         table.append(view, planned(view))
     ((delta, row),) = late
-    assert Path(uri, statefiles.path_of("flights", row.id)).exists()
+    assert Path(uri, row_files.path_of("flights", row.id)).exists()
     real(delta, row)
     assert sequence(table) == [1]
 
 
 def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypatch):
-    monkeypatch.setattr(statefiles, "append", failing(OSError("read-only file system")))
+    monkeypatch.setattr(row_files, "append", failing(OSError("read-only file system")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known") as unknown:
         table.append(table.view("flights"), planned(table.view("flights")))
     assert "onceonly recover flights" in unknown.value.todo
@@ -231,16 +232,16 @@ def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypat
 
 def test_a_failed_write_that_cannot_be_read_back_is_an_unknown_outcome(table, monkeypatch):
     view = table.view("flights")
-    monkeypatch.setattr(statefiles, "append", failing(OSError("connection reset")))
-    monkeypatch.setattr(statestore, "open_", failing(OSError("storage is down")))
+    monkeypatch.setattr(row_files, "append", failing(OSError("connection reset")))
+    monkeypatch.setattr(location, "open_", failing(OSError("storage is down")))
     with pytest.raises(OutcomeUnknown, match="storage is down"):
         table.append(view, planned(view))
 
 
 def test_a_failed_write_whose_table_cannot_be_opened_is_an_unknown_outcome(table, monkeypatch):
     view = table.view("flights")
-    monkeypatch.setattr(statefiles, "append", failing(OSError("connection reset")))
-    monkeypatch.setattr(statestore, "DeltaTable", failing(OSError("storage is down")))
+    monkeypatch.setattr(row_files, "append", failing(OSError("connection reset")))
+    monkeypatch.setattr(location, "DeltaTable", failing(OSError("storage is down")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known"):
         table.append(view, planned(view))
 
@@ -318,7 +319,7 @@ def test_the_neighbours_of_an_instant(table):
 
 
 def test_a_table_of_a_newer_onceonly_is_refused(table, uri):
-    DeltaTable(uri).alter.set_table_properties({statestore.FORMAT_KEY: str(FORMAT + 1)}, raise_if_not_exists=False)
+    DeltaTable(uri).alter.set_table_properties({location.FORMAT_KEY: str(FORMAT + 1)}, raise_if_not_exists=False)
     with pytest.raises(InvalidPipeline, match="written by a newer Onceonly"):
         StateTable(uri)
     with pytest.raises(InvalidPipeline, match="Upgrade Onceonly"):
@@ -351,7 +352,7 @@ def test_a_copy_is_refused_and_relocated_when_the_original_is_gone(table, uri, t
         StateTable(moved)
     assert "onceonly state relocate" in refused.value.todo
     shutil.rmtree(uri)
-    statestore.relocate(moved)
+    location.relocate(moved)
     assert StateTable(moved).id == table.id
     assert sequence(StateTable(moved)) == [1]
 
@@ -359,7 +360,7 @@ def test_a_copy_is_refused_and_relocated_when_the_original_is_gone(table, uri, t
 def test_a_fork_has_an_identity_of_its_own(table, uri, tmp_path):
     copy = str(tmp_path / "dev")
     shutil.copytree(uri, copy)
-    statestore.fork(copy)
+    location.fork(copy)
     assert StateTable(copy).id != table.id
     assert StateTable(uri).id == table.id
 
@@ -401,7 +402,7 @@ def test_a_table_that_is_missing_is_refused_and_not_made(uri):
 
 
 def test_making_it_again_changes_nothing(table, uri):
-    assert not statestore.make(uri)
+    assert not location.make(uri)
     assert StateTable.make(uri).id == table.id
 
 
@@ -431,7 +432,7 @@ def test_storage_on_which_two_writers_could_both_be_first_is_refused(monkeypatch
 
 @pytest.mark.parametrize("uri", ["/data/state", "state", "file:///data/state", "s3://a/b", "gs://a/b", "abfss://a@b/c"])
 def test_storage_with_put_if_absent_is_taken(uri):
-    statestore.check_atomic(uri)
+    location.check_atomic(uri)
 
 
 # ---- many writers at once

@@ -6,10 +6,10 @@ import pytest
 from explore.steps import Steps
 from explore.table import MemoryTable
 
-from onceonly.checkpoint import Event, Row, State
+from onceonly.checkpoint.model import Event, Row, State
+from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
-from onceonly.offsets import Interval, TopicRange
-from onceonly.state import Lost, StateTable
+from onceonly.statetable.table import Lost, StateTable
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from onceonly.checkpoint import Handle, Outcome, Transaction
+from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
-from onceonly.fakes import FakeReceipts
-from onceonly.pipeline import StateSink
-from onceonly.protocols import Trace
-from onceonly.sinks import staterun
-from onceonly.sinks.keyed import DONE, StateWriter
+from onceonly.pipeline.definition import StateSink
+from onceonly.sinks.state import handle as staterun
+from onceonly.sinks.state.sink import DONE, StateWriter
+from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0" * 32
 CONFIG = StateSink("totals", schema="page STRING, views BIGINT", key=["page"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from onceonly import transforms
 from onceonly.errors import InvalidPipeline
+from onceonly.runtime import transforms
 from onceonly.settings import Settings
 
 RAN = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n\ndef same(batch):\n    return batch\n"

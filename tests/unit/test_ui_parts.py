@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from patience import PATIENCE
 
-from onceonly.checkpoint import Checkpoint, State
-from onceonly.fakes import FakeParts
-from onceonly.offsets import Interval, TopicRange
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.testing.fakes import FakeParts
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -146,7 +146,7 @@ def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import live, queries
+    from onceonly.airflow.ui import live, page_data
 
     monkeypatch.setattr(live, "_behind", lambda log, summary: 0)
     monkeypatch.setattr(live, "parts", lambda: FakeParts(Path("/nowhere")))
@@ -155,7 +155,7 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
-        assert live._lag(queries.Summary("p", newest, newest, (), gaps)).since == since
+        assert live._lag(page_data.Summary("p", newest, newest, (), gaps)).since == since
 
 
 # ---- what is not shown

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from unit.world import World
 
-from onceonly import report
 from onceonly.errors import NotCommitted
-from onceonly.report import Report
+from onceonly.runtime import job_report
+from onceonly.runtime.job_report import Report
 
-waiting = pytest.importorskip("onceonly.airflow.waiting")
+waiting = pytest.importorskip("onceonly.airflow.triggers")
 comms = pytest.importorskip("airflow.sdk.execution_time.comms")
 task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
 driver = pytest.importorskip("onceonly.airflow.driver")
@@ -105,7 +105,7 @@ def test_a_driver_whose_task_was_marked_cleared_or_deleted_ends(world, master, m
     let_go(world, monkeypatch, state)
     assert master.state == "KILLED"
     assert Report.of(world.state.uri, JOB).read().lines == ()
-    assert not report.drivers(world.state)
+    assert not job_report.drivers(world.state)
 
 
 @pytest.mark.parametrize(("other", "state"), [(2.0, "KILLED"), (0.5, "RUNNING")])
@@ -199,7 +199,7 @@ def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):
     assert end(world) == [] and master.asked == [], "the run is at work"
     world.ended.add(RUN)
     assert end(world) == ["driver-1 of flights epoch 1, which no task waits for, is KILLED"]
-    assert not report.drivers(world.state)
+    assert not job_report.drivers(world.state)
     assert end(world) == []
 
 
@@ -245,4 +245,4 @@ def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     work = driver.Work("flights", 1, RUN)
     with pytest.raises(NotCommitted, match="left no report"):
         work._require(False, known, "is planned, not staged", state)
-    assert bool(report.drivers(world.state)) == (state == waiting.NOT_SEEN_ENDED)
+    assert bool(job_report.drivers(world.state)) == (state == waiting.NOT_SEEN_ENDED)

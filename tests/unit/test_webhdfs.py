@@ -10,14 +10,14 @@ import pytest
 import requests
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import FileSink
+from onceonly.filesystems.interface import Print
+from onceonly.filesystems.local import LocalFiles
+from onceonly.filesystems.webhdfs import Cluster, _raise, split
+from onceonly.pipeline.definition import FileSink
 from onceonly.settings import Settings
-from onceonly.sinks import filemoves, filestage
-from onceonly.sinks.filemoves import StagedFile, Taken
-from onceonly.sinks.files import FileWriter
-from onceonly.sinks.filesystem import Print
-from onceonly.sinks.localfiles import LocalFiles
-from onceonly.webhdfs import Cluster, _raise, split
+from onceonly.sinks.files import moves, stage
+from onceonly.sinks.files.moves import StagedFile, Taken
+from onceonly.sinks.files.sink import FileWriter
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     whole = builtins.__import__
 
     def without(name: str, *more: Any) -> Any:
-        if name.startswith("onceonly.webhdfs"):
+        if name.startswith("onceonly.filesystems.webhdfs"):
             raise ModuleNotFoundError("No module named 'fsspec'", name="fsspec")
         return whole(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InvalidPipeline, match="onceonly\\[hdfs\\]"):
-        filestage.file_system_of("lake", "hdfs://name/lake")
+        stage.file_system_of("lake", "hdfs://name/lake")
 
 
 def test_a_checksum_goes_by_the_name_of_its_algorithm() -> None:
@@ -120,4 +120,4 @@ def test_checksums_by_two_algorithms_are_no_evidence() -> None:
 
     file = StagedFile("part-0", "final-0", Print(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
     with pytest.raises(Taken, match="by COMPOSITE-CRC32C, ours is by MD5-of"):
-        filemoves._check_same(Other(), file, "/lake/final-0")
+        moves._check_same(Other(), file, "/lake/final-0")

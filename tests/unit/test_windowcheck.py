@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceonly.windowcheck import fits
+from onceonly.windows.check import fits
 
 
 @pytest.mark.parametrize(

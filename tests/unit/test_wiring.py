@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from onceonly import wiring
-from onceonly.checkpoint import State
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.model import State
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import NotCommitted, exit_code
-from onceonly.fakes import FakeParts
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.runtime import factory
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeParts
 
 
 class WithoutSpark(FakeParts):
@@ -55,7 +55,7 @@ def test_what_was_planned_again_with_another_definition_is_not_made_by_the_old_o
 
     monkeypatch.setattr(through, "stage", later)
     with pytest.raises(NotCommitted, match="could not be staged") as refused:
-        wiring.stage(parts, through, "flights", 1, "run-1")
+        factory.stage(parts, through, "flights", 1, "run-1")
     assert "planned again meanwhile" in refused.value.why
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED
 
@@ -67,7 +67,7 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
     _, through = planned(parts, "transforms_without_spark:same", tmp_path)
     with pytest.raises(NotCommitted, match="could not be staged") as failed:
-        wiring.stage(parts, through, "flights", 1, "run-1")
+        factory.stage(parts, through, "flights", 1, "run-1")
     assert "JAVA_GATEWAY_EXITED" in failed.value.why
     assert (exit_code(failed.value), parts.asked) == (1, 1)
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED

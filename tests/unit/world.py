@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 from unit import tables
 
-from onceonly.checkpoint import Checkpoint
-from onceonly.coordinator import Coordinator
-from onceonly.fakes import FakeParts, FakeSink, FakeSource
-from onceonly.offsets import Interval
-from onceonly.pipeline import DeltaSink, KafkaSource, Pipeline
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 SINKS = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]

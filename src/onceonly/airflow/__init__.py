@@ -5,7 +5,7 @@ Importing this starts nothing and imports no Spark: a DAG file stays cheap to pa
 
 from onceonly.airflow.assets import assets_of, outlets
 from onceonly.airflow.dags import checkpoint_dag, recovery_dag
-from onceonly.airflow.gating import GateOperator
+from onceonly.airflow.gate import GateOperator
 from onceonly.airflow.operators import (
     AbortOperator,
     AnnounceOperator,

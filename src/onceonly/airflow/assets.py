@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
-from onceonly.checkpoint import Checkpoint
-from onceonly.pipeline import AnySink, KafkaSink, Pipeline, StateSink
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.pipeline.definition import AnySink, KafkaSink, Pipeline, StateSink
 
 RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes is known only when it runs
 

@@ -25,7 +25,7 @@ from airflow.sdk import (
 )
 
 from onceonly.airflow.assets import outlets
-from onceonly.airflow.gating import GateOperator
+from onceonly.airflow.gate import GateOperator
 from onceonly.airflow.operators import (
     AbortOperator,
     AnnounceOperator,
@@ -35,7 +35,7 @@ from onceonly.airflow.operators import (
     StageOperator,
 )
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
 
 # Busy, a broker that restarts, a table under load: worth waiting for. Invalid input fails at once, whatever this says.
 PATIENT: dict[str, Any] = {

@@ -19,14 +19,14 @@ from typing import Any
 import httpx
 
 from onceonly.airflow import submit
-from onceonly.airflow.waiting import NOT_SEEN_ENDED
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.airflow.triggers import NOT_SEEN_ENDED
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
-from onceonly.ledger import get
-from onceonly.pipeline import Pipeline
-from onceonly.report import Report
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime.job_report import Report
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import get
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceonly.airflow import submit
-from onceonly.sparkconf import stay_here
-from onceonly.wiring import LiveParts
+from onceonly.runtime.factory import LiveParts
+from onceonly.spark.conf import stay_here
 
 
 @dataclass

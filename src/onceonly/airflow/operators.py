@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from onceonly import wording
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
-from onceonly.checkpoint import Checkpoint, Event, Row, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline
-from onceonly.offsets import Interval
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.views import formatting
 
 if TYPE_CHECKING:
     from onceonly.airflow.driver import Driver, Work
-    from onceonly.coordinator import Coordinator
-    from onceonly.wiring import LiveParts
+    from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.factory import LiveParts
 
 PLAN_TASK = "plan"
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
@@ -37,17 +37,17 @@ class OnceonlyOperator(BaseOperator):
 
     def parts(self) -> LiveParts:
         from onceonly.airflow.connections import from_airflow
-        from onceonly.wiring import LiveParts
+        from onceonly.runtime.factory import LiveParts
 
         return LiveParts(connections=from_airflow)
 
     def coordinator(self) -> Coordinator:
-        from onceonly.wiring import coordinator
+        from onceonly.runtime.factory import coordinator
 
         return coordinator(self.parts(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
-        from onceonly.telling import lines
+        from onceonly.views.steps import lines
 
         for line in lines(checkpoint, row):
             self._say(line)
@@ -118,7 +118,7 @@ class PlanOperator(OnceonlyOperator):
             planned = through.plan(self.pipeline, owner, alive_in(context), interval, again, instance)
         checkpoint = planned.checkpoint
         if planned.gap:
-            self.log.warning("%s", wording.gap(self.pipeline.name, planned.gap))
+            self.log.warning("%s", formatting.gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
             raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
         self.worked_on = checkpoint.epoch
@@ -129,7 +129,7 @@ class PlanOperator(OnceonlyOperator):
         return checkpoint.epoch
 
     def planner(self) -> Coordinator:
-        from onceonly.wiring import planner
+        from onceonly.runtime.factory import planner
 
         return planner(self.parts(), log=self._log_transition)
 
@@ -184,7 +184,7 @@ class SparkOperator(CheckpointOperator):
 
     def wait_for(self, driver: Driver, started: float) -> None:
         """Defer this task until the driver has ended; `ended` goes on from there."""
-        from onceonly.airflow.waiting import DriverTrigger
+        from onceonly.airflow.triggers import DriverTrigger
 
         self._job = driver
         self._say(f"submitted to Spark's master as {driver.driver}; from here on a triggerer waits for it")
@@ -219,7 +219,7 @@ class StageOperator(SparkOperator):
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:
         """Back from the triggerer: see in the state table whether it is staged."""
-        from onceonly.airflow.waiting import driver_of
+        from onceonly.airflow.triggers import driver_of
         from onceonly.settings import Settings
 
         work = self.work(context)
@@ -286,8 +286,8 @@ class RecoverOperator(OnceonlyOperator):
             self._parts.end()
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly import report
         from onceonly.airflow import unawaited
+        from onceonly.runtime import job_report
 
         through, settled = self.coordinator(), {}
         errors: list[Exception] = []
@@ -307,7 +307,7 @@ class RecoverOperator(OnceonlyOperator):
                 self.log.warning("%s", line)
         except Exception as error:
             self._failed(error, errors)
-        report.sweep(through.state)
+        job_report.sweep(through.state)
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
@@ -324,10 +324,10 @@ class RecoverOperator(OnceonlyOperator):
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
         """Of what is left as it is, and is about to time out."""
-        from onceonly import deadlines
+        from onceonly.views import timeouts
 
         for checkpoint in unsettled:
-            for warning in deadlines.warnings(checkpoint, datetime.now(UTC)):
+            for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
 
 
@@ -360,7 +360,7 @@ def _staged(epoch: int, started: float) -> dict[str, Any]:
 
 
 def owner_of(context: Any) -> str:
-    from onceonly.liveness import airflow_run
+    from onceonly.runtime.owners import airflow_run
 
     return airflow_run(context["ti"].dag_id, context["run_id"])
 

@@ -9,11 +9,11 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
 
 if TYPE_CHECKING:
-    from onceonly.coordinator import Alive
+    from onceonly.coordinator.coordinator import Alive
 
 INSTANCE = "onceonly_instance"  # key in the task state store of the plan task
 
@@ -40,7 +40,7 @@ def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
     """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
-    from onceonly.liveness import parse_airflow_run
+    from onceonly.runtime.owners import parse_airflow_run
 
     run = parse_airflow_run(latest.owner) if latest else None
     if latest is None or run is None or run[0] == context["ti"].dag_id or not _runs(context, run[0]):
@@ -64,7 +64,7 @@ def _runs(context: Any, dag_id: str) -> bool:
 
 def alive_in(context: Any) -> Alive:
     """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
-    from onceonly.liveness import alive, parse_airflow_run
+    from onceonly.runtime.owners import alive, parse_airflow_run
 
     def in_airflow(checkpoint: Checkpoint) -> bool:
         run = parse_airflow_run(checkpoint.owner)

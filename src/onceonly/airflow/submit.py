@@ -25,19 +25,19 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from onceonly import hiding
+from onceonly import redaction
 from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.airflow.properties import properties
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.ledger import Notify
-from onceonly.orphan import die_with_parent
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime.factory import LiveParts, coordinator, stage
+from onceonly.runtime.orphan import die_with_parent
 from onceonly.settings import Settings
+from onceonly.spark.conf import ELSEWHERE, conf
 from onceonly.spark.progress import Say
-from onceonly.sparkconf import ELSEWHERE, conf
-from onceonly.state import StateTable
-from onceonly.telling import MARK
-from onceonly.wiring import LiveParts, coordinator, stage
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify
+from onceonly.views.steps import MARK
 
 REST_PORT = 6066  # Spark's own default
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
@@ -76,7 +76,7 @@ def target(conn_id: str) -> Target:
     if address.startswith("sc://"):
         return Target(remote=_with_token(address, connection.password), conf=extra)
     _refuse_shown(conn_id, extra, rest)
-    for value in hiding.secret(extra).values():
+    for value in redaction.secret(extra).values():
         mask_secret(value)
     return Target(address, rest=rest, conf=extra)
 
@@ -90,7 +90,7 @@ def _with_token(address: str, password: str | None) -> str:
 
 def _refuse_shown(conn_id: str, conf: Mapping[str, str], rest: str | None) -> None:
     """Refuse the secrets that could not be kept from others."""
-    hidden = sorted(hiding.secret(conf))
+    hidden = sorted(redaction.secret(conf))
     if rest and hidden:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(hidden)}.",
@@ -98,7 +98,7 @@ def _refuse_shown(conn_id: str, conf: Mapping[str, str], rest: str | None) -> No
             "Give them to Spark's workers, in spark-defaults.conf or in their environment (AWS_SECRET_ACCESS_KEY, …), "
             "or set 'deploy-mode' to client. Nothing was written.",
         )
-    if shown := [key for key in hiding.of_a_jvm(conf) if key in hidden]:
+    if shown := [key for key in redaction.of_a_jvm(conf) if key in hidden]:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(shown)}.",
             "They are arguments of a Java process, which every user of its machine can see.",
@@ -193,7 +193,7 @@ class SubmitJob:
     def _started(
         self, arguments: list[str], settings: Settings, connections: Mapping[str, str]
     ) -> Iterator[subprocess.Popen[str]]:
-        with properties(hiding.secret(self.spark.conf)) as hidden:
+        with properties(redaction.secret(self.spark.conf)) as hidden:
             command = [_spark_submit(), *hidden.arguments, *submission(self.spark, settings, "stage", arguments)]
             with _process(command, settings, connections, hidden.inherited) as process:
                 yield process
@@ -268,7 +268,7 @@ def _spark_submit() -> str:
 
 def submission(spark: Target, settings: Settings, step: str, arguments: list[str]) -> list[str]:
     """The arguments of spark-submit that run jobs/<step>.py on that master; settings that are secret are not there."""
-    settings_ = conf(settings) | hiding.public(spark.conf)
+    settings_ = conf(settings) | redaction.public(spark.conf)
     pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
     return ["--master", spark.master, *pairs, str(settings.project / "jobs" / f"{step}.py"), *arguments]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceonly.airflow.driver import AT_WORK, Driver
-from onceonly.coordinator import Alive
+from onceonly.coordinator.coordinator import Alive
 from onceonly.errors import OnceonlyError
-from onceonly.report import Named, Report, drivers
-from onceonly.state import StateTable
+from onceonly.runtime.job_report import Named, Report, drivers
+from onceonly.statetable.table import StateTable
 
 
 def end(state: StateTable, alive: Alive) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.coordinator import Coordinator
+    from onceonly.coordinator.coordinator import Coordinator
 
 
 def coordinator(settings: Settings) -> Coordinator:
@@ -16,7 +16,8 @@ def coordinator(settings: Settings) -> Coordinator:
     Raises:
         NotCommitted: nothing could be recorded in the state table.
     """
-    from onceonly import statestore, wiring
+    from onceonly.runtime import factory
+    from onceonly.statetable import location
 
-    statestore.check_writable(settings.state)
-    return wiring.coordinator(wiring.LiveParts(settings))
+    location.check_writable(settings.state)
+    return factory.coordinator(factory.LiveParts(settings))

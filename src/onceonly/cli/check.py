@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from onceonly import reading, wording
+from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
 from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import OnceonlyError
-from onceonly.offsets import Interval
-from onceonly.pipeline import KafkaSource, Pipeline
+from onceonly.pipeline.definition import KafkaSource, Pipeline
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries
 
 NOT_SOUND = 5  # its exit code
 
@@ -34,20 +34,20 @@ def check(file: str, as_json: bool) -> None:
         error.exit_code = NOT_SOUND
         raise
     if as_json:
-        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": [reading.span(each) for each in gaps]})
+        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": [queries.span(each) for each in gaps]})
     for note in notes:
         show.console().print(Text.assemble(("✓ ", "green"), note))
-    for line in wording.gaps(pipeline.name, gaps):
+    for line in formatting.gaps(pipeline.name, gaps):
         show.console().print(Text.assemble(("! ", "yellow"), line))
 
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """What was found, line by line; raises what is wrong."""
-    from onceonly import wiring
+    from onceonly.runtime import factory
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
-    parts = wiring.LiveParts(settings)
-    found = wiring.check(pipeline, parts)
+    parts = factory.LiveParts(settings)
+    found = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
@@ -58,9 +58,9 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
     """What its runs so far leave out."""
-    state = reading.existing(settings)
+    state = queries.existing(settings)
     latest = state.view(pipeline.name).latest if state else None
-    return reading.gaps(state, [latest]).get(pipeline.name, []) if state and latest else []
+    return queries.gaps(state, [latest]).get(pipeline.name, []) if state and latest else []
 
 
 def _passed(source: KafkaSource, brokers: str) -> str:
@@ -70,7 +70,7 @@ def _passed(source: KafkaSource, brokers: str) -> str:
 
 
 def _state(settings: Settings) -> str:
-    state = reading.existing(settings)
+    state = queries.existing(settings)
     if state is None:
         return f"state table: {settings.state} will be made by the first run"
     return f"state table: {settings.state} (id {state.id}), compare-and-set holds there"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceonly.checkpoint import State
+from onceonly.checkpoint.model import State
 
 WIDE = 200  # where nobody looks at it (a pipe, a log): nothing is folded
 COLOURS = {

@@ -13,8 +13,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.demo.load import Loaded
-    from onceonly.offsets import Interval
+    from onceonly.checkpoint.offsets import Interval
+    from onceonly.dev.demo.load import Loaded
 
 
 @click.group()
@@ -26,7 +26,7 @@ def demo() -> None:
 @click.option("--exit", "exit_", is_flag=True, help="End when the pipeline has run, instead of staying up.")
 def run(exit_: bool) -> None:
     """Start everything on this machine, load flights, run the pipeline."""
-    from onceonly.demo.run import run as run_demo
+    from onceonly.dev.demo.run import run as run_demo
 
     run_demo(exit_)
 
@@ -46,7 +46,7 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
     --json prints {"topic", "bootstrap", "created", "partitions",
     "period": {"start", "end"}, "loaded", "skipped", "seconds"}.
     """
-    from onceonly.demo.load import load as load_flights
+    from onceonly.dev.demo.load import load as load_flights
 
     period, out = _period(month, until, all_), show.console()
     bar = Progress(
@@ -64,7 +64,7 @@ def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: 
 
 
 def _period(month: str | None, until: str | None, all_: bool) -> Interval:
-    from onceonly.demo import flights
+    from onceonly.dev.demo import flights
 
     if sum((bool(month), bool(until), all_)) > 1:
         raise InvalidPipeline("--month, --until and --all exclude each other.", todo="Give one. Nothing was written.")

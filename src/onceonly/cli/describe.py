@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from onceonly import reading, wording
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
@@ -34,11 +34,11 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 @click.argument("epoch", type=int)
 @json_option
 def describe(pipeline: str, epoch: int, as_json: bool) -> None:
-    state = reading.required(Settings.from_env())
-    checkpoint = reading.checkpoint(state, pipeline, epoch)
-    timeline = reading.timeline(state, checkpoint)
+    state = queries.required(Settings.from_env())
+    checkpoint = queries.checkpoint(state, pipeline, epoch)
+    timeline = queries.timeline(state, checkpoint)
     if as_json:
-        return print_json(reading.without_secrets(reading.everything(checkpoint, timeline)))
+        return print_json(queries.without_secrets(queries.everything(checkpoint, timeline)))
     out = show.console()
     print_checkpoint(out, checkpoint)
     _print_timeline(out, timeline)
@@ -49,12 +49,12 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
     out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint)))
     facts = {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
-        "covers": wording.covers(checkpoint),
-        "rows": wording.number(reading.rows(checkpoint)),
-        "decision": wording.number(checkpoint.decision),
+        "covers": formatting.covers(checkpoint),
+        "rows": formatting.number(queries.rows(checkpoint)),
+        "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
-        "earlier owners": ", ".join(dict.fromkeys(wording.owner(key) for key in checkpoint.owners[:-1])),
-        "planned": f"{wording.clock(checkpoint.planned_at)} UTC, {wording.age(checkpoint.planned_at)} ago",
+        "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
+        "planned": f"{formatting.clock(checkpoint.planned_at)} UTC, {formatting.age(checkpoint.planned_at)} ago",
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
@@ -103,9 +103,11 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
         for each in seen["checks"]:
             said = Text("ok", "green") if each["ok"] else Text(each["severity"], SEVERITIES[each["severity"]])
             table.add_row(sink, Text(each["what"]), said, Text(each["observed"]))
-    looked = ", ".join(f"{sink}: {wording.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items())
+    looked = ", ".join(
+        f"{sink}: {formatting.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items()
+    )
     held = ", HELD for a person" if checkpoint.held else ""
-    _section(out, f"Gate: {verdict['outcome']}{held} (by {wording.owner(verdict['by'])}; {looked})", table)
+    _section(out, f"Gate: {verdict['outcome']}{held} (by {formatting.owner(verdict['by'])}; {looked})", table)
     if verdict["docs"]:
         out.print(Text(f"  Data Docs: {verdict['docs']}", "dim"))
 
@@ -114,7 +116,7 @@ def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
     for sink, handle in checkpoint.handles.items():
         table = show.table("", "")
         table.show_header = False
-        for key, value in reading.without_secrets(dict(handle)).items():
+        for key, value in queries.without_secrets(dict(handle)).items():
             for line in _lines(key, value):
                 table.add_row(Text(key, "dim"), line)
         _section(out, f"Sink '{sink}': {_outcome(checkpoint, sink)}", table)
@@ -150,7 +152,7 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
     for row in timeline:
         words = [row["sink"] or "", _words(row["detail"])]
         if row["owner"]:
-            words.append(f"by {wording.owner(row['owner'])}")
+            words.append(f"by {formatting.owner(row['owner'])}")
         table.add_row(
             row["at"].replace("T", " ").rstrip("Z"), row["event"], str(row["attempt"]), " ".join(words).strip()
         )

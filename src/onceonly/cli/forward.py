@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from onceonly import reading
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
+from onceonly.views import queries
 
 
 @click.command(short_help="Go on after what the targets show.")
@@ -34,7 +34,7 @@ def forward(
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
-    from onceonly.forwarding import Forward
+    from onceonly.coordinator.forward import Forward
 
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
@@ -42,7 +42,7 @@ def forward(
     said = Forward(decision, person(), reason, _ends(ends), spans)
     done = changing.coordinator(settings).forward(pipeline, said)
     if as_json:
-        return print_json(reading.to_json(done))
+        return print_json(queries.to_json(done))
     words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, as {said.who} says: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 

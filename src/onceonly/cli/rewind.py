@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from onceonly import reading, wording
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries
 
 
 @click.command(short_help="Take back later checkpoints; go on from an earlier one.")
@@ -31,7 +31,7 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     --json` does, and "undone": the epochs that were taken back.
     """
     settings = Settings.from_env()
-    reading.checkpoint(reading.required(settings), pipeline, epoch)
+    queries.checkpoint(queries.required(settings), pipeline, epoch)
     through = changing.coordinator(settings)
     later = through.undone(pipeline, epoch)
     if not as_json:
@@ -40,7 +40,7 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
             click.confirm("Take all of this back, and read its records again?", abort=True)
     done = through.rewind(pipeline, epoch, person(), reason)
     if as_json:
-        return print_json({**reading.to_json(done), "undone": [cp.epoch for cp in later]})
+        return print_json({**queries.to_json(done), "undone": [cp.epoch for cp in later]})
     words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run goes on from there"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
@@ -49,11 +49,11 @@ def _print(later: list[Checkpoint]) -> None:
     table = show.table("epoch", "committed", "covers", "published", right=("epoch",))
     for checkpoint in later:
         published = "\n".join(
-            f"{sink}: {wording.number(handle.get('rows'))} rows"
+            f"{sink}: {formatting.number(handle.get('rows'))} rows"
             for sink, handle in checkpoint.handles.items()
             if sink in checkpoint.published
         )
         table.add_row(
-            str(checkpoint.epoch), wording.clock(checkpoint.updated_at), wording.covers(checkpoint), published
+            str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), formatting.covers(checkpoint), published
         )
     show.console().print(table)

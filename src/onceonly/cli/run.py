@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onceonly import reading, wording
-from onceonly.checkpoint import Checkpoint, Event, Row, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
 from onceonly.cli import target
 from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.offsets import Interval
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
-    from onceonly.coordinator import Coordinator
-    from onceonly.wiring import LiveParts
+    from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.factory import LiveParts
 
 RECOVERY = {
     State.PLANNED: "aborts it; the next run takes the same offsets",
@@ -109,7 +109,7 @@ class _Run:
 
     def plan(self, interval: Interval | None) -> str:
         """Pin what the run covers; the result's name when there is nothing to do."""
-        from onceonly.liveness import alive
+        from onceonly.runtime.owners import alive
 
         with self.steps.step("plan") as words:
             planned = self.through.plan(self.pipeline, self.owner, alive, interval, self.again)
@@ -118,32 +118,32 @@ class _Run:
             result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
             words.append(said)
         if self.gap:
-            self.steps.say(wording.gap(self.pipeline.name, self.gap), "yellow")
+            self.steps.say(formatting.gap(self.pipeline.name, self.gap), "yellow")
         return result
 
     def stage(self, checkpoint: Checkpoint) -> None:
-        from onceonly import wiring
+        from onceonly.runtime import factory
 
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it says goodbye at each end of a JVM
         name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
             with self.steps.step("stage") as words:
-                done = self.checkpoint = wiring.stage(self.parts, self.through, name, epoch, self.owner)
+                done = self.checkpoint = factory.stage(self.parts, self.through, name, epoch, self.owner)
                 words.append(f"attempt {done.attempt}")
-                words += [f"{sink}: {wording.staged(handle)}" for sink, handle in done.handles.items()]
+                words += [f"{sink}: {formatting.staged(handle)}" for sink, handle in done.handles.items()]
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
 
     def gate(self, checkpoint: Checkpoint) -> None:
-        from onceonly import gating
+        from onceonly.coordinator import gate
 
         logging.getLogger("onceonly.gate").setLevel(logging.WARNING)  # the step says where it looked
         try:
             with self.steps.step("gate") as words:
                 done = self.checkpoint = self.through.gate(checkpoint.pipeline, checkpoint.epoch, self.owner)
-                words += wording.verdict(done.verdict)
-                gating.require(done)
+                words += formatting.verdict(done.verdict)
+                gate.require(done)
         except NotCommitted as error:
             self._abort(checkpoint, error)
             raise
@@ -161,8 +161,8 @@ class _Run:
 
     def json(self) -> dict[str, Any]:
         left = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
-        known = reading.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        return {**known, "settled": left, "gap": reading.span(self.gap) if self.gap else None}
+        known = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
+        return {**known, "settled": left, "gap": queries.span(self.gap) if self.gap else None}
 
     def hint(self) -> str:
         """What is open of this run, and what recovery would make of it."""
@@ -192,21 +192,21 @@ class _Run:
 
 
 def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
-    from onceonly import liveness, wiring
+    from onceonly.runtime import factory, owners
 
-    running = _Run(pipeline, parts, liveness.this_process(), steps)
-    running.through = wiring.planner(parts, running.notice)
+    running = _Run(pipeline, parts, owners.this_process(), steps)
+    running.through = factory.planner(parts, running.notice)
     return running
 
 
 def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> LiveParts:
     """Whatever can be refused is refused before the state table is touched."""
-    from onceonly import wiring
-    from onceonly.planning import Cut
+    from onceonly.coordinator.pins import Cut
+    from onceonly.runtime import factory
 
-    parts = wiring.LiveParts(settings)
+    parts = factory.LiveParts(settings)
     Cut(pipeline, parts.sources(pipeline), interval)
-    wiring.check(pipeline, parts)
+    factory.check(pipeline, parts)
     return parts
 
 
@@ -229,16 +229,19 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
     if checkpoint is None:
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
     if checkpoint.state is not State.COMMITTED and fresh and checkpoint.replaces:
-        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {wording.covers(checkpoint)}"
+        return "", f"epoch {checkpoint.epoch}, in place of epoch {checkpoint.replaces}, {formatting.covers(checkpoint)}"
     if checkpoint.state is not State.COMMITTED:
         again = "" if fresh else " (planned before; the same offsets again)"
-        return "", f"epoch {checkpoint.epoch}{again}, {wording.covers(checkpoint)}"
+        return "", f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:
-        return "skipped", f"{checkpoint.interval} covers {wording.covers(checkpoint)}; --reprocess runs it all the same"
-    rows = wording.number(reading.rows(checkpoint))
-    done = f"already committed {wording.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
+        return (
+            "skipped",
+            f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it all the same",
+        )
+    rows = formatting.number(queries.rows(checkpoint))
+    done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
     return "already_committed", f"{done}: nothing to do"
 
 
@@ -246,7 +249,7 @@ def _published(checkpoint: Checkpoint, sink: str) -> str:
     detail = checkpoint.published[sink]
     version = f" (version {detail['version']})" if "version" in detail else ""
     already = " (was published already)" if detail.get("already") else ""
-    return f"{sink} → {wording.target(checkpoint.handles[sink])}{version}{already}"
+    return f"{sink} → {formatting.target(checkpoint.handles[sink])}{version}{already}"
 
 
 def _sinks(pipeline: Pipeline) -> str:

@@ -12,7 +12,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
-    from onceonly.services import Services
+    from onceonly.dev.services import Services
 
 
 @click.group(short_help="A broker and a Spark server on this machine.")
@@ -29,11 +29,11 @@ def up(spark: bool, port: int | None, as_json: bool) -> None:
 
     --json prints {"kafka", "spark"}: addresses, null for what does not run.
     """
-    from onceonly import statestore
+    from onceonly.statetable import location
 
     steps, settings = show.Steps(quiet=as_json), Settings.from_env()
     with steps.step("start") as words:
-        if settings.embedded and statestore.make(settings.state):
+        if settings.embedded and location.make(settings.state):
             words.append(f"a new state table at {settings.state}")
         endpoints = _services(port).up(spark)
         words.append(f"Kafka at {endpoints.bootstrap}")
@@ -78,7 +78,7 @@ def down(as_json: bool) -> None:
 
 
 def _services(port: int | None = None) -> Services:
-    from onceonly.services import Services
+    from onceonly.dev.services import Services
 
     return Services(Settings.from_env().home, port)
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from onceonly import reading, wording
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, person, print_json, tell
 from onceonly.cli.describe import print_checkpoint
 from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
-    from onceonly.coordinator import Coordinator
+    from onceonly.coordinator.coordinator import Coordinator
 
 
 @click.command(short_help="Settle what ended owners left behind.")
@@ -38,9 +38,9 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     `onceonly status PIPELINE --json`. The exit code is that of the first error.
     """
     settings = Settings.from_env()
-    state = reading.required(settings)
+    state = queries.required(settings)
     if pipeline:
-        reading.check_known(state, pipeline)
+        queries.check_known(state, pipeline)
     through = changing.coordinator(settings)
     recovered: list[dict[str, Any]] = []
     errors: list[tuple[str, Exception]] = []
@@ -69,7 +69,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json
     `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
+    was = queries.checkpoint(queries.required(settings), pipeline, epoch).state
     _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person(), gone=gone), as_json)
 
 
@@ -85,7 +85,7 @@ def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = reading.checkpoint(reading.required(settings), pipeline, epoch).state
+    was = queries.checkpoint(queries.required(settings), pipeline, epoch).state
     through = changing.coordinator(settings)
     through.approve(pipeline, epoch, person(), reason)
     _told(was, through.commit(pipeline, epoch), as_json)
@@ -93,8 +93,8 @@ def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
 
 def _told(was: State, now: Checkpoint, as_json: bool) -> None:
     if as_json:
-        return print_json(reading.to_json(now))
-    show.console().print(_change(reading.to_json(now) | {"was": was.value}))
+        return print_json(queries.to_json(now))
+    show.console().print(_change(queries.to_json(now) | {"was": was.value}))
 
 
 @click.command(short_help="Say what happened, where a sink cannot show it; or give it up.")
@@ -127,7 +127,7 @@ def resolve(
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
     settings = Settings.from_env()
-    found = reading.checkpoint(reading.required(settings), pipeline, epoch)
+    found = queries.checkpoint(queries.required(settings), pipeline, epoch)
     through, who = changing.coordinator(settings), person()
     evidence = through.evidence(pipeline, epoch, sink)
     out = show.console()
@@ -139,10 +139,10 @@ def resolve(
     else:
         now = through.judge(pipeline, epoch, sink, word == "committed", who, reason)
     if as_json:
-        return print_json({**reading.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
+        return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {word}, as {who} says: {reason}"))
-    out.print(_change(reading.to_json(now) | {"was": found.state.value}))
+    out.print(_change(queries.to_json(now) | {"was": found.state.value}))
 
 
 def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
@@ -178,7 +178,7 @@ def _recover(through: Coordinator, name: str, force: bool) -> tuple[list[dict[st
 
 
 def _settle(through: Coordinator, name: str, force: bool) -> Exception | None:
-    from onceonly.liveness import alive, nobody
+    from onceonly.runtime.owners import alive, nobody
 
     try:
         through.recover(name, nobody if force else alive)
@@ -188,7 +188,7 @@ def _settle(through: Coordinator, name: str, force: bool) -> Exception | None:
 
 
 def _became(was: Checkpoint, now: Checkpoint) -> dict[str, Any]:
-    return {"was": was.state.value, **reading.to_json(now)}
+    return {"was": was.state.value, **queries.to_json(now)}
 
 
 def _print(recovered: list[dict[str, Any]], errors: list[Exception]) -> None:
@@ -211,7 +211,7 @@ def _change(now: dict[str, Any]) -> Text:
     elif not state.settled:
         text.append(_waits(state, now), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {wording.number(now['rows'])} rows")
+        text.append(f", {formatting.number(now['rows'])} rows")
     if state is State.ABORTED and now["reason"]:
         text.append(f" ({now['reason']})", "dim")
     return text
@@ -223,4 +223,6 @@ def _waits(state: State, now: dict[str, Any]) -> str:
     if now["held"]:
         of = f"{now['pipeline']} {now['epoch']} --reason …"
         return f" still: its gate failed it, and a person decides: onceonly approve {of}, or onceonly abort {of}"
-    return f" still: its owner ({wording.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"
+    return (
+        f" still: its owner ({formatting.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"
+    )

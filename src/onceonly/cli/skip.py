@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from onceonly import reading
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.run import span
 from onceonly.settings import Settings
+from onceonly.views import queries
 
 
 @click.command(short_help="Leave out an interval on purpose.")
@@ -27,8 +27,8 @@ def skip(pipeline: str, interval: tuple[str, str], reason: str, as_json: bool) -
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    reading.check_known(reading.required(settings), pipeline)
+    queries.check_known(queries.required(settings), pipeline)
     done = changing.coordinator(settings).skip(pipeline, span(interval), person(), reason)
     if as_json:
-        return print_json(reading.to_json(done))
+        return print_json(queries.to_json(done))
     show.console().print(Text.assemble(("✓ ", "green"), f"epoch {done.epoch}: {done.interval} is left out"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onceonly.checkpoint import NAME
+from onceonly.checkpoint.model import NAME
 from onceonly.cli import console as show
 from onceonly.cli.forward import forward
 from onceonly.errors import InvalidPipeline
@@ -21,11 +21,11 @@ def state() -> None:
 @state.command()
 def init() -> None:
     """Make the state table, once per environment. Nothing else makes one that ONCEONLY_STATE names."""
-    from onceonly import statestore
-    from onceonly.state import StateTable
+    from onceonly.statetable import location
+    from onceonly.statetable.table import StateTable
 
     uri = Settings.from_env().state
-    made = statestore.make(uri)
+    made = location.make(uri)
     words = "is made" if made else "is there already: nothing to do"
     show.console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
 
@@ -36,12 +36,12 @@ def relocate() -> None:
 
     Never for a copy whose original is still in use: the two would take each other's output for their own.
     """
-    from onceonly import statestore
+    from onceonly.statetable import location
 
     uri = Settings.from_env().state
     if _is_original(_copy(uri), uri):
         return show.console().print(f"{uri} is where it was made: nothing to do.", markup=False)
-    statestore.relocate(uri)
+    location.relocate(uri)
     show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
 
 
@@ -51,7 +51,7 @@ def fork() -> None:
 
     Its pipelines go on from the copied offsets: give them other sinks, or the rows that follow arrive twice.
     """
-    from onceonly import statestore
+    from onceonly.statetable import location
 
     uri = Settings.from_env().state
     table = _copy(uri)
@@ -62,7 +62,7 @@ def fork() -> None:
             "Copy the folder, point ONCEONLY_STATE to the copy, and fork that. Nothing was written.",
         )
     _refuse_open(table, uri)
-    statestore.fork(uri)
+    location.fork(uri)
     show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
 
 
@@ -73,7 +73,7 @@ def _copy(uri: str) -> Any:
     """The table as it lies there: opening it as the state table would be refused."""
     from deltalake import DeltaTable
 
-    from onceonly.statestore import ID
+    from onceonly.statetable.location import ID
 
     table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
     if table is None or ID not in table.metadata().configuration:
@@ -84,7 +84,7 @@ def _copy(uri: str) -> Any:
 
 
 def _is_original(table: Any, uri: str) -> bool:
-    from onceonly.statestore import PLACE, place
+    from onceonly.statetable.location import PLACE, place
 
     return bool(table.metadata().configuration[PLACE] == place(uri))
 
@@ -109,8 +109,8 @@ def _open(table: Any, pipeline: str) -> list[int]:
     """Unsettled epochs, as the pipeline's last row has them."""
     import pyarrow.compute as pc
 
-    from onceonly import staterow
+    from onceonly.statetable import row_format
 
     last = (pc.field("pipeline") == pipeline) & (pc.field("seq") == table.transaction_version(pipeline))
-    rows = staterow.from_arrow(table.to_pyarrow_dataset().to_table(filter=last, columns=staterow.SCHEMA.names))
-    return sorted(epoch for row in rows for epoch in staterow.Head.from_json(row.head).open)
+    rows = row_format.from_arrow(table.to_pyarrow_dataset().to_table(filter=last, columns=row_format.SCHEMA.names))
+    return sorted(epoch for row in rows for epoch in row_format.Head.from_json(row.head).open)

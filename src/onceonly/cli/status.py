@@ -10,15 +10,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from onceonly import deadlines, reading, wording
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
-from onceonly.offsets import Interval
 from onceonly.settings import Settings
+from onceonly.views import formatting, queries, timeouts
 
 if TYPE_CHECKING:
-    from onceonly.state import StateTable
+    from onceonly.statetable.table import StateTable
 
 RECENT = 20
 HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkpoints.
@@ -28,7 +28,7 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 "committed_at", "rows", "unsettled", "gaps"}}]}}, and for one pipeline
 {{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "gaps" are
 [{{"start", "end"}}] that no interval covers, and checkpoints have
-{reading.KEYS}.
+{queries.KEYS}.
 """
 
 
@@ -38,18 +38,18 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 @json_option
 def status(pipeline: str | None, last: int, as_json: bool) -> None:
     settings = Settings.from_env()
-    state = reading.existing(settings)
+    state = queries.existing(settings)
     if pipeline:
-        state = state or reading.required(settings)
-        reading.check_known(state, pipeline)
-        _one(state, pipeline, reading.recent(state, pipeline, last), as_json)
+        state = state or queries.required(settings)
+        queries.check_known(state, pipeline)
+        _one(state, pipeline, queries.recent(state, pipeline, last), as_json)
     else:
         _all(settings.state, _summaries(state) if state else [], as_json)
 
 
 def _summaries(state: StateTable) -> list[dict[str, Any]]:
-    found = reading.recent_of(state, state.pipelines(), RECENT)
-    gaps = reading.gaps(state, [checkpoints[0] for checkpoints in found.values()])
+    found = queries.recent_of(state, state.pipelines(), RECENT)
+    gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
     return [_summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
 
 
@@ -62,7 +62,7 @@ def _summary(checkpoints: list[Checkpoint], gaps: list[Interval]) -> dict[str, A
         "epoch": latest.epoch,
         "state": latest.state.value,
         "committed_at": committed.updated_at if committed else None,
-        "rows": reading.rows(latest),
+        "rows": queries.rows(latest),
         "unsettled": unsettled,
         "gaps": gaps,
     }
@@ -74,15 +74,20 @@ def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
         return print_json({"state_table": uri, "pipelines": stamped})
     out = show.console()
     if not found:
-        out.print(f"Nothing has run yet: there is no checkpoint in {wording.place(uri)}.", markup=False)
+        out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(uri)}.", markup=False)
         return out.print("Start with: onceonly run dags/flights.py:flights", style="dim", markup=False)
     table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch", "rows"))
     for each in found:
-        committed = f"{wording.age(each['committed_at'])} ago" if each["committed_at"] else "never"
+        committed = f"{formatting.age(each['committed_at'])} ago" if each["committed_at"] else "never"
         open_ = ", ".join(map(str, each["unsettled"]))
         state = show.state_text(State(each["state"]))
         table.add_row(
-            each["pipeline"], str(each["epoch"]), state, committed, wording.number(each["rows"]), Text(open_, "yellow")
+            each["pipeline"],
+            str(each["epoch"]),
+            state,
+            committed,
+            formatting.number(each["rows"]),
+            Text(open_, "yellow"),
         )
     out.print(table)
     if any(each["unsettled"] for each in found):
@@ -91,9 +96,9 @@ def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
-    gaps = reading.gaps(state, checkpoints[:1])
+    gaps = queries.gaps(state, checkpoints[:1])
     if as_json:
-        listed = [reading.to_json(checkpoint) for checkpoint in checkpoints]
+        listed = [queries.to_json(checkpoint) for checkpoint in checkpoints]
         of = {"state_table": state.uri, "pipeline": pipeline, **_spans(gaps.get(pipeline, []))}
         return print_json({**of, "checkpoints": listed})
     table = show.table(
@@ -105,32 +110,32 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
             show.state_text(cp.state),
             _covers(cp),
             str(cp.attempt or "-"),
-            wording.number(reading.rows(cp)),
-            wording.number(cp.decision),
-            wording.age(cp.updated_at),
-            wording.owner(cp.owner),
+            formatting.number(queries.rows(cp)),
+            formatting.number(cp.decision),
+            formatting.age(cp.updated_at),
+            formatting.owner(cp.owner),
         )
     out = show.console()
     out.print(table)
-    for warning in [line for cp in checkpoints for line in deadlines.warnings(cp, datetime.now(UTC))]:
+    for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
         out.print(Text(warning, "yellow"))
     _print_gaps(out, gaps)
 
 
 def _covers(checkpoint: Checkpoint) -> str:
     if checkpoint.interval is None:
-        return wording.covers(checkpoint)
-    return f"{checkpoint.interval}{f': {wording.covers(checkpoint)}' if checkpoint.skipped is not None else ''}"
+        return formatting.covers(checkpoint)
+    return f"{checkpoint.interval}{f': {formatting.covers(checkpoint)}' if checkpoint.skipped is not None else ''}"
 
 
 def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
-    for line in [line for pipeline, found in gaps.items() for line in wording.gaps(pipeline, found)]:
+    for line in [line for pipeline, found in gaps.items() for line in formatting.gaps(pipeline, found)]:
         out.print(Text(line, "yellow"))
 
 
 def _spans(gaps: list[Interval]) -> dict[str, Any]:
-    return {"gaps": [reading.span(each) for each in gaps]}
+    return {"gaps": [queries.span(each) for each in gaps]}
 
 
 def _iso(time: Any) -> str | None:
-    return reading.iso(time) if time else None
+    return queries.iso(time) if time else None

@@ -7,14 +7,14 @@ from typing import Any
 import click
 from rich.text import Text
 
-from onceonly import reading
-from onceonly.checkpoint import Transaction
+from onceonly.checkpoint.interfaces import Pooled
+from onceonly.checkpoint.model import Transaction
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, print_json, tell
 from onceonly.errors import exit_code
-from onceonly.protocols import Pooled
 from onceonly.settings import Settings
+from onceonly.views import queries
 
 
 @click.command(short_help="End what no live attempt owns.")
@@ -31,12 +31,12 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],
     "errors": [{"pipeline", "error", "what", "why", "todo"}]}.
     """
-    from onceonly import report
+    from onceonly.runtime import job_report
 
     settings = Settings.from_env()
-    state = reading.required(settings)
+    state = queries.required(settings)
     if pipeline:
-        reading.check_known(state, pipeline)
+        queries.check_known(state, pipeline)
     through = changing.coordinator(settings)
     swept: list[Transaction | Pooled] = []
     errors: list[tuple[str, Exception]] = []
@@ -45,7 +45,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
             swept += through.sweep(name)
         except Exception as error:
             errors.append((name, error))
-    report.sweep(through.state)
+    job_report.sweep(through.state)
     if as_json:
         told = [{"pipeline": name, **explain(error)} for name, error in errors]
         print_json({"swept": [_plain(txn) for txn in swept], "errors": told})

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from onceonly.errors import InvalidPipeline, OnceonlyError
-from onceonly.pipeline import Pipeline
+from onceonly.pipeline.definition import Pipeline
 
 USE = "Use FILE.py:NAME, such as dags/flights.py:flights. Nothing was written."
 
@@ -30,7 +30,7 @@ def load(target: str, project: Path) -> Pipeline:
     if not name and len(found) == 1:
         return next(iter(found.values()))
     wanted = f"pipeline '{name}'" if name else "one pipeline"
-    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.pipeline.Pipeline."
+    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.pipeline.definition.Pipeline."
     raise InvalidPipeline(f"{path} does not hold {wanted}.", why, USE)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.interfaces import Sink
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline import Fresh, Gate
-from onceonly.protocols import Sink
+from onceonly.pipeline.definition import Fresh, Gate
 
 Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}
 

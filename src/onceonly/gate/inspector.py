@@ -9,12 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.interfaces import Examined, Inspector, Sink
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
-from onceonly.pipeline import Gate, Pipeline
-from onceonly.protocols import Examined, Inspector, Sink
+from onceonly.pipeline.definition import Gate, Pipeline
 
 LOG = logging.getLogger(__name__)
 

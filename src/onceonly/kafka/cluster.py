@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from onceonly.errors import InvalidPipeline
+from onceonly.kafka.admin import Wire, id_text
 from onceonly.kafka.markers import Partition
-from onceonly.kafka.wire import Wire, id_text
 
 STATE_LOG = "__transaction_state"
 

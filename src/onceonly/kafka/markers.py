@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka.wire import Wire, check
+from onceonly.kafka.admin import Wire, check
 
 PAGE = 8 << 20  # bytes asked for in one request
 MISSING = 2.0  # seconds for which a topic must stay unknown before it counts as deleted

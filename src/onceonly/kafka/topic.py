@@ -10,9 +10,9 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from onceonly.checkpoint.interfaces import Found
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
-from onceonly.protocols import Found
 
 PATIENCE = 10.0  # seconds, for one request; also for one pause in a scan
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)

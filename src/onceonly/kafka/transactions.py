@@ -16,9 +16,9 @@ from typing import Any
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
+from onceonly.kafka.admin import AnswerLost, Wire, check
 from onceonly.kafka.cluster import Cluster, keys
 from onceonly.kafka.markers import Partition, Sighting
-from onceonly.kafka.wire import AnswerLost, Wire, check
 
 __all__ = ["Described", "EndRefused", "Partition", "Sighting", "Transactions"]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.interfaces import Found, Trace
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
-from onceonly.offsets import TopicLog, TopicRange, check_held, range_of
-from onceonly.pipeline import KafkaSource
-from onceonly.protocols import Found, Trace
-from onceonly.sources.kafkagroup import Group, Mark
+from onceonly.pipeline.definition import KafkaSource
+from onceonly.sources.consumer_group import Group, Mark
 
 MARKERS = 1.0  # seconds in which the markers of a transaction follow its end, as a rule
 

@@ -19,7 +19,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
 from onceonly.errors import InvalidPipeline
-from onceonly.sparkconf import TOKEN_FILE
+from onceonly.spark.conf import TOKEN_FILE
 
 DEFAULT_PORT = 15002  # Spark's own
 TRIES, LONGEST_WAIT = 8, 3000  # milliseconds between two; 18 s in all

@@ -12,10 +12,10 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from onceonly import hiding
+from onceonly import redaction
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.sparkconf import REDACTION, conf
+from onceonly.spark.conf import REDACTION, conf
 
 
 def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
@@ -41,8 +41,8 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
     if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         given = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
-        if hiding.secret(given):
-            _start_jvm(hiding.public(given))
+        if redaction.secret(given):
+            _start_jvm(redaction.public(given))
         for key, value in given.items():
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()

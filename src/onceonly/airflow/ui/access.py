@@ -18,10 +18,10 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
 
-from onceonly import reading
-from onceonly.liveness import parse_airflow_run
+from onceonly.runtime.owners import parse_airflow_run
 from onceonly.settings import Settings
-from onceonly.state import StateTable
+from onceonly.statetable.table import StateTable
+from onceonly.views import queries
 
 HEADER = "X-Onceonly-Action"  # no page of another site can make a browser send it along with the login's cookie
 Method = Literal["GET", "PUT"]
@@ -53,7 +53,7 @@ class Viewer:
     def __init__(self, user: GetUserDep) -> None:
         self._user = user
         self.name = user.get_name()
-        self._state = reading.snapshot(Settings.from_env())
+        self._state = queries.snapshot(Settings.from_env())
         self._versions = self._state.versions() if self._state else {}
         self._dags = _owners.dags(self._state, self._versions) if self._state else {}
 

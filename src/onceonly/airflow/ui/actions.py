@@ -12,10 +12,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, StringConstraints
 from sqlalchemy import select
 
-from onceonly import liveness
 from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.runtime import owners
 
 router = APIRouter()
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
@@ -68,9 +68,9 @@ def resolve(pipeline: str, epoch: int, said: Word, viewer: EditorDep) -> dict[st
 
 def alive(checkpoint: Checkpoint) -> bool:
     """Whether the DAG run that owns it has not ended; an owner outside Airflow as `liveness` knows it."""
-    run = liveness.parse_airflow_run(checkpoint.owner)
+    run = owners.parse_airflow_run(checkpoint.owner)
     if run is None:
-        return liveness.alive(checkpoint)
+        return owners.alive(checkpoint)
     with create_session() as session:
         state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))
     return state in ("queued", "running")

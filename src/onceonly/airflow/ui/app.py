@@ -11,12 +11,13 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
-from onceonly import reading, wording
-from onceonly.airflow.ui import actions, charts, live, masking, pages, queries
+from onceonly.airflow.ui import actions, charts, live, masking, page_data, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
-from onceonly.checkpoint import Checkpoint
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError
-from onceonly.offsets import Interval
+from onceonly.views import formatting
+from onceonly.views import queries as reading
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -29,7 +30,7 @@ ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "theme.j
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 app.include_router(actions.router)
-_summaries = queries.Summaries()
+_summaries = page_data.Summaries()
 
 
 @app.middleware("http")
@@ -55,7 +56,7 @@ def asset(name: str) -> Response:
 
 @app.get("/")
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
-    return pages.render(request, "pipelines.html", pipelines=_all(viewer), pending=queries.pending)
+    return pages.render(request, "pipelines.html", pipelines=_all(viewer), pending=page_data.pending)
 
 
 @app.get("/lag")
@@ -68,7 +69,7 @@ def lag(viewer: ViewerDep) -> dict[str, Any]:
 def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Response:
     """The checkpoints that a DAG run has planned."""
     mine = [name for name in viewer.pipelines() if dag_id in viewer.dags(name)]
-    found = [cp for name in mine for cp in queries.planned_by(viewer.state, name, dag_id, run_id)]
+    found = [cp for name in mine for cp in page_data.planned_by(viewer.state, name, dag_id, run_id)]
     if len(found) == 1:
         return RedirectResponse(f"{request.scope['root_path']}/pipelines/{found[0].pipeline}/{found[0].epoch}", 303)
     return pages.render(request, "run.html", run_id=run_id, checkpoints=found)
@@ -77,7 +78,7 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
 @app.get("/pipelines/{pipeline}")
 def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int = 1) -> HTMLResponse:
     (summary,) = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
-    shown = queries.page(viewer.state, pipeline, summary.latest.epoch, page)
+    shown = page_data.page(viewer.state, pipeline, summary.latest.epoch, page)
     drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
     fresh = charts.freshness(shown.checkpoints, _until(shown))
     return pages.render(
@@ -86,8 +87,8 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         pipeline=summary,
         page=shown,
         charts=[*drawn, fresh] if fresh else drawn,
-        pending=queries.pending,
-        duration=queries.duration,
+        pending=page_data.pending,
+        duration=page_data.duration,
         may_act=viewer.may("PUT", pipeline),
     )
 
@@ -99,9 +100,9 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         request,
         "checkpoint.html",
         cp=found,
-        timeline=queries.timeline(viewer.state, found),
-        pending=queries.pending((found,), datetime.now(UTC)),
-        duration=queries.duration(found),
+        timeline=page_data.timeline(viewer.state, found),
+        pending=page_data.pending((found,), datetime.now(UTC)),
+        duration=page_data.duration(found),
         may_act=viewer.may("PUT", pipeline),
     )
 
@@ -114,7 +115,7 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
     return {"lines": masking.shown(lines)}
 
 
-def _all(viewer: Viewer) -> list[queries.Summary]:
+def _all(viewer: Viewer) -> list[page_data.Summary]:
     mine = viewer.pipelines()
     return _summaries.get(viewer.state, mine) if mine else []
 
@@ -126,7 +127,7 @@ def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
     return found[0]
 
 
-def _until(page: queries.Page) -> datetime:
+def _until(page: page_data.Page) -> datetime:
     """The last page's line goes on to now, an older one's ends with it."""
     return datetime.now(UTC) if page.number == 1 else max(cp.updated_at for cp in page.checkpoints)
 
@@ -138,8 +139,8 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
         return {"state": "unknown", "text": "cannot be asked", "why": masking.shown(found.error)}
     if not found.records and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
-    behind = [f"up to {wording.number(found.records)} records"] if found.records else []
-    since = [wording.age(found.since)] if found.since else []
+    behind = [f"up to {formatting.number(found.records)} records"] if found.records else []
+    since = [formatting.age(found.since)] if found.since else []
     return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
 
 

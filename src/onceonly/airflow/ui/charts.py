@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil, log10
 
-from onceonly import reading, wording
-from onceonly.airflow.ui import queries
-from onceonly.checkpoint import Checkpoint, State
+from onceonly.airflow.ui import page_data
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.views import formatting
+from onceonly.views import queries as reading
 
 WIDTH, HEIGHT = 420, 150  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 46, 6, 10, 18  # around the plot
@@ -48,14 +49,14 @@ class Chart:
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
-    return _bars("Rows per checkpoint", "rows", checkpoints, reading.rows, wording.number, _round_number)
+    return _bars("Rows per checkpoint", "rows", checkpoints, reading.rows, formatting.number, _round_number)
 
 
 def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
     """From plan to end."""
 
     def seconds(checkpoint: Checkpoint) -> float | None:
-        took = queries.duration(checkpoint)
+        took = page_data.duration(checkpoint)
         return took.total_seconds() if took is not None else None
 
     return _bars("Time from plan to end", "", checkpoints, seconds, _span, _round_seconds)
@@ -79,7 +80,9 @@ def freshness(checkpoints: Sequence[Checkpoint], now: datetime) -> Chart | None:
         f"{LEFT + INNER * (at - start).total_seconds() / width:.1f},{_y(lag, top):.1f}" for at, lag in points
     )
     summary = f"now {_span(points[-1][1])}, at most {_span(max(lag for _, lag in points))}"
-    return Chart("Lag: age of the published data", summary, _ticks(top, _span), wording.clock(start), "now", line=line)
+    return Chart(
+        "Lag: age of the published data", summary, _ticks(top, _span), formatting.clock(start), "now", line=line
+    )
 
 
 def _sawtooth(done: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datetime, float]]:
@@ -87,7 +90,7 @@ def _sawtooth(done: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datet
     reached: datetime | None = None
     for checkpoint in done:
         at, before = checkpoint.updated_at, reached
-        reached = max(filter(None, (reached, queries.reach(checkpoint))))
+        reached = max(filter(None, (reached, page_data.reach(checkpoint))))
         if before:
             yield at, _behind(at, before)
         yield at, _behind(at, reached)
@@ -153,4 +156,4 @@ def _round_seconds(value: float) -> float:
 
 
 def _span(seconds: float | None) -> str:
-    return wording.span(timedelta(seconds=seconds or 0))
+    return formatting.span(timedelta(seconds=seconds or 0))

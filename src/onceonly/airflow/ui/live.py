@@ -14,15 +14,15 @@ from typing import Any
 from airflow.models import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from onceonly import wiring
 from onceonly.airflow.ui import masking
+from onceonly.airflow.ui.page_data import Summary, reach
 from onceonly.airflow.ui.patience import Patience
-from onceonly.airflow.ui.queries import Summary, reach
-from onceonly.coordinator import Coordinator
+from onceonly.checkpoint.offsets import Interval, TopicLog, range_of, same_topic
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.kafka import lookup
-from onceonly.offsets import Interval, TopicLog, range_of, same_topic
-from onceonly.pipeline import Pipeline
-from onceonly.wiring import LiveParts
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime import factory
+from onceonly.runtime.factory import LiveParts
 
 WAIT = 3.0  # seconds that a request waits for answers
 
@@ -59,7 +59,7 @@ def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
 
 
 def coordinator() -> Coordinator:
-    return wiring.coordinator(parts())
+    return factory.coordinator(parts())
 
 
 def parts() -> LiveParts:

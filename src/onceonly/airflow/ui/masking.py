@@ -8,8 +8,8 @@ from typing import Any
 from airflow._shared.secrets_masker import mask_secret, redact
 from markupsafe import Markup
 
-from onceonly import reading
 from onceonly.kafka import connection
+from onceonly.views import queries
 
 
 def shown(data: Any) -> Any:
@@ -20,7 +20,7 @@ def shown(data: Any) -> Any:
         return [shown(value) for value in data]
     if isinstance(data, Markup) or not isinstance(data, str):  # markup is of a macro, whose parts were looked at
         return data
-    return reading.without_secrets(redact(data))
+    return queries.without_secrets(redact(data))
 
 
 def remember(settings: Mapping[str, Any]) -> None:

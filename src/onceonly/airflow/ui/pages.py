@@ -12,11 +12,11 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from onceonly import reading, wording
 from onceonly.airflow.ui import masking
-from onceonly.checkpoint import Checkpoint
-from onceonly.liveness import parse_airflow_run
-from onceonly.offsets import Interval
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import Interval
+from onceonly.runtime.owners import parse_airflow_run
+from onceonly.views import formatting, queries
 
 _templates = Environment(
     loader=PackageLoader("onceonly.airflow.ui"),
@@ -40,7 +40,7 @@ def seconds(length: timedelta | None) -> str:
     if length is None:
         return "-"
     short = length < timedelta(minutes=2)
-    return f"{length.total_seconds():.1f} s" if short else wording.span(length)
+    return f"{length.total_seconds():.1f} s" if short else formatting.span(length)
 
 
 def pretty(data: Any) -> str:
@@ -62,12 +62,12 @@ def run_path(owner: str) -> str | None:
 
 def owner(key: str) -> str:
     run = parse_airflow_run(key)
-    return run[1] if run else wording.owner(key)
+    return run[1] if run else formatting.owner(key)
 
 
 def covers(checkpoint: Checkpoint) -> str:
     if checkpoint.interval is None:
-        return wording.covers(checkpoint)
+        return formatting.covers(checkpoint)
     return short(checkpoint.interval) + (", skipped" if checkpoint.skipped is not None else "")
 
 
@@ -80,18 +80,18 @@ def short(interval: Interval) -> str:
 
 
 _templates.filters |= {
-    "age": wording.age,
-    "clock": wording.clock,
+    "age": formatting.age,
+    "clock": formatting.clock,
     "covers": covers,
-    "gaps": wording.gaps,
-    "iso": reading.iso,
-    "number": wording.number,
+    "gaps": formatting.gaps,
+    "iso": queries.iso,
+    "number": formatting.number,
     "owner": owner,
     "pretty": pretty,
-    "rows": reading.rows,
+    "rows": queries.rows,
     "run_path": run_path,
     "seconds": seconds,
     "short": short,
-    "span": wording.span,
+    "span": formatting.span,
     "words": words,
 }

@@ -1,0 +1,126 @@
+"""What the pages show, out of the state table: never more of it than a page needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval
+from onceonly.runtime.owners import airflow_run
+from onceonly.statetable.table import StateTable
+from onceonly.views import queries, timeouts
+
+PAGE = 50  # checkpoints on a page
+RECENT = 10  # checkpoints among which the last commit is looked for
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A pipeline in one line."""
+
+    name: str
+    latest: Checkpoint
+    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest
+    open: tuple[Checkpoint, ...]
+    gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
+
+    @property
+    def never(self) -> bool:
+        """Surely not committed yet; otherwise it may have been, longer ago than was looked."""
+        return self.latest.epoch <= RECENT
+
+
+class Summaries:
+    """Read again only when the pipeline has a new row."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, Summary]] = {}
+
+    def get(self, state: StateTable, versions: Mapping[str, int]) -> list[Summary]:
+        """In the order of `versions`, which names each pipeline's last row."""
+        old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq]
+        recent = queries.recent_of(state, old, RECENT)
+        gaps = queries.gaps(state, [found[0] for found in recent.values()])
+        for name, found in recent.items():
+            self._known[state.id, name] = versions[name], _summary(name, found, gaps.get(name, []))
+        return [self._known[state.id, name][1] for name in versions]
+
+
+def _summary(pipeline: str, found: list[Checkpoint], gaps: list[Interval]) -> Summary:
+    """`found`: newest first, with every unsettled one."""
+    committed = [cp for cp in found if cp.state is State.COMMITTED]
+    unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
+    return Summary(pipeline, found[0], max(committed, key=reach, default=None), unsettled, tuple(gaps))
+
+
+def reach(checkpoint: Checkpoint) -> datetime:
+    """Up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
+    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A sink's open transactions and the part of their time-out that is used (1.0: all)."""
+
+    checkpoint: Checkpoint
+    sink: str
+    used: float
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=float(self.checkpoint.handles[self.sink]["timeout"]))
+
+    @property
+    def age(self) -> timedelta:
+        return self.used * self.timeout
+
+    @property
+    def late(self) -> bool:
+        return self.used >= timeouts.WARN_AT
+
+
+def pending(checkpoints: tuple[Checkpoint, ...], now: datetime) -> list[Pending]:
+    """The oldest first."""
+    held = (State.STAGED, State.COMMITTING)
+    sinks = [(cp, sink) for cp in checkpoints if cp.state in held for sink in cp.waiting]
+    found = [Pending(cp, sink, part) for cp, sink in sinks if (part := timeouts.used(cp, sink, now)) is not None]
+    return sorted(found, key=lambda each: -each.used)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some checkpoints of a pipeline, newest first."""
+
+    number: int
+    pages: int
+    checkpoints: list[Checkpoint]
+
+
+def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
+    """Page 1 holds the last epochs; a number too high is the last page."""
+    pages = max(1, -(-epochs // PAGE))
+    number = min(max(1, number), pages)
+    last = epochs - (number - 1) * PAGE
+    return Page(number, pages, queries.between(state, pipeline, last - PAGE + 1, last))
+
+
+def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
+    return state.view(pipeline).planned_by(airflow_run(dag_id, run_id))
+
+
+def duration(checkpoint: Checkpoint) -> timedelta | None:
+    """From its plan to its end; None while it has none."""
+    return checkpoint.updated_at - checkpoint.planned_at if checkpoint.state.settled else None
+
+
+def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """As `reading.timeline`, with "time" and "after": the time since the entry before."""
+    found = queries.timeline(state, checkpoint)
+    times = [datetime.fromisoformat(entry["at"]) for entry in found]
+    return [
+        {**entry, "time": time, "after": time - before if before else None}
+        for entry, time, before in zip(found, times, [None, *times], strict=False)
+    ]

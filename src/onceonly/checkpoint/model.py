@@ -1,0 +1,385 @@
+"""The life of a checkpoint, as data: states, events, legal transitions, and the fold over recorded rows.
+
+PLANNED ──▶ STAGED ──▶ COMMITTING ──▶ COMMITTED
+   └──────────┴──▶ ABORTING ──▶ ABORTED ──▶ (planned or claimed again: same offsets, next attempt)
+
+Where the pipeline has a gate, STAGED also holds the attempt's verdict, and the decision needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from onceonly.checkpoint.offsets import Interval, Ranges, TopicRange
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+
+FORMAT = 2  # of a state-table row; a reader refuses rows of a newer one
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # pipelines and sinks: no '-', which separates the parts of an identity
+
+Handle = Mapping[str, Any]  # a sink's receipt: JSON-serialisable, no secret, enough for any process to finish
+
+
+class State(Enum):
+    PLANNED = "planned"  # offsets pinned; a crash here aborts
+    STAGED = "staged"  # every sink pre-committed, handles recorded
+    COMMITTING = "committing"  # the decision is taken; a crash here commits
+    COMMITTED = "committed"
+    ABORTING = "aborting"  # will surely not be published; a crash here aborts
+    ABORTED = "aborted"  # nothing left of it; may be planned again
+
+    @property
+    def settled(self) -> bool:
+        return self in (State.COMMITTED, State.ABORTED)
+
+
+class Event(Enum):
+    PLANNED = "planned"  # offsets pinned; again: a new owner or definition, the same offsets
+    REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
+    EMPTY = "empty"  # nothing to do, or skipped: boundaries are pinned and it is settled, in one step
+    CLAIMED = "claimed"  # a stage process took the next attempt
+    RENEWED = "renewed"  # the stage process is still at work, although nothing else has happened
+    STAGED = "staged"
+    VERDICT = "verdict"  # the gate's, on what is staged: one per attempt, the first wins
+    APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
+    COMMITTING = "committing"  # the decision
+    REPLACED = "replaced"  # one sink's handle: what the old one named will surely never be published
+    IN_DOUBT = "in_doubt"  # one sink: even the evidence is gone; a person must say what happened
+    PUBLISHED = "published"  # one sink
+    GIVEN_UP = "given_up"  # one sink, by a person, with a reason
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+# event -> (states it may come from, state it leads to); None is "no checkpoint yet"
+TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
+    Event.PLANNED: (frozenset({None, State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.REWOUND: (frozenset({None}), State.COMMITTING),
+    Event.EMPTY: (frozenset({None}), State.COMMITTED),
+    Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
+    Event.RENEWED: (frozenset({State.PLANNED}), State.PLANNED),
+    Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
+    Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
+    Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),
+    Event.COMMITTING: (frozenset({State.STAGED}), State.COMMITTING),
+    Event.REPLACED: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.IN_DOUBT: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.PUBLISHED: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.GIVEN_UP: (frozenset({State.COMMITTING}), State.COMMITTING),
+    Event.COMMITTED: (frozenset({State.COMMITTING}), State.COMMITTED),
+    Event.ABORTING: (frozenset({State.PLANNED, State.STAGED}), State.ABORTING),
+    Event.ABORTED: (frozenset({State.ABORTING}), State.ABORTED),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One transition, one row of the state table (contract: schemas/state-row.v2.json)."""
+
+    pipeline: str
+    seq: int  # the pipeline's sequence number, also the version of its Delta `txn` action
+    epoch: int
+    event: Event
+    attempt: int
+    owner: str | None = None
+    sink: str | None = None
+    decision: int | None = None
+    interval: Interval | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] = field(default_factory=dict)  # what the next row of the pipeline needs; see state.Head
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Who a sink's pending output belongs to; its name is part of every folder and transactional id."""
+
+    state_id: str
+    pipeline: str
+    sink: str
+    epoch: int
+    attempt: int
+    nonce: str
+    slot: int | None = field(default=None, compare=False)  # of the pipeline's pool of ids, where it has one
+
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}-{self.epoch}-{self.attempt}-{self.nonce}"
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.state_id}-{self.pipeline}-{self.sink}"
+
+    @property
+    def app_id(self) -> str:
+        """The Delta application id under which this sink's decisions are numbered."""
+        return f"onceonly/{self.state_id}/{self.pipeline}/{self.sink}"
+
+    @classmethod
+    def parse(cls, name: str) -> Transaction | None:
+        """The transaction of that name; None for a name that is not one."""
+        parts = name.split("-")
+        if len(parts) != 6 or not (parts[3].isdecimal() and parts[4].isdecimal()):
+            return None
+        return cls(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4]), parts[5])
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A stage process's right to one attempt; the nonce makes its output its own."""
+
+    nonce: str
+    state_id: str
+    worker: str  # host and process, for people
+    slot: int | None = None  # leased from the pipeline's pool of ids until the checkpoint is settled
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What publishing did: `already` when the evidence showed it done before; `detail` is recorded with PUBLISHED."""
+
+    already: bool = False
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One consistent cut of one pipeline, folded from its rows."""
+
+    pipeline: str
+    epoch: int
+    state: State
+    definition: Mapping[str, Any]
+    ranges: Ranges
+    interval: Interval | None
+    owners: tuple[str, ...]
+    first_seq: int
+    last_seq: int  # moves with every transition
+    planned_at: datetime
+    updated_at: datetime
+    instances: tuple[str | None, ...] = (None,)  # by owner: which of the runs that had its name, where that is known
+    attempt: int = 0
+    claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
+    claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: the definition then
+    staging: str | None = None  # the nonce that may record STAGED: of a claim that nothing has ended since
+    handles: Mapping[str, Handle] = field(default_factory=dict)
+    verdict: Mapping[str, Any] | None = None  # on the current attempt
+    approved: Mapping[str, Any] | None = None  # the current attempt, by a person
+    failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
+    gone: frozenset[tuple[int, str]] = frozenset()  # attempts' sinks that never answer again, as a person says
+    decision: int | None = None
+    in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reason: str | None = None  # of the last abort, or the rewind
+    rewinds_to: int | None = None  # the epoch from which the pipeline goes on: later ones are taken back
+    replaces: int | None = None  # the epoch whose published rows this one's take the place of
+    request: str | None = None  # who asked for that, and which time
+    skipped: str | None = None  # why a person leaves this interval out
+    forwarded: int | None = None  # the decision that targets show, as a person says; what was published is not known
+
+    @property
+    def owner(self) -> str:
+        return self.owners[-1]
+
+    def was_of(self, owner: str, instance: str | None) -> bool:
+        """Whether that run planned it or took it over. One that is not told apart from others of its name did."""
+        runs = [known for name, known in zip(self.owners, self.instances, strict=True) if name == owner]
+        return bool(runs) and (instance is None or None in runs or instance in runs)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Sinks that the decision still has to reach."""
+        return tuple(s for s in self.handles if s not in self.published and s not in self.given_up)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        return _names(self.definition)
+
+    @property
+    def rows(self) -> int | None:
+        """Rows staged, over all sinks; None where a handle does not say."""
+        counts = [handle.get("rows") for handle in self.handles.values()]
+        return sum(c for c in counts if c is not None) if counts and None not in counts else None
+
+    @property
+    def gate(self) -> Mapping[str, Any] | None:
+        """The definition of its gate; None: it has none."""
+        return self.definition.get("gate")
+
+    @property
+    def for_a_person(self) -> bool:
+        """The gate failed it and leaves what follows to a person."""
+        return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
+
+    @property
+    def held(self) -> bool:
+        """Waiting for a person to approve or abort it."""
+        return self.state is State.STAGED and self.for_a_person and self.approved is None
+
+    def keeps(self, attempt: int) -> bool:
+        """Whether the rows of an attempt that will not be published are kept for people to look at."""
+        if self.gate is None or attempt not in self.failed_attempts:
+            return False
+        latest = attempt == self.attempt and self.state in (State.ABORTING, State.ABORTED)
+        return latest or bool(self.gate["keep_failed"])
+
+    def sinks_of(self, attempt: int) -> tuple[str, ...]:
+        """Those that the attempt was claimed for and that answer: planned again, a checkpoint may have others."""
+        return tuple(name for name in _names(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
+
+    def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
+        number = self.attempt if attempt is None else attempt
+        claim = self.claims[number]
+        return Transaction(claim.state_id, self.pipeline, sink, self.epoch, number, claim.nonce, claim.slot)
+
+    def apply(self, row: Row) -> Checkpoint:
+        """The checkpoint after `row`.
+
+        Raises:
+            OutcomeUnknown: the row is no legal transition, so the state table holds what Onceonly never writes.
+        """
+        allowed, state = TRANSITIONS[row.event]
+        if self.state not in allowed:
+            raise _illegal(row, self.state)
+        return replace(self, state=state, last_seq=row.seq, updated_at=row.at, **_changes(self, row))
+
+
+def first(row: Row) -> Checkpoint:
+    """The checkpoint that a first row describes."""
+    allowed, state = TRANSITIONS[row.event]
+    if None not in allowed:
+        raise _illegal(row, None)
+    return Checkpoint(
+        pipeline=row.pipeline,
+        epoch=row.epoch,
+        state=state,
+        definition=row.body["definition"],
+        ranges=tuple(TopicRange.from_json(r) for r in row.body["ranges"]),
+        interval=row.interval,
+        owners=(row.owner or "",),
+        instances=(row.body.get("instance"),),
+        first_seq=row.seq,
+        last_seq=row.seq,
+        planned_at=row.at,
+        updated_at=row.at,
+        handles=row.body.get("handles", {}),
+        decision=row.decision,
+        reason=row.body.get("reason"),
+        rewinds_to=row.body.get("to"),
+        replaces=row.body.get("replaces"),
+        request=row.body.get("request"),
+        skipped=row.body.get("skipped"),
+        forwarded=row.body.get("forwarded"),
+    )
+
+
+def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
+    """Checkpoints by epoch, from complete histories in order of `seq`."""
+    checkpoints: dict[int, Checkpoint] = {}
+    for row in rows:
+        known = checkpoints.get(row.epoch)
+        checkpoints[row.epoch] = known.apply(row) if known else first(row)
+    return checkpoints
+
+
+def taken_out(handle: Handle) -> list[Handle]:
+    """The handles whose rows go when this one is published: of the checkpoint that it replaces, or takes back."""
+    return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
+
+
+def check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidPipeline(
+            f"'{name}' cannot be the name of a {kind}.",
+            "Names become part of folder names and transactional ids.",
+            "Use lower-case letters, digits and '_', a letter first, at most 63 characters.",
+        )
+
+
+def canonical(data: Any) -> str:
+    """JSON with sorted keys: equal data, equal text."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved": None, "staging": None}
+
+
+def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(sink["name"] for sink in definition["sinks"])
+
+
+def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
+    match row.event:
+        case Event.PLANNED:
+            same = {"definition": row.body["definition"], "request": row.body.get("request", known.request)}
+            owners = {
+                "owners": (*known.owners, row.owner or ""),
+                "instances": (*known.instances, row.body.get("instance")),
+            }
+            return {**owners, **same, **NOTHING_STAGED}
+        case Event.CLAIMED:
+            return _claimed(known, row)
+        case Event.STAGED:
+            return {"handles": row.body["handles"], "staging": None}
+        case Event.VERDICT | Event.APPROVED:
+            return _judged(known, row)
+        case Event.COMMITTING:
+            return {"decision": row.decision}
+        case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP:
+            return _of_a_sink(known, row)
+        case Event.ABORTING:
+            return {"reason": row.body.get("reason"), "staging": None}
+        case Event.ABORTED:
+            left = {(number, sink) for number in known.claims for sink in row.body.get("gone", ())}
+            claims = {number: replace(claim, slot=None) for number, claim in known.claims.items()}
+            return {"claims": claims, "gone": known.gone | left}
+        case _:
+            return {}
+
+
+def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:
+    claim = Claim(**row.body)
+    claims = {**known.claims, row.attempt: claim}
+    under = {**known.claimed_under, row.attempt: known.definition}
+    return {**NOTHING_STAGED, "attempt": row.attempt, "claims": claims, "claimed_under": under, "staging": claim.nonce}
+
+
+def _judged(known: Checkpoint, row: Row) -> dict[str, Any]:
+    if row.event is Event.APPROVED:
+        return {"approved": dict(row.body)}
+    failed = {row.attempt} if row.body["outcome"] == "failed" else set()
+    return {"verdict": dict(row.body), "failed_attempts": known.failed_attempts | failed}
+
+
+def _of_a_sink(known: Checkpoint, row: Row) -> dict[str, Any]:
+    if row.event is Event.REPLACED:
+        handles = {**known.handles, row.sink or "": row.body["handle"]}
+        return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
+    named = row.event.value  # also the field's name
+    entries = {**getattr(known, named), row.sink or "": dict(row.body)}
+    return {"in_doubt": _without(known.in_doubt, row.sink), named: entries}
+
+
+def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:
+    return {name: value for name, value in by_sink.items() if name != sink}
+
+
+def _illegal(row: Row, state: State | None) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{row.pipeline} epoch {row.epoch}: the state table holds an illegal transition.",
+        f"Row {row.id} (seq {row.seq}) says '{row.event.value}' after '{state.value if state else 'nothing'}'.",
+        "Nothing was changed. Was the table edited by hand? Restore it to the version before that row.",
+    )

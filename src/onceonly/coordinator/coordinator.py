@@ -1,0 +1,444 @@
+"""The one place where checkpoints are decided. Sinks, DAGs, the command line and the UI only call it.
+
+Every change of state is a compare-and-set on the state table: read a view, decide from it, write from it, and when
+another writer was first, read and decide again. Whatever has an effect outside happens only after the row that
+permits it, and may happen again after a crash: so it is idempotent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts, Pooled, Source
+from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State, Transaction
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator import forward, gate, lineage, plan, rewind, skip
+from onceonly.coordinator.forward import Forward
+from onceonly.coordinator.gate import Gatekeeper
+from onceonly.coordinator.id_pool import free_slot
+from onceonly.coordinator.pins import Cut
+from onceonly.coordinator.plan import Asked
+from onceonly.coordinator.publish import Publisher
+from onceonly.coordinator.rename import refuse_renamed
+from onceonly.coordinator.sweep import sweep
+from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.transitions import Ledger, Notify, fenced, get, in_force, next_row
+
+Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still at work?
+Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, transform: a DataFrame per sink
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data.
+
+    Args:
+        gap: what no interval covers yet, between the one before and this one.
+    """
+
+    checkpoint: Checkpoint | None
+    fresh: bool
+    gap: Interval | None = None
+
+
+class Coordinator:
+    """Plan, stage, gate, commit, abort and recover checkpoints of the pipelines of one state table."""
+
+    def __init__(self, state: StateTable, parts: Parts, notify: Notify | None = None) -> None:
+        self.state, self.parts = state, parts
+        self._ledger = Ledger(state, notify)
+        self._publisher = Publisher(self._ledger, parts)
+        self._gatekeeper = Gatekeeper(self._ledger, parts)
+
+    # ---- plan
+
+    def plan(
+        self,
+        pipeline: Pipeline,
+        owner: str,
+        alive: Alive,
+        interval: Interval | None = None,
+        reprocess: str | None = None,
+        instance: str | None = None,
+    ) -> Planned:
+        """Settle what earlier checkpoints left, then pin what the next one covers.
+
+        The same owner (or the same interval) gets the same checkpoint, however often it asks.
+
+        Args:
+            reprocess: an interval that is committed gets a new checkpoint, which takes the place of the old one. It
+                names the request: repeated (a task that runs twice), it replaces nothing a second time.
+            instance: tells the owner from others that had its name before, such as a run that was deleted; None: it
+                is not told apart.
+        Raises:
+            Busy: another owner's checkpoint is in the way and that owner is alive.
+            InvalidPipeline, SourceLost: nothing was written.
+        """
+        if pipeline.gate:
+            self.parts.inspector(pipeline).check()
+        sources = self.parts.sources(pipeline)
+        cut = Cut(pipeline, sources, interval)
+        seen = self.state.tidy(self.state.view(pipeline.name))
+        refuse_renamed(self.state, seen, pipeline, sources)
+        lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
+        errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
+        if errors and pipeline.mode == "chained":
+            raise errors[0]  # in interval mode the commit task meets it, after its own staging
+        asked = Asked(pipeline, self.parts, cut, owner, reprocess, instance)
+        view = self._ledger.change(pipeline.name, asked.decide, None if seen.open else seen)
+        epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
+        gap = view.gap_before(interval) if interval else None
+        return Planned(get(view, epoch) if epoch else None, asked.fresh, gap)
+
+    # ---- stage
+
+    def stage(
+        self, name: str, epoch: int, produce: Produce, owner: str | None = None, since: int | None = None
+    ) -> Checkpoint:
+        """Claim the next attempt, stage every sink, and record all handles in one row.
+
+        A checkpoint that is staged or decided already is returned as it is.
+
+        Args:
+            since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
+                nothing over from whoever came first.
+        Raises:
+            Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
+        """
+        checkpoint = self._claim(name, epoch, owner, since)
+        if checkpoint.state is not State.PLANNED:
+            return checkpoint
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        try:
+            lineage.check_stage(self.state, pipeline, self.parts)
+            handles = self._stage_sinks(pipeline, checkpoint, produce)
+        except BaseException:
+            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
+            raise
+        return self._record_staged(pipeline, checkpoint, handles)
+
+    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
+        def decide(view: View) -> Row | None:
+            checkpoint = get(view, epoch)
+            if owner is not None and checkpoint.owner != owner:
+                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+            if checkpoint.state is State.ABORTING:
+                raise fenced(checkpoint, "it is being aborted")
+            if checkpoint.state not in (State.PLANNED, State.ABORTED):
+                return None
+            if checkpoint.state is State.ABORTED and (newer := plan.overtaken_by(view, checkpoint)):
+                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
+            if since is not None and checkpoint.last_seq != since:
+                raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
+            worker = f"{socket.gethostname()}:{os.getpid()}"
+            claim = Claim(uuid.uuid4().hex[:12], self.state.id, worker, free_slot(view, checkpoint))
+            return next_row(view, epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
+
+        return get(self._ledger.change(name, decide), epoch)
+
+    def renew(self, mine: Checkpoint) -> bool:
+        """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
+
+        def decide(view: View) -> Row | None:
+            now = get(view, mine.epoch)
+            current = now.staging is not None and now.staging == mine.staging
+            return next_row(view, mine.epoch, Event.RENEWED, mine.attempt) if current else None
+
+        return get(self._ledger.change(mine.pipeline, decide), mine.epoch).staging == mine.staging
+
+    def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
+        sources = self.parts.sources(pipeline)
+        _verify(sources, checkpoint)
+        outputs = produce(checkpoint)
+        _check_outputs(pipeline, outputs)
+        handles = {
+            sink.name: dict(self.parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
+            for sink in pipeline.sinks
+            for rows in [outputs[sink.name]]
+        }
+        for name, old in self._replaced(checkpoint).items():
+            handles[name] = {**handles[name], "replaces": old}
+        _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
+        return handles
+
+    def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
+        """By sink: the handle whose rows this checkpoint's take the place of."""
+        if checkpoint.replaces is None:
+            return {}
+        view = self.state.view(checkpoint.pipeline)
+        shown = in_force(view, get(view, checkpoint.replaces))
+        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
+
+    def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
+        def decide(view: View) -> Row | None:
+            now = get(view, mine.epoch)
+            if now.staging is None or now.staging != mine.staging:
+                was = f"this was attempt {mine.attempt}, which has been ended"
+                raise fenced(now, f"attempt {now.attempt} is current and {was}")
+            return next_row(view, mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
+
+        try:
+            return get(self._ledger.change(pipeline.name, decide), mine.epoch)
+        except Fenced:
+            self._publisher.discard(mine, [mine.attempt])
+            raise
+
+    # ---- gate
+
+    def gate(self, name: str, epoch: int, by: str) -> Checkpoint:
+        """Examine what is staged and record the verdict; the first one of an attempt wins.
+
+        A checkpoint without a gate, or with a verdict, is returned as it is; `gating.require` says what follows.
+
+        Raises:
+            NotCommitted: nothing is staged.
+            Fenced: it was aborted, or staged again, meanwhile.
+        """
+        return self._gatekeeper.judge(name, epoch, by)
+
+    def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+        """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
+
+        Raises:
+            InvalidPipeline: it is not held.
+        """
+        return self._gatekeeper.approve(name, epoch, who, reason)
+
+    # ---- commit
+
+    def commit(self, name: str, epoch: int) -> Checkpoint:
+        """Take the decision, then publish it and every earlier one that is still waiting.
+
+        Raises:
+            NotCommitted: not staged, aborted, or not let through by its gate: there is nothing to publish.
+            OnceonlyError: a sink did not publish; the decision stands, call again.
+        """
+
+        def decide(view: View) -> Row | None:
+            checkpoint = get(view, epoch)
+            if checkpoint.state in (State.COMMITTING, State.COMMITTED):
+                return None
+            if checkpoint.state is not State.STAGED:
+                raise NotCommitted(
+                    f"{name} epoch {epoch} cannot be committed.",
+                    f"It is {checkpoint.state.value}, not staged{_because(checkpoint)}.",
+                    f"Plan and stage it again: onceonly describe {name} {epoch}",
+                )
+            gate.require(checkpoint)
+            return next_row(view, epoch, Event.COMMITTING, checkpoint.attempt, decision=view.head.decision + 1)
+
+        view = self._ledger.change(name, decide)
+        if get(view, epoch).state is not State.COMMITTED:
+            errors = self._publisher.publish(view)
+            if errors:
+                raise errors[0]
+            view = self.state.view(name)
+        self._report(get(view, epoch))
+        return get(view, epoch)
+
+    def _report(self, done: Checkpoint) -> None:
+        """Show how far the pipeline is. Nothing depends on it, so a failure is told and stops nobody."""
+        try:
+            sources = self.parts.sources(Pipeline.from_json(done.definition))
+            for range_ in done.ranges:
+                sources[range_.topic].report(done, self.state.id)
+        except OnceonlyError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=3)
+
+    # ---- abort
+
+    def abort(
+        self,
+        name: str,
+        epoch: int,
+        reason: str,
+        owner: str | None = None,
+        who: str | None = None,
+        gone: Collection[str] = (),
+    ) -> Checkpoint:
+        """Discard what was staged. Only before the decision.
+
+        What a gate has failed is kept for people to look at, until another attempt begins.
+
+        Args:
+            owner: who has to own it still.
+            who: the person whose word this is.
+            gone: sinks that do not answer and never will again: what they hold stays, and is never published.
+        Raises:
+            Fenced: the decision is taken, another owner has taken the checkpoint over, or it is for a person to decide;
+                nothing was touched.
+        """
+        said = {"reason": reason, "who": who} if who else {"reason": reason}
+
+        def decide(view: View) -> Row | None:
+            checkpoint = get(view, epoch)
+            if owner is not None and checkpoint.owner != owner:
+                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+            if checkpoint.state in (State.COMMITTING, State.COMMITTED):
+                raise fenced(checkpoint, "the decision to publish it is taken")
+            if checkpoint.state in (State.ABORTING, State.ABORTED):
+                return None
+            if checkpoint.for_a_person and who is None:
+                raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")
+            return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
+
+        checkpoint = get(self._ledger.change(name, decide), epoch)
+        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
+
+    def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
+        """What was claimed before this abort began goes, whatever has come since."""
+        left = self._publisher.discard(aborting, list(aborting.claims), gone)
+        return self._record_aborted(aborting, {"gone": left} if left else {})
+
+    def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
+        def decide(view: View) -> Row | None:
+            now = get(view, mine.epoch)
+            current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
+            return next_row(view, mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
+
+        return get(self._ledger.change(mine.pipeline, decide), mine.epoch)
+
+    # ---- recover
+
+    def recover(self, name: str, alive: Alive) -> list[Checkpoint]:
+        """Settle whatever the pipeline's ended owners left behind, and remove late leftovers.
+
+        Returns:
+            The checkpoints that were unsettled, as they are now.
+        Raises:
+            the first error met, after everything else was tried.
+        """
+        before = self.state.view(name)
+        errors = self._settle(before, alive)
+        try:
+            self.sweep(name)
+        except Exception as error:
+            errors.append(error)
+        if errors:
+            raise errors[0]
+        view = self.state.view(name)
+        return [get(view, checkpoint.epoch) for checkpoint in before.open]
+
+    def _settle(self, seen: View, alive: Alive) -> list[Exception]:
+        name, errors = seen.pipeline, list[Exception]()
+        for checkpoint in seen.open:
+            try:
+                match checkpoint.state:
+                    case State.COMMITTING:
+                        self.commit(name, checkpoint.epoch)
+                    case State.STAGED if not alive(checkpoint):
+                        self._decide(checkpoint)
+                    case State.ABORTING:
+                        self._carry_out(checkpoint)
+                    case State.PLANNED if not alive(checkpoint):
+                        self.abort(
+                            name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
+                        )
+            except Fenced:
+                continue  # settled by another process between our look and our step
+            except Exception as error:
+                errors.append(error)
+        return errors
+
+    def _decide(self, staged: Checkpoint) -> None:
+        """By the verdict; where its owner has not got to it, the gate is asked now. What is held, abort refuses."""
+        self.gate(staged.pipeline, staged.epoch, "recovery")
+        try:
+            self.commit(staged.pipeline, staged.epoch)
+        except GateFailed:
+            self.abort(staged.pipeline, staged.epoch, "the gate failed it", staged.owner)
+
+    def sweep(self, name: str) -> list[Transaction | Pooled]:
+        """End and remove what no live attempt of the pipeline owns; returns what it was."""
+        return sweep(self.state, self.parts, name)
+
+    # ---- rewind
+
+    def undone(self, name: str, epoch: int) -> list[Checkpoint]:
+        """What a rewind to that epoch would take back, the last one first. Raises InvalidPipeline as `rewind`."""
+        return rewind.undone(self.state.view(name), epoch)
+
+    def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+        """Take back what was published after `epoch`, and let the pipeline go on from there.
+
+        Raises:
+            InvalidPipeline: something is unsettled, a sink cannot take its rows back, or targets are ahead of the state
+                table; nothing was changed.
+            OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
+        """
+
+        def decide(view: View) -> Row:
+            return rewind.row(view, epoch, self.parts, self.state.id, who, reason)
+
+        later = self.undone(name, epoch)
+        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
+        view = self._ledger.change(name, decide)
+        return self.commit(name, view.head.epoch)
+
+    def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
+        """Go on after what the targets show, where the state table is behind them, or new beside them.
+
+        Raises:
+            InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
+        """
+        return forward.forward(self._ledger, self.parts, pipeline, said)
+
+    # ---- a person's word
+
+    def skip(self, name: str, interval: Interval, who: str, reason: str) -> Checkpoint:
+        """Record that what no interval covers, between two that are pinned, is left out on purpose.
+
+        Raises:
+            InvalidPipeline: it is not such a gap, or not all of it; nothing was written.
+        """
+        view = self._ledger.change(name, lambda view: skip.row(view, interval, who, reason))
+        return view.planned_for(interval)[-1]
+
+    def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
+        """What the sink shows of this checkpoint now, for a person who has to decide."""
+        return self._publisher.evidence(name, epoch, sink)
+
+    def give_up(
+        self, name: str, epoch: int, sink: str, who: str, reason: str, gone: bool = False, removed: bool = False
+    ) -> Checkpoint:
+        """Record that this sink will never get this checkpoint, unless it shows that it has it.
+
+        Args:
+            gone: the target does not answer and never will again, so nobody can publish to it.
+            removed: of a rewind: what it should have taken out of the sink was removed by hand.
+        Raises:
+            InvalidPipeline: it does not wait for that sink; or a rewind's rows are still there.
+            OutcomeUnknown: the target does not answer, so a process may still publish to it.
+        """
+        return self._publisher.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
+
+    def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+        """Record a person's word on what is in doubt in this sink, and go on from it."""
+        return self._publisher.judge(name, epoch, sink, committed, who, reason)
+
+
+def _verify(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
+    for range_ in checkpoint.ranges:
+        sources[range_.topic].verify((range_,))
+
+
+def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:
+    names = {sink.name for sink in pipeline.sinks}
+    if set(outputs) != names:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the transform's outputs do not match the sinks.",
+            f"It returned {sorted(outputs)} and the sinks are {sorted(names)}.",
+            "Return one DataFrame per sink, by name. Nothing was staged.",
+        )
+
+
+def _because(checkpoint: Checkpoint) -> str:
+    return f" ({checkpoint.reason})" if checkpoint.reason else ""

@@ -1,0 +1,173 @@
+"""Going on with a state table that is behind its targets: from where, is a person's word.
+
+One row that is settled from its beginning (event `empty`) takes the number of the last decision that the targets
+show, so that the next is one above it, and ends where the pipeline goes on. In interval mode each interval that was
+published gets such a row, and the last one takes the number: what dies half way is still refused, and is given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts, Source
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicLog, TopicRange, range_of, same_topic
+from onceonly.coordinator import lineage
+from onceonly.coordinator.pins import Cut
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import View
+from onceonly.statetable.transitions import Ledger, get, how_to_settle, next_row
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a person says of the targets.
+
+    Args:
+        decision: the last one that they show.
+        ends: of a chained pipeline: by topic and partition, the offset after the last one that is published.
+        intervals: of a pipeline in interval mode: those that are published and that the state table does not know.
+    """
+
+    decision: int
+    who: str
+    reason: str
+    ends: Mapping[str, Offsets] = field(default_factory=dict)
+    intervals: Sequence[Interval] = ()
+
+
+def forward(ledger: Ledger, parts: Parts, pipeline: Pipeline, said: Forward) -> Checkpoint:
+    """Record it; given again, it changes nothing.
+
+    Raises:
+        InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
+    """
+    _check_kind(pipeline, said)
+    sources = parts.sources(pipeline)
+    traces = lineage.traces(parts, pipeline, sources)
+    shown = max((trace.decision for trace in traces), default=0)
+    if said.decision < shown:
+        raise _refused(pipeline, f"Its targets show decision {shown}, and you say {said.decision}.")
+    used = max((trace.epoch for trace in traces if trace.state_id == ledger.state.id), default=0)
+    for number, interval in enumerate(said.intervals or [None], 1):
+        last = number >= len(said.intervals)
+        view = ledger.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last, used))
+    return get(view, view.head.epoch)
+
+
+def _check_kind(pipeline: Pipeline, said: Forward) -> None:
+    if pipeline.state:
+        why = (
+            f"It goes on from its state '{pipeline.state.name}', and which state goes with those offsets is not known."
+        )
+        raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
+    if pipeline.mode == "interval" and (said.ends or not said.intervals):
+        raise _refused(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
+    topics = {source.topic for source in pipeline.sources}
+    if pipeline.mode == "chained" and (said.intervals or set(said.ends) != topics):
+        why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
+        raise _refused(pipeline, why, "Say where that is, of each partition: --ends TOPIC:PARTITION=OFFSET …")
+
+
+def _decide(
+    pipeline: Pipeline,
+    sources: Mapping[str, Source],
+    said: Forward,
+    interval: Interval | None,
+    last: bool,
+    used: int,
+    view: View,
+) -> Row | None:
+    """`used`: the last epoch that a target shows, by which it would take a new checkpoint for that one."""
+    _check_view(pipeline, said, view)
+    known = _known(pipeline, view, interval) if interval else view.latest
+    ranges = _span(pipeline, sources, view, known, interval) if interval else _ends(pipeline, sources, view, said)
+    decision = said.decision if last else None
+    if (
+        known
+        and known.forwarded == said.decision
+        and known.ranges == ranges
+        and known.decision in (decision, said.decision)
+    ):
+        return None
+    body = {
+        "definition": pipeline.to_json(),
+        "ranges": [range_.to_json() for range_ in ranges],
+        "forwarded": said.decision,
+        "reason": said.reason,
+    }
+    columns: dict[str, Any] = {"owner": said.who, "interval": interval, "decision": decision, "body": body}
+    return next_row(view, max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)
+
+
+def _check_view(pipeline: Pipeline, said: Forward, view: View) -> None:
+    if view.open:
+        epoch, state = view.open[0].epoch, view.open[0].state.value
+        give_up = f"onceonly resolve {pipeline.name} {epoch} --give-up SINK --reason …"
+        why = f"Epoch {epoch} is {state}."
+        todo = f"{how_to_settle(view.open[0])}. A sink that refuses, because it is ahead, is given up: {give_up}."
+        raise _refused(pipeline, why, todo)
+    if said.decision < view.head.decision:
+        raise _refused(pipeline, f"The state table is at decision {view.head.decision} already.")
+
+
+# ---- an interval
+
+
+def _known(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoint | None:
+    """The last checkpoint of that interval, whose boundaries are pinned."""
+    planned = view.planned_for(interval)
+    for other in planned:
+        if other.interval != interval:
+            raise _refused(pipeline, f"{interval} overlaps epoch {other.epoch}, which covers {other.interval}.")
+    return planned[-1] if planned else None
+
+
+def _span(
+    pipeline: Pipeline, sources: Mapping[str, Source], view: View, known: Checkpoint | None, interval: Interval
+) -> Ranges:
+    return known.ranges if known else Cut(pipeline, sources, interval).ranges(view)
+
+
+# ---- a chain
+
+
+def _ends(pipeline: Pipeline, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
+    Cut(pipeline, sources).check_lineage(view.latest)
+    return tuple(
+        _end(pipeline, source.log(), _read(view.latest, topic), said.ends[topic]) for topic, source in sources.items()
+    )
+
+
+def _read(latest: Checkpoint | None, topic: str) -> TopicRange | None:
+    """What ends where the next checkpoint would begin now: an aborted one's offsets come first again."""
+    range_ = range_of(latest.ranges, topic) if latest else None
+    if latest is None or range_ is None or latest.state is State.COMMITTED:
+        return range_
+    return TopicRange(topic, range_.topic_id, {p: (start, start) for p, start in range_.starts.items()})
+
+
+def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Offsets) -> TopicRange:
+    """Nothing, at the place where the next one begins."""
+    if before:
+        same_topic(before.topic_id, log, "the last checkpoint")
+    if set(ends) != set(log.partitions):
+        why = f"Topic '{log.topic}' has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
+        raise _refused(pipeline, why, "Name each one; one that was not read yet ends at 0.")
+    for partition, end in sorted(ends.items()):
+        low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]
+        if not low <= end <= high:
+            raise _refused(
+                pipeline, f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between."
+            )
+    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()})
+
+
+def _refused(
+    pipeline: Pipeline, why: str, todo: str = "Look at the targets, and say what they show."
+) -> InvalidPipeline:
+    return InvalidPipeline(f"{pipeline.name}: it cannot go on from there.", why, f"{todo} Nothing was changed.")

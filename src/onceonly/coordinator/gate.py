@@ -1,0 +1,165 @@
+"""The gate between stage and commit: one verdict per attempt, and what may follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Examined, Parts
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import View
+from onceonly.statetable.transitions import Ledger, fenced, get, how_to_settle, next_row
+
+SHOWN = 3  # failed checks that an error names
+
+
+class Gatekeeper:
+    """Has staged rows examined, and records the verdict; records a person's word where the gate leaves it to one."""
+
+    def __init__(self, ledger: Ledger, parts: Parts) -> None:
+        self._ledger, self._parts = ledger, parts
+
+    def judge(self, name: str, epoch: int, by: str) -> Checkpoint:
+        """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
+
+        Raises:
+            NotCommitted: nothing is staged.
+            Fenced: it was aborted, or staged again, meanwhile.
+        """
+        seen = get(self._ledger.state.view(name), epoch)
+        if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
+            return seen
+        _check_staged(seen)
+        inspector = self._parts.inspector(Pipeline.from_json(seen.definition))
+        try:
+            examined = inspector.examine(seen)
+        except Exception as error:
+            now = self._current(self._ledger.state.view(name), seen)  # what we tripped over may be its abort
+            if now.verdict:
+                return now
+            raise _classified(error, seen) from error
+        judged = self._record(seen, examined, by)
+        if judged.verdict != _body(examined, by):
+            inspector.forget(examined)
+        return judged
+
+    def _record(self, seen: Checkpoint, examined: Examined, by: str) -> Checkpoint:
+        def decide(view: View) -> Row | None:
+            if self._current(view, seen).verdict:
+                return None
+            return next_row(view, seen.epoch, Event.VERDICT, seen.attempt, body=_body(examined, by))
+
+        return get(self._ledger.change(seen.pipeline, decide), seen.epoch)
+
+    def _current(self, view: View, seen: Checkpoint) -> Checkpoint:
+        """It as it is now; a verdict counts for the rows that were examined and for no others."""
+        now = get(view, seen.epoch)
+        if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):
+            raise fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
+        return now
+
+    def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+        """Record a person's approval of what the gate failed; the first one counts.
+
+        Raises:
+            InvalidPipeline: it is not held for a person.
+        """
+
+        def decide(view: View) -> Row | None:
+            now = get(view, epoch)
+            if now.approved and now.state is not State.ABORTING:
+                return None
+            if not now.held:
+                raise _not_held(now)
+            return next_row(view, epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
+
+        return get(self._ledger.change(name, decide), epoch)
+
+
+def require(checkpoint: Checkpoint) -> None:
+    """Refuse what the gate has not let through.
+
+    Raises:
+        GateFailed: it failed the attempt, and nobody has approved it.
+        NotCommitted: there is no verdict yet.
+    """
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    if checkpoint.gate is None or checkpoint.approved:
+        return
+    if checkpoint.verdict is None:
+        raise NotCommitted(
+            f"{name} cannot be published yet.",
+            "Its pipeline has a gate, and there is no verdict on what is staged.",
+            f"Clear the gate task, or, when the run has ended: onceonly recover {checkpoint.pipeline}",
+        )
+    if checkpoint.verdict["outcome"] == "failed":
+        failed = GateHeld if checkpoint.held else GateFailed
+        raise failed(
+            f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
+            said(checkpoint.verdict),
+            _what_to_do(checkpoint),
+        )
+
+
+def said(verdict: Mapping[str, Any]) -> str:
+    """The checks that are not ok, worst first, in a line: 'sink delays: carrier is not null (3 of 40 rows)'."""
+    found = [
+        (each["severity"] != "critical", f"sink '{sink}': {each['what']} ({each['observed']})")
+        for sink, examined in verdict["sinks"].items()
+        for each in examined["checks"]
+        if not each["ok"]
+    ]
+    lines = [words for _, words in sorted(found, key=lambda pair: pair[0])]
+    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return "; ".join(lines[:SHOWN]) + more + ("." if lines else "")
+
+
+def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
+    """'failed' by one critical check; a warning lets the rows through and is shown."""
+    severities = {each["severity"] for each in checks if not each["ok"]}
+    return "failed" if "critical" in severities else "warning" if "warning" in severities else "passed"
+
+
+def _body(examined: Examined, by: str) -> dict[str, Any]:
+    checks = [each for sink in examined.sinks.values() for each in sink["checks"]]
+    return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
+
+
+def _check_staged(checkpoint: Checkpoint) -> None:
+    if checkpoint.state is not State.STAGED:
+        because = f" ({checkpoint.reason})" if checkpoint.reason else ""
+        raise NotCommitted(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing for its gate to look at.",
+            f"It is {checkpoint.state.value}, not staged{because}.",
+            f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
+        )
+
+
+def _classified(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    """Looking publishes nothing, whatever it trips over."""
+    if isinstance(error, OnceonlyError):
+        return error
+    return NotCommitted(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not look at what is staged.",
+        f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:500]}",
+        "There is no verdict and nothing was published. Mend the cause and run the gate again.",
+    )
+
+
+def _what_to_do(checkpoint: Checkpoint) -> str:
+    where = checkpoint.verdict and checkpoint.verdict["docs"]
+    look = f"Look: {where}\n" if where else ""
+    if checkpoint.held:
+        return look + how_to_settle(checkpoint)
+    return f"{look}Mend the data, the transform or the suite and run it again: it takes the same offsets."
+
+
+def _not_held(checkpoint: Checkpoint) -> InvalidPipeline:
+    outcome = checkpoint.verdict["outcome"] if checkpoint.verdict else "none"
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} does not wait for an approval.",
+        f"It is {checkpoint.state.value}, its verdict: {outcome}. Only what a gate failed with on_fail='hold' does.",
+        f"Look first: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Nothing was changed.",
+    )

@@ -1,0 +1,224 @@
+"""What the next checkpoint of a pipeline covers: pinned once, never moved.
+
+Offsets are looked up at the source outside the compare-and-set; whatever depends on what is already pinned (the chain's
+end, the neighbours of a boundary) is worked out from the same view that the PLANNED row is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import Found, Source
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
+from onceonly.coordinator import sequence
+from onceonly.errors import Busy, InvalidPipeline, SourceLost
+from onceonly.pipeline.definition import KafkaSource, Pipeline
+from onceonly.statetable.table import View
+
+SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
+
+
+class Cut:
+    """What the next checkpoint covers, of every topic: one consistent cut."""
+
+    def __init__(self, pipeline: Pipeline, sources: Mapping[str, Source], interval: Interval | None = None) -> None:
+        now = datetime.now(UTC)
+        _check_mode(pipeline, interval, now)
+        self._pipeline, self.interval, self._now = pipeline, interval, now
+        self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
+
+    def ranges(self, view: View) -> Ranges:
+        """The ranges to pin, given what `view` shows as pinned; they may be empty.
+
+        Raises:
+            SourceLost: a source no longer holds what would have to be read.
+            Busy: records of the interval may still come: its grace is not over, or a transaction is open.
+            InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
+        """
+        self.check_lineage(view.latest)
+        if self.interval:
+            sequence.check_next(self._pipeline, view.latest, self.interval)
+            _check_grace(self._pipeline, self.interval, self._now)
+        return tuple(pins.range(view) for pins in self._pins)
+
+    def check_lineage(self, latest: Checkpoint | None) -> None:
+        """Refuse to go on from a checkpoint of other topics, or of the other mode."""
+        if latest is None:
+            return
+        name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
+        topics = sorted(source.topic for source in self._pipeline.sources)
+        if read != topics:
+            raise _other(name, f"read topic {_names(read)} so far and now names {_names(topics)}")
+        if (latest.interval is None) != (self.interval is None):
+            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
+
+
+@dataclass
+class Pins:
+    """One planning of one topic: asks it each thing once, however often the compare-and-set is lost."""
+
+    pipeline: Pipeline
+    source: Source
+    config: KafkaSource
+    interval: Interval | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _log: TopicLog | None = None
+    _found: dict[datetime, Mapping[int, Found]] = field(default_factory=dict)
+
+    @property
+    def log(self) -> TopicLog:
+        if self._log is None:
+            self._log = self.source.log()
+        return self._log
+
+    def range(self, view: View) -> TopicRange:
+        """The range to pin, given what `view` shows as pinned; it may be empty."""
+        return self._span(view, self.interval) if self.interval else self._chain(view.latest)
+
+    def _chain(self, latest: Checkpoint | None) -> TopicRange:
+        previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
+        if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
+            self._log = None  # the checkpoint may be younger than our look at the log
+        range_ = offsets.chain(previous, self.log)
+        most = self.config.max_records
+        return offsets.cap(range_, most) if most else range_
+
+    def _span(self, view: View, interval: Interval) -> TopicRange:
+        start = self._boundary(view, interval.start, None)
+        end = self._boundary(view, interval.end, start)
+        range_ = offsets.between(self.log.topic, self.log.topic_id, start, end)
+        offsets.check_held(range_, self.log)
+        return range_
+
+    def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
+        """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
+        before, after = view.boundaries(time, self.config.topic)
+        for neighbour in (before, after):
+            if neighbour is None:
+                continue
+            offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+            self._refuse_shorter(neighbour)
+            if neighbour.time == time:
+                return neighbour.offsets
+        low = floor if floor is not None else _offsets(before)
+        found = self._look_up(time)
+        self._refuse_lost(time, found, low or {})
+        self._refuse_held(time, found, _offsets(after))
+        return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
+
+    def _look_up(self, time: datetime) -> Mapping[int, Found]:
+        if time not in self._found:
+            self._found[time] = self.source.offsets_at(time)
+            self._refuse_future(time, self._found[time])
+        return self._found[time]
+
+    def _refuse_shorter(self, pinned: Boundary) -> None:
+        """A log that ends before a pinned boundary has lost records, whoever's they were."""
+        if self._short(pinned):
+            self._log = None  # the boundary may be younger than our look at the log
+        for partition, (offset, stable) in self._short(pinned).items():
+            raise SourceLost(
+                f"topic '{self.log.topic}' partition {partition} is shorter than what was already pinned.",
+                f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
+                f"{stable}: records were lost or replaced.",
+                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+            )
+
+    def _short(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
+        """Partition -> (pinned offset, last stable offset), where the log ends before what was pinned."""
+        stable = {partition: end for partition, (_, end) in self.log.partitions.items()}
+        return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
+
+    def _refuse_future(self, time: datetime, found: Mapping[int, Found]) -> None:
+        for partition, record in sorted(found.items()):
+            if record.at and record.at > self.now + SKEW:
+                raise InvalidPipeline(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
+                    f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
+                    f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
+                    "before records that are still to come.",
+                    "Mend the producer's clock and remove the record (kafka-delete-records), then retry. "
+                    "Nothing was written.",
+                )
+
+    def _refuse_held(self, time: datetime, found: Mapping[int, Found], after: Offsets | None) -> None:
+        """Behind an open transaction there may be committed records of either side; a pinned neighbour may say enough.
+
+        Waiting has an end: the brokers end transactions by themselves (transaction.max.timeout.ms, 15 minutes).
+        """
+        for partition, record in sorted(found.items()):
+            if record.held and (after is None or after.get(partition, 0) > record.offset):
+                topic, where = self.log.topic, f"--topic {self.log.topic} --partition {partition}"
+                raise Busy(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",
+                    f"topic '{topic}' partition {partition}: a producer's transaction is open since offset "
+                    f"{record.offset}, and what is behind it cannot be read before it ends.",
+                    "Plan again: it ends within its time-out (15 minutes, if nothing else is said). Whose it is: "
+                    f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
+                )
+
+    def _refuse_lost(self, time: datetime, found: Mapping[int, Found], low: Offsets) -> None:
+        """At the log's start, retention may have taken records of this boundary, unless an earlier one covers it."""
+        for partition, record in sorted(found.items()):
+            log_start = self.log.partitions.get(partition, (0, 0))[0]
+            if record.offset <= log_start and log_start > low.get(partition, 0):
+                raise SourceLost(
+                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
+                    f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has taken "
+                    "what came before, and with it perhaps records of this interval.",
+                    "Run a later interval, or restore the records. Nothing was written.",
+                )
+
+
+def _offsets(boundary: Boundary | None) -> Offsets | None:
+    return boundary.offsets if boundary else None
+
+
+def _names(topics: Iterable[str]) -> str:
+    return ", ".join(f"'{topic}'" for topic in topics)
+
+
+def _other(name: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{name}: this is not the pipeline that the state table knows by that name.",
+        f"It {why}.",
+        "Give the changed pipeline a new name. Nothing was written.",
+    )
+
+
+def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) -> None:
+    if (pipeline.mode == "interval") != (interval is not None):
+        needs = "needs an interval" if pipeline.mode == "interval" else "takes no interval"
+        raise InvalidPipeline(
+            f"{pipeline.name}: a pipeline in {pipeline.mode} mode {needs}.",
+            todo="Pass --interval START END for interval pipelines only; in Airflow use a timetable with a data "
+            "interval. Nothing was written.",
+        )
+    if interval and interval.end <= interval.start:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} is empty or backwards.",
+            "Its end must come after its start (a cron string means a zero-width interval in Airflow 3).",
+            "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
+        )
+    if interval and interval.end > now:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} ends in the future.",
+            f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
+            "Run it after its end. Nothing was written.",
+        )
+
+
+def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+    """Records may be late by the grace of their source; what comes later still belongs to a later interval."""
+    grace = max(source.grace for source in pipeline.sources)
+    over = interval.end + timedelta(seconds=grace)
+    if over > now:
+        raise Busy(
+            f"{pipeline.name}: late records of the interval {interval} are still waited for.",
+            f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
+            "Plan again then. Nothing was written.",
+        )

@@ -1,0 +1,87 @@
+"""Going back: what later checkpoints published is taken out of every sink, and offsets and state are as they were.
+
+A rewind is a checkpoint of its own that begins with the decision: its ranges end where the pipeline goes on, and each
+sink's handle says what is to be taken out. So it is published, recovered and recorded like any other.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import View
+from onceonly.statetable.transitions import get, next_row
+
+
+def undone(view: View, epoch: int) -> list[Checkpoint]:
+    """The checkpoints that a rewind to `epoch` takes back, the last one first.
+
+    Raises:
+        InvalidPipeline: something is unsettled; or that epoch is not in force, or not of this kind of pipeline.
+    """
+    target = get(view, epoch)
+    if target.interval is not None:
+        raise _refused(
+            view, epoch, "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them."
+        )
+    if view.open:
+        waiting = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in view.open)
+        raise _refused(
+            view, epoch, f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}."
+        )
+    found, at = [], get(view, view.head.epoch)
+    while at.epoch > epoch:
+        if at.forwarded is not None:
+            raise _refused(view, epoch, f"What was published before epoch {at.epoch} ({at.reason}) is not known here.")
+        if at.state is State.COMMITTED and at.rewinds_to is None:
+            found.append(at)
+        at = get(view, at.epoch - 1 if at.rewinds_to is None else at.rewinds_to)
+    if at.epoch != epoch or at.state is not State.COMMITTED:
+        raise _refused(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
+    if not found:
+        raise _refused(view, epoch, f"Nothing was committed after epoch {epoch}.")
+    return found
+
+
+def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: str) -> Row:
+    """The decision to go back.
+
+    Raises:
+        InvalidPipeline: as `undone`; or a sink cannot take back what it has published.
+    """
+    target, later = get(view, epoch), undone(view, epoch)
+    definition = later[0].definition
+    pipeline, new = Pipeline.from_json(definition), view.head.epoch + 1
+    handles: dict[str, Any] = {}
+    for name in sorted({sink for cp in later for sink in cp.published}):
+        if name not in {sink.name for sink in pipeline.sinks}:
+            raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is not in the pipeline any more.")
+        olds = [cp.handles[name] for cp in later if name in cp.published]
+        txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
+        handles[name] = dict(parts.sink(pipeline, name).retraction(txn, olds, target.handles.get(name)))
+    body = {
+        "definition": definition,
+        "ranges": [_ends(range_).to_json() for range_ in target.ranges],
+        "handles": handles,
+        "to": epoch,
+        "reason": reason,
+    }
+    return next_row(view, new, Event.REWOUND, 0, owner=who, decision=view.head.decision + 1, body=body)
+
+
+def _ends(range_: TopicRange) -> TopicRange:
+    """Nothing, at the place where the next one begins."""
+    return TopicRange(range_.topic, range_.topic_id, {p: (end, end) for p, end in range_.ends.items()})
+
+
+def _refused(view: View, epoch: int, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{view.pipeline} cannot go back to epoch {epoch}.",
+        why,
+        f"See what there is: onceonly status {view.pipeline}. Nothing was changed.",
+    )

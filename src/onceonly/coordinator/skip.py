@@ -1,0 +1,72 @@
+"""An interval that is left out on purpose: a person's word closes the gap, and pins nothing that was not pinned.
+
+It is settled in one row, as an interval without records is; its offsets run from one neighbour to the other, so that it
+can still be processed if it is wanted after all.
+"""
+
+from __future__ import annotations
+
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import View
+from onceonly.statetable.transitions import next_row
+
+
+def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
+    """The row that settles `interval` as skipped; None when it is skipped already.
+
+    Raises:
+        InvalidPipeline: it is not a whole gap between two pinned intervals; or the pipeline has no gaps.
+    """
+    latest = _last(view, interval)
+    covered = view.planned_for(interval)
+    for other in covered:
+        if other.interval != interval or other.skipped is None:
+            raise _refused(view, interval, f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}.")
+    if covered:
+        return None
+    ranges = [_range(view, interval, range_.topic) for range_ in latest.ranges]
+    body = {
+        "definition": latest.definition,
+        "ranges": [range_.to_json() for range_ in ranges],
+        "skipped": reason,
+    }
+    return next_row(view, view.head.epoch + 1, Event.EMPTY, 0, owner=who, interval=interval, body=body)
+
+
+def _last(view: View, interval: Interval) -> Checkpoint:
+    """The pipeline's last checkpoint, which says what kind of pipeline it is."""
+    latest = view.latest
+    if latest is None or latest.interval is None:
+        raise _refused(view, interval, "It does not run by intervals, or has not run yet.")
+    if state := Pipeline.from_json(latest.definition).state:
+        raise _refused(
+            view, interval, f"It keeps state ('{state.name}'), and the next interval would go on without it."
+        )
+    return latest
+
+
+def _range(view: View, interval: Interval, topic: str) -> TopicRange:
+    """From the end of the interval before to the start of the one after."""
+    (before, _), (_, after) = view.boundaries(interval.start, topic), view.boundaries(interval.end, topic)
+    if before is None or after is None:
+        todo = "What comes before the first interval, or after the last one, is left out by not being run."
+        raise _refused(view, interval, "It does not lie between two intervals that are pinned.", todo)
+    if (before.time, after.time) != (interval.start, interval.end):
+        raise _refused(view, interval, *_not_whole(before, after))
+    return offsets.between(topic, before.topic_id, before.offsets, after.offsets)
+
+
+def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:
+    return (
+        f"The gap it lies in is {Interval(before.time, after.time)}.",
+        "Skip all of it; of a part that is wanted, run the intervals first.",
+    )
+
+
+def _refused(view: View, interval: Interval, why: str, todo: str = "") -> InvalidPipeline:
+    todo = todo or f"See what is left out: onceonly status {view.pipeline}."
+    return InvalidPipeline(f"{view.pipeline}: {interval} cannot be skipped.", why, f"{todo} Nothing was written.")

@@ -1,0 +1,70 @@
+"""Removing what can never be recorded: a zombie may finish its writing after its attempt was aborted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts, Pooled, Sink
+from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
+from onceonly.coordinator.id_pool import end_idle
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import StateTable, View
+
+
+def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pooled]:
+    """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
+
+    Raises:
+        the first error met, after everything else was tried.
+    """
+    swept: list[Transaction | Pooled] = []
+    errors: list[Exception] = []
+    for pipeline, sink in _sinks(state.view(name)):
+        try:
+            swept += _sweep(state, parts.sink(pipeline, sink), name)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return swept
+
+
+def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | Pooled]:
+    yield from end_idle(state, live, name)
+    found = live.leftovers(f"{state.id}-{name}")
+    view = state.view(name)  # after the list: what was claimed since cannot be in it
+    for txn in found:
+        owner = view.checkpoint(txn.epoch)
+        if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
+            live.renounce(txn)
+        elif owner is not None and _is_dead(txn, owner):
+            live.abort(txn, None)
+            yield txn
+        elif owner is not None and txn.sink in owner.published:
+            live.release(txn)
+            yield txn
+        elif owner is not None and txn.sink in owner.given_up:
+            live.renounce(txn)  # a committer that was stopped may have opened it since; the rows are kept
+
+
+def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
+    return txn.attempt < owner.attempt or owner.state is State.ABORTED
+
+
+def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
+    """Whether nothing was left in it but what a person has said is out of reach for good."""
+    attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
+    return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
+
+
+def _sinks(view: View) -> Iterator[tuple[Pipeline, str]]:
+    """Those of the latest definition, and of those under which anything that is open was claimed; each once."""
+    seen: set[str] = set()
+    for checkpoint in ([view.latest] if view.latest else []) + view.open:
+        for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):
+            pipeline = Pipeline.from_json(definition)
+            for sink, data in zip(pipeline.sinks, definition["sinks"], strict=True):
+                if canonical(data) not in seen and not _is_gone(checkpoint, definition, sink.name):
+                    seen.add(canonical(data))
+                    yield pipeline, sink.name

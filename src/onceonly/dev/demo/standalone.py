@@ -1,0 +1,138 @@
+"""Airflow standalone for the demo: one process tree, its own folder, spoken to over its public API."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from onceonly.dev.demo.wait import until
+from onceonly.dev.services.daemon import Daemon
+from onceonly.errors import NotCommitted
+from onceonly.settings import Settings
+
+USER = "admin"
+SHORT_JOBS = {  # a JVM that lives for seconds should not spend them on optimising itself
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass
+class Standalone:
+    """Airflow with SQLite under `<home>/airflow`."""
+
+    settings: Settings
+    port: int
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.home / "airflow"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def password(self) -> str:
+        file = self.folder / "simple_auth_manager_passwords.json.generated"
+        return str(json.loads(file.read_text())[USER])
+
+    def start(self, extra: Mapping[str, str]) -> None:
+        """Returns when the API answers and the scheduler is healthy."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "airflow", "standalone"]
+        self._daemon.start(command, self.port, {**self.environment(), **extra})
+        until(self.healthy, "Airflow is up", 180, self._alive)
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def trigger(self, dag: str) -> str:
+        """The new run's id."""
+        run = self.call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None})
+        return str(run["dag_run_id"])
+
+    def run_state(self, dag: str, run: str) -> str:
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+
+    def task_states(self, dag: str, run: str) -> dict[str, str]:
+        """Task id -> state ('none' before it was scheduled)."""
+        tasks = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {task["task_id"]: str(task["state"] or "none") for task in tasks}
+
+    def unpause(self, dag: str) -> bool:
+        """False as long as Airflow has not parsed the DAG."""
+        return self._request("PATCH", f"/dags/{dag}", {"is_paused": False}).status_code == 200
+
+    @property
+    def _daemon(self) -> Daemon:
+        return Daemon(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        """What its processes need beside the caller's environment."""
+        beside_python = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
+        return {
+            "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.settings.project / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.settings.project / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            "AIRFLOW_CONN_SPARK": json.dumps(
+                {"conn_type": "generic", "host": "local[2]", "extra": {"conf": SHORT_JOBS}}
+            ),
+            "ONCEONLY_HOME": str(self.settings.home),
+            "ONCEONLY_PROJECT": str(self.settings.project),
+        }
+
+    def _alive(self) -> None:
+        if self._daemon.running() is None:
+            raise NotCommitted("Airflow ended while starting.", self._daemon.tail(), f"Its log: {self._daemon.log}")
+
+    def healthy(self) -> bool:
+        """Whether the API answers, and says that everything runs."""
+        try:
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """What the public API answers, decoded; None where it answers nothing."""
+        answer = self._request(method, path, body)
+        if answer.is_error:
+            raise NotCommitted(f"Airflow refused {method} {path}.", answer.text[:500])
+        return answer.json() if answer.content else None
+
+    def _request(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        login = {"username": USER, "password": self.password}
+        token = httpx.post(f"{self.url}/auth/token", json=login, timeout=30).json()["access_token"]
+        header = {"Authorization": f"Bearer {token}"}
+        return httpx.request(method, f"{self.url}/api/v2{path}", json=body, headers=header, timeout=30)
+
+
+def free_port(wanted: int) -> int:
+    """`wanted` if nobody listens there, else one that the system picks."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise NotCommitted("no free port on 127.0.0.1.")

@@ -1,0 +1,95 @@
+"""One Kafka broker that is its own KRaft controller."""
+
+import base64
+import subprocess
+import uuid
+from collections.abc import Sequence
+
+from onceonly.dev.services import machine
+from onceonly.dev.services.daemon import ServiceFailed
+from onceonly.dev.services.service import Service
+
+LOGGING = [
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss",
+]
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+
+# A single node keeps one copy, and needs few partitions for its own topics.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=8
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=8
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaBroker(Service):
+    """Up in about three seconds with 512 MB; keeps its data over restarts."""
+
+    name = "kafka"
+    port_variable = "ONCEONLY_KAFKA_PORT"
+    default_port = 19092
+    java_options: Sequence[str] = ("-Xmx512m",)
+    format_options: Sequence[str] = ()  # of kafka.tools.StorageTool
+
+    def command(self, port: int) -> Sequence[str]:
+        """Write the configuration, format the storage once; answer the broker's command."""
+        properties = self.folder / "server.properties"
+        data = self.folder / "data"
+        properties.write_text(self.properties(port))
+        if not (data / "meta.properties").exists():
+            self._format(_new_cluster_id())
+        return [*self._java(*self.java_options), "kafka.Kafka", str(properties)]
+
+    def properties(self, port: int) -> str:
+        """The broker's configuration; for a subclass to add to. `port` stays without encryption: it is asked there."""
+        return PROPERTIES.format(port=port, controller=machine.free_port(besides=port), data=self.folder / "data")
+
+    def is_ready(self, port: int) -> bool:
+        """Whether *our* broker answers a metadata request: another cluster on this port does not count."""
+        if not machine.is_open(port):
+            return False
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            found = AdminClient({"bootstrap.servers": self.address(port), "log_level": 0}).list_topics(timeout=5)
+        except KafkaException:
+            return False
+        return bool(found.brokers) and found.cluster_id == self._cluster_id()
+
+    def address(self, port: int) -> str:
+        """The bootstrap address."""
+        return f"{machine.LOCALHOST}:{port}"
+
+    def _java(self, *options: str) -> list[str]:
+        return [machine.java(), *options, *LOGGING, "-cp", f"{machine.jars('broker', self.home)}/*"]
+
+    def _format(self, cluster_id: str) -> None:
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]
+        done = subprocess.run([*self._java(), *tool, *self.format_options], capture_output=True, text=True)
+        if done.returncode:
+            raise ServiceFailed("kafka did not start: its storage cannot be formatted.", done.stdout + done.stderr)
+
+    def _cluster_id(self) -> str | None:
+        lines = (self.folder / "data" / "meta.properties").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line).get("cluster.id")
+
+
+def _new_cluster_id() -> str:
+    """As Kafka's own random-uuid: never a leading dash, which its command line would take for an option."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)

@@ -1,0 +1,69 @@
+"""What this machine offers: Java, the jars, a port."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from onceonly.dev.services.daemon import ServiceFailed
+
+LOCALHOST = "127.0.0.1"
+
+
+def checkout() -> Path | None:
+    """The checkout this package is used from, or None where it is installed as a wheel."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def java() -> str:
+    """The java of JAVA_HOME, else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    command = shutil.which(f"{home}/bin/java" if home else "java")
+    if command is None:
+        raise ServiceFailed(
+            "Java is missing.", "Kafka and Spark need Java 17 or newer.", "Install it or set JAVA_HOME."
+        )
+    return command
+
+
+def jars(kind: str, home: Path) -> Path:
+    """The folder of the jars for `spark` or `broker`: ONCEONLY_JARS, the checkout's .jars, or `<home>/jars`."""
+    root = checkout()
+    base = Path(os.environ.get("ONCEONLY_JARS") or (root / ".jars" if root else home / "jars"))
+    folder = base.resolve() / kind
+    if not any(folder.glob("*.jar")):
+        raise ServiceFailed(
+            f"There are no jars in {folder}.",
+            "The embedded services run from there.",
+            "Run `make setup` in a checkout, or set ONCEONLY_JARS to a folder that has `spark` and `broker`.",
+        )
+    return folder
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOCALHOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody accepts connections on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOCALHOST, port)) == 0
+
+
+def free_port(besides: int = 0) -> int:
+    """A port that the operating system has free right now, and which is not `besides`."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOCALHOST, 0))
+            port = int(probe.getsockname()[1])
+        if port != besides:
+            return port

@@ -1,0 +1,92 @@
+"""A Spark Connect server: a warm JVM, so that a stage starts in about a second."""
+
+import importlib.util
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from onceonly.dev.services import machine
+from onceonly.dev.services.daemon import ServiceFailed
+from onceonly.dev.services.service import Service
+from onceonly.spark.conf import CONF, TOKEN_FILE
+
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class SparkConnect(Service):
+    """Delta, the Kafka connector and Avro are on its class path; memory: ONCEONLY_SPARK_MEMORY (2g).
+
+    It runs the code of whoever has its token. Each start draws one, into a file that only this user can read; the
+    server finds it in its environment, since arguments are for everyone to see.
+    """
+
+    name = "spark"
+    port_variable = "ONCEONLY_SPARK_PORT"
+    default_port = 15002
+    seconds_to_start = 240.0
+
+    def command(self, port: int) -> Sequence[str]:
+        """The server in the foreground, by spark-class: the scripts in sbin would lose sight of it."""
+        self._draw_token()
+        options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
+        submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
+        place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
+        return [*submit, *place, "--driver-class-path", f"{machine.jars('spark', self.home)}/*", *options]
+
+    def environment(self) -> Mapping[str, str]:
+        """The workers take this interpreter, and find what the checkout has beside the package."""
+        paths = [str(machine.checkout() or ""), os.environ.get("PYTHONPATH", "")]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        place = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}
+        return {**python, **place, TOKEN: self.token() or ""}
+
+    def token(self) -> str | None:
+        """Of the last start; None where there was none yet."""
+        with suppress(FileNotFoundError):
+            return self._token.read_text()
+        return None
+
+    def is_ready(self, port: int) -> bool:
+        """Whether the gRPC port is open."""
+        return machine.is_open(port)
+
+    def address(self, port: int) -> str:
+        """The remote to give to `SparkSession.builder.remote`: PySpark sends a token unencrypted to this name only."""
+        return f"sc://localhost:{port}"
+
+    @property
+    def _token(self) -> Path:
+        return self.home / TOKEN_FILE
+
+    def _draw_token(self) -> None:
+        self._token.unlink(missing_ok=True)
+        with open(self._token, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(secrets.token_urlsafe(32))
+
+    def _settings(self, port: int) -> dict[str, str | int]:
+        return {
+            "spark.authenticate": "true",  # of its other ports, which this machine can reach, too
+            "spark.connect.grpc.binding.address": machine.LOCALHOST,
+            "spark.connect.grpc.binding.port": port,
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.log.level": "WARN",
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # one machine: more would only cost
+            **CONF,
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+
+
+def spark_home() -> Path:
+    """The Spark inside the installed PySpark, found without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ServiceFailed(
+            "pyspark is not installed.", "The Spark server runs from it.", "pip install 'onceonly[spark]'"
+        )
+    return Path(spec.origin).parent

@@ -1,0 +1,126 @@
+"""Names and paths that come back from the state table, confined to what is ours.
+
+A handle may be damaged, or made by somebody who wants a file elsewhere. So a path of it counts only where it follows
+from a transaction's name, below a folder that the configuration names; and an `OwnPath` is all that can be deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from onceonly.checkpoint.model import NAME, Transaction
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.manifests import FOLDER as MANIFESTS
+
+MARKS = ("", "staged-", ".")  # in front of a transaction's name: its folder; a nested Delta table; a file tried out
+PART = re.compile(r"[A-Za-z0-9_]+")  # of a transaction's name, beside pipeline and sink
+STEM = re.compile(rf"({NAME.pattern})-({NAME.pattern})-(\d{{6,}})-([A-Za-z0-9_]{{1,8}})")
+FILE = re.compile(rf"{STEM.pattern}-\d{{5,}}\.[a-z]+")
+HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
+
+
+@dataclass(frozen=True)
+class OwnPath:
+    """What Onceonly itself has written, below a root: the only thing that can be deleted, or moved from its place.
+
+    Args:
+        root: path or URI of a folder that the configuration names; never out of a handle.
+        name: a transaction's name (behind one of MARKS), or a path below it; or a file or manifest that a FileSink
+            has published.
+    Raises:
+        InvalidPipeline: it is anything else. Nothing was touched.
+    """
+
+    root: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.root.strip("/") or not is_own(self.name):
+            raise InvalidPipeline(
+                f"'{self.name}' below '{self.root}' is not deleted.",
+                "It does not carry the name of a transaction of Onceonly, or lies elsewhere.",
+                "Was a handle in the state table damaged or forged? Nothing was deleted.",
+            )
+
+    @property
+    def path(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.name}"
+
+    def below(self, path: str) -> OwnPath:
+        return OwnPath(self.root, f"{self.name}/{path}")
+
+
+def is_own(name: str) -> bool:
+    if not is_plain(name):
+        return False
+    first = name.split("/")[0]
+    return any(is_transaction(first.removeprefix(mark)) for mark in MARKS) or is_published(name)
+
+
+def is_plain(path: object) -> bool:
+    """Whether it is relative, normalised, and stays below where it starts."""
+    return isinstance(path, str) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+def is_transaction(name: object) -> bool:
+    return parsed(name) is not None
+
+
+def parsed(name: object) -> Transaction | None:
+    """The transaction of that name, where every part of it is one that Onceonly gives."""
+    txn = Transaction.parse(name) if isinstance(name, str) else None
+    if txn is None or not all(map(PART.fullmatch, (txn.state_id, txn.nonce))):
+        return None
+    return txn if NAME.fullmatch(txn.pipeline) and NAME.fullmatch(txn.sink) and txn.name == name else None
+
+
+def is_published(path: object) -> bool:
+    """Whether a FileSink gives such a name, to a file (in folders by partition) or to a manifest."""
+    if not isinstance(path, str) or not is_plain(path):
+        return False
+    *folders, name = path.split("/")
+    if folders == [MANIFESTS]:
+        return name.endswith(".manifest") and STEM.fullmatch(name.removesuffix(".manifest")) is not None
+    return FILE.fullmatch(name) is not None and not any(folder.startswith(HIDDEN) for folder in folders)
+
+
+def stem(txn: Transaction) -> str:
+    """First part of every name that a FileSink gives: of this state table, pipeline, sink and epoch."""
+    return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
+
+
+def manifest_of(txn: Transaction) -> str:
+    return f"{MANIFESTS}/{stem(txn)}.manifest"
+
+
+def check_folder(sink: str, folder: object, mark: str = "") -> None:
+    """Refuse a handle whose folder is not a transaction's. `mark`: what stands in front of the name."""
+    if not isinstance(folder, str) or not folder.startswith(mark) or not is_transaction(folder.removeprefix(mark)):
+        raise damaged(sink, f"Its folder is {folder!r}.")
+
+
+def check_file(sink: str, name: object) -> None:
+    """Refuse a handle that names a file somewhere else than in its own folder."""
+    if not is_plain(name) or "/" in str(name):
+        raise damaged(sink, f"It names the file {name!r}.")
+
+
+@contextmanager
+def refused_early() -> Iterator[None]:
+    """Nothing has been decided yet: what would stop a commit is an invalid input."""
+    try:
+        yield
+    except CannotPublish as error:
+        raise InvalidPipeline(error.what, error.why, error.todo) from error
+
+
+def damaged(sink: str, why: str) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': the handle in the state table is damaged or forged.",
+        f"{why} That is not what this sink writes there.",
+        "Nothing was touched. Find out who can write to the state table, and restore it from before that "
+        "(docs/operations.md), then: onceonly recover",
+    )

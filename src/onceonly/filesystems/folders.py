@@ -1,0 +1,97 @@
+"""Folders that carry a transaction's name, below one path or URI: local, or wherever pyarrow knows a file system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from onceonly.checkpoint.model import Transaction
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.durability import to_disk
+from onceonly.statetable.location import local_path
+
+
+class Folders:
+    """All of one sink."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+
+    def path(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def has(self, name: str) -> bool:
+        files, path = file_system(self.path(name))
+        return bool(files.get_file_info(path).type is not pafs.FileType.NotFound)
+
+    def delete(self, name: str) -> None:
+        """All that is under that name, if anything is. Raises InvalidPipeline: no name of ours."""
+        delete(OwnPath(self.uri, name))
+
+    def mark(self, name: str, text: str) -> bool:
+        """A new small file, durable; False: it is there. On an object store, which is asked first, two may be told so.
+
+        Raises:
+            FileNotFoundError: there is no folder for it.
+        """
+        if local := local_path(self.path(name)):
+            return _mark(local, text)
+        if self.has(name):
+            return False
+        files, path = file_system(self.path(name))
+        with files.open_output_stream(path) as out:
+            out.write(text.encode())
+        return True
+
+    def text(self, name: str) -> str:
+        files, path = file_system(self.path(name))
+        with files.open_input_stream(path) as stream:
+            return str(stream.read().decode())
+
+    def holding(self, prefix: str) -> list[Transaction]:
+        """Transactions with that `Transaction.prefix` of which a folder is there."""
+        return named(self.names(), prefix)
+
+    def names(self) -> list[str]:
+        """What is there; nothing, where there is no folder."""
+        files, path = file_system(self.uri)
+        found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return [info.base_name for info in found]
+
+
+def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
+    """Transactions with that `Transaction.prefix` among the names of folders, in order."""
+    ours = sorted(name for name in folders if name.startswith(f"{prefix}-"))
+    return [txn for name in ours if (txn := Transaction.parse(name))]
+
+
+def delete(own: OwnPath) -> None:
+    """A folder with all that is in it, if it is there; another process may be at it, too."""
+    files, root = file_system(own.root)
+    path = f"{root}/{own.name}"  # behind the decoding of a URI: nothing in the name is an escape
+    while files.get_file_info(path).type is not pafs.FileType.NotFound:
+        with suppress(FileNotFoundError):  # another process deletes it, too
+            files.delete_dir(path)
+
+
+def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it."""
+    local = local_path(uri)
+    if local is not None:
+        return pafs.LocalFileSystem(), str(local)
+    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
+    return found
+
+
+def _mark(path: Path, text: str) -> bool:
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    to_disk(path)
+    to_disk(path.parent)
+    return True

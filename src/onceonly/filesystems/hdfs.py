@@ -1,0 +1,170 @@
+"""HDFS: a name is made by the NameNode's rename, which refuses where it is taken; everything over WebHDFS.
+
+Nothing is left to be made durable here: a closed file was acknowledged by every DataNode that holds a copy, and the
+NameNode has its edit log on disk before it answers. The DataNodes compute the checksums; no file is downloaded for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from onceonly.errors import NotCommitted
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.interface import FileSystem, Print, Unfit, is_hidden, parent
+from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
+
+
+class HdfsFiles(FileSystem):
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._fs = cluster, cluster.fs
+
+    def check(self, target: str) -> None:
+        """Raises Unfit; NotCommitted: the NameNode does not answer within seconds, or is none."""
+        cluster = self._cluster
+        try:
+            cluster.ask("get", "GETFILESTATUS", "/", seconds=CONNECT)
+            nearest = self._nearest(target)
+            if not self._is_folder(nearest):
+                raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
+            cluster.ask("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
+            if self.exists(f"{target}/_delta_log"):
+                raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+        except PermissionError as error:
+            todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME; Kerberos is not spoken."
+            raise Unfit(f"{error}.", todo) from error
+        except OSError as error:
+            raise NotCommitted(
+                f"{target} cannot be reached.",
+                f"{error}. The NameNode was asked for at {cluster.address}.",
+                "Start it, or set ONCEONLY_WEBHDFS=http://namenode:9870 to its address. Nothing was written.",
+            ) from error
+
+    def same(self, one: str, other: str) -> bool:
+        return one == other
+
+    def try_out(self, folder: OwnPath, target: str) -> None:
+        """Also a name that is taken, which a gateway in front of HDFS might let be overwritten."""
+        first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
+        third = OwnPath(target, f".{folder.name}")
+        try:
+            for probe in (first, second):
+                self._cluster.create(probe.path, b"")
+            self._refuses_taken(first, second)
+            if self.exists(target):
+                self._cluster.rename(first.path, third.path)
+        except (PermissionError, Unreachable):
+            raise
+        except OSError as error:
+            raise Unfit(
+                f"{self._cluster.address} cannot give a file its name in one step ({error}).",
+                "Use the NameNode's own address, or a DeltaSink.",
+            ) from error
+        finally:
+            for probe in (first, second, third):
+                with suppress(OSError):  # an abort removes them
+                    self.remove(probe)
+
+    def _refuses_taken(self, first: OwnPath, second: OwnPath) -> None:
+        with suppress(FileExistsError):
+            self._cluster.rename(first.path, second.path)
+            raise OSError("it renames over a file")
+
+    def move(self, old: OwnPath, new: str) -> None:
+        try:
+            self._cluster.rename(old.path, new)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and self._is_folder(new):
+                raise FileExistsError(new) from error
+            raise
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        with suppress(FileNotFoundError, FileExistsError):
+            self._cluster.rename(old.path, new.path)
+
+    def fingerprint(self, path: str) -> Print:
+        """The checksum that HDFS keeps: of the checksums of its parts, the same for a file that was renamed."""
+        info = self._info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(path)
+        found = self._fs.ukey(self._cluster.path(path))
+        return Print(info["size"], found["algorithm"], found["bytes"])
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read(self, path: str) -> str:
+        return str(self._fs.cat_file(self._cluster.path(path)).decode())
+
+    def write(self, path: str, text: str) -> None:
+        self._cluster.create(path, text.encode())
+
+    def make_folder(self, folder: str, root: str) -> None:
+        self._fs.mkdir(self._cluster.path(folder))
+
+    def keep_names(self, folder: str) -> None:
+        return
+
+    def make_durable(self, folder: str) -> None:
+        return
+
+    def visible(self, folder: str) -> Iterator[str]:
+        found = [info for info in self._list(folder) if not is_hidden(info["pathSuffix"])]
+        yield from (info["pathSuffix"] for info in found if info["type"] == "file")
+        for info in found:
+            if info["type"] == "directory":
+                name = info["pathSuffix"]
+                yield from (f"{name}/{path}" for path in self.visible(f"{folder}/{name}"))
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [info["pathSuffix"] for info in self._list(folder)]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, file: OwnPath) -> None:
+        self._fs.rm(self._cluster.path(file.path))
+
+    def remove_empty(self, folder: str) -> None:
+        with suppress(OSError):
+            self._fs.rm(self._cluster.path(folder))
+
+    def delete(self, folder: OwnPath) -> None:
+        self._fs.rm(self._cluster.path(folder.path), recursive=True)
+
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        """Not by the scanner's own reader, which is made while Python is held up: see `Cluster.dataset`."""
+        path = self._cluster.path(folder)
+        scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format, schema, by).scanner()
+        return pa.RecordBatchReader.from_batches(scanner.projected_schema, scanner.to_batches())
+
+    def _nearest(self, path: str) -> str:
+        """The path, or the first of its parents that is there."""
+        while path != self._cluster.root and not self.exists(path):
+            path = parent(path)
+        return path
+
+    def _is_folder(self, path: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(self._info(path)["type"] == "directory")
+        return False
+
+    def _info(self, path: str) -> dict[str, Any]:
+        info: dict[str, Any] = self._fs.info(self._cluster.path(path) or "/")
+        return info
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._fs.ls(self._cluster.path(folder), detail=True)
+        return found

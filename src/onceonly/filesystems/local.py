@@ -1,0 +1,165 @@
+"""A local or mounted file system with hard links: a name is made by link(2), which fails where it is taken."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from onceonly.filesystems import folders
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.durability import to_disk, tree_to_disk
+from onceonly.filesystems.interface import FileSystem, Print, Unfit, is_hidden, parent
+
+MOUNTS = Path("/proc/self/mountinfo")
+TRIES = 20  # folders that were removed again while they were made
+
+
+class LocalFiles(FileSystem):
+    """Durable is what fsync has been told of, files and folders."""
+
+    def check(self, target: str) -> None:
+        """Raises Unfit also for the root of a file system of its own: rows are staged beside it, on another one."""
+        place = Path(target)
+        nearest = next(found for found in (place, *place.parents) if found.exists())
+        if not nearest.is_dir():
+            raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise Unfit(f"this process may not write in {nearest}.", "Grant it, or choose another path.")
+        if (place / "_delta_log").exists():
+            raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+        if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
+            raise Unfit(
+                f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
+                "Choose a folder below it.",
+            )
+        above = os.path.realpath(place.parent)
+        if mounted := {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points():
+            raise Unfit(
+                f"{mounted.pop()} is a mount point: no link goes from where the rows are staged to where they are "
+                "published.",
+                "Mount the folder above it, or choose a folder below it.",
+            )
+
+    def same(self, one: str, other: str) -> bool:
+        """By what they are, not by how they are called: through whatever mount or link."""
+        with suppress(FileNotFoundError):
+            return one == other or os.path.samefile(one, other)
+        with suppress(FileNotFoundError):  # none there yet
+            return Path(one).name == Path(other).name and os.path.samefile(parent(one), parent(other))
+        return False
+
+    def try_out(self, folder: OwnPath, target: str) -> None:
+        """A bind mount has the same device number on both sides, and no link goes across."""
+        probe = folder.below(".probe")
+        name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
+        try:
+            _make(folder.path)
+            Path(probe.path).touch()
+            os.link(probe.path, name.path)
+        except OSError as error:
+            raise _no_link(folder.path, target, error) from error
+        finally:
+            self.remove(name)
+            self.remove(probe)
+
+    def move(self, old: OwnPath, new: str) -> None:
+        """Two steps: for a moment the file has both names."""
+        os.link(old.path, new)
+        self.remove(old)
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        if not os.path.exists(new.path):
+            with suppress(FileNotFoundError):
+                os.rename(old.path, new.path)
+                to_disk(Path(new.path).parent)
+
+    def fingerprint(self, path: str) -> Print:
+        with Path(path).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return Print(os.fstat(file.fileno()).st_size, "sha256", digest)
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def read(self, path: str) -> str:
+        return Path(path).read_text()
+
+    def write(self, path: str, text: str) -> None:
+        Path(path).write_text(text)
+        to_disk(Path(path))
+
+    def make_folder(self, folder: str, root: str) -> None:
+        place, end = Path(folder), Path(root).parent
+        place.mkdir(parents=True, exist_ok=True)
+        while place != end:
+            place = place.parent
+            with suppress(PermissionError):  # above the target it may be somebody else's
+                to_disk(place)
+
+    def keep_names(self, folder: str) -> None:
+        to_disk(Path(folder))
+
+    def make_durable(self, folder: str) -> None:
+        tree_to_disk(Path(folder))
+
+    def visible(self, folder: str) -> Iterator[str]:
+        for root, places, names in os.walk(folder):
+            places[:] = sorted(name for name in places if not is_hidden(name))
+            for name in sorted(names):
+                if not is_hidden(name):
+                    yield str((Path(root) / name).relative_to(folder))
+
+    def names(self, folder: str) -> list[str]:
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+    def remove(self, file: OwnPath) -> None:
+        Path(file.path).unlink(missing_ok=True)
+
+    def remove_empty(self, folder: str) -> None:
+        with suppress(OSError):
+            os.rmdir(folder)
+
+    def delete(self, folder: OwnPath) -> None:
+        folders.delete(folder)
+
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        hive = ds.partitioning(by, flavor="hive")
+        return ds.dataset(folder, schema, format, partitioning=hive).scanner().to_reader()
+
+
+def _make(folder: str) -> None:
+    """With the folder above it, which another process may remove just then, as nothing is in it."""
+    for _ in range(TRIES):
+        with suppress(FileNotFoundError):
+            return os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
+
+
+def _no_link(folder: str, target: str, error: OSError) -> Unfit:
+    if error.errno == errno.EXDEV:
+        return Unfit(
+            f"{target} is on another file system or mount than {folder}, where its rows are staged ({error.strerror}).",
+            "Mount the folder above it, or choose a folder below the mount point.",
+        )
+    return Unfit(
+        f"the file system of {target} cannot give a file its name in one step ({error.strerror}).",
+        "Use one with hard links, or a DeltaSink.",
+    )
+
+
+def _mount_points() -> set[str]:
+    """As Linux tells them, blanks and such escaped; elsewhere none: `try_out` meets them."""
+    with suppress(OSError):
+        found = (line.split(" ")[4] for line in MOUNTS.read_text().splitlines())
+        return {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in found}
+    return set()

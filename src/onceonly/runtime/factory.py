@@ -1,0 +1,245 @@
+"""From plain definitions to live parts: the only module that knows which sink or source is which class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Sink, Source
+from onceonly.checkpoint.model import Checkpoint, Handle, Row
+from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
+from onceonly.coordinator import sequence
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.gate.inspector import LiveInspector
+from onceonly.kafka import lookup
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.pipeline.definition import FileSink, KafkaSink, Pipeline, StateSink
+from onceonly.runtime import owners, transforms
+from onceonly.settings import Settings
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.staging.handles import guarded
+from onceonly.sinks.state.sink import Changes, StateWriter
+from onceonly.sources.kafka import KafkaReader
+from onceonly.spark.progress import Say
+from onceonly.spark.progress import told as progress
+from onceonly.statetable import location
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify
+
+
+@dataclass
+class LiveParts:
+    """Sinks and sources on real services. Spark starts only when something asks for it.
+
+    Args:
+        connections: finds the Airflow connections that a pipeline names; by default in the environment.
+    """
+
+    settings: Settings = field(default_factory=Settings.from_env)
+    connections: lookup.Lookup = lookup.from_environment
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return guarded(self._live(pipeline, name), pipeline.sink(name).kind)
+
+    def _live(self, pipeline: Pipeline, name: str) -> Sink:
+        config = pipeline.sink(name)
+        if isinstance(config, KafkaSink):
+            reached = self.kafka(config.connection, config.bootstrap)
+            return KafkaWriter(config, reached, pipeline.is_late(config), self.settings.spool, self.settings.project)
+        if isinstance(config, FileSink):
+            return FileWriter(config, self.settings.locate(config.path), self.settings.webhdfs)
+        if isinstance(config, StateSink):
+            return StateWriter(config, self.settings.locate(config.path or f"appstate/{pipeline.name}/{name}"))
+        return DeltaWriter(config, self.settings.locate(config.path), self.spark)
+
+    def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
+        return {
+            config.topic: KafkaReader(config, self.kafka(config.connection, config.bootstrap), self.settings.project)
+            for config in pipeline.sources
+        }
+
+    def inspector(self, pipeline: Pipeline) -> LiveInspector:
+        settings = self.settings
+        return LiveInspector(
+            pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark
+        )
+
+    def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
+        """How to reach the brokers: the connection of that name, else bare addresses.
+
+        Raises:
+            InvalidPipeline: no such connection, or one that cannot be used; or no addresses at all.
+        """
+        if connection is None:
+            return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
+        return KafkaConnection.parse(self.connections(connection), connection)
+
+    def spark(self) -> Any:
+        from onceonly.spark.session import session
+
+        return session(self.settings)
+
+
+def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
+    """A coordinator on the state table and services that the settings name.
+
+    Args:
+        log: called after each recorded transition, before the function that ONCEONLY_NOTIFY names.
+    """
+    settings = parts.settings
+    hooks: list[Callable[..., None]] = [log] if log else []
+    if settings.notify:
+        hooks.append(transforms.load(settings.notify, settings))
+
+    def notify(checkpoint: Checkpoint, row: Row) -> None:
+        for hook in hooks:
+            hook(checkpoint, row)
+
+    return Coordinator(StateTable(settings.state), parts, notify)
+
+
+def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
+    """The same for a plan, which is the only step that makes a state table: the embedded one.
+
+    Raises:
+        NotCommitted: nothing could be recorded in the state table.
+    """
+    if parts.settings.embedded:
+        location.make(parts.settings.state)
+    location.check_writable(parts.settings.state)
+    return coordinator(parts, log)
+
+
+def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
+    """Everything that can be known before any work, for people; writes nothing."""
+    transforms.load(pipeline.transform, parts.settings)
+    notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
+    for sink in pipeline.sinks:
+        notes += parts.sink(pipeline, sink.name).check()
+    if pipeline.gate:
+        notes += parts.inspector(pipeline).check()
+    return notes
+
+
+def stage(
+    parts: LiveParts,
+    through: Coordinator,
+    name: str,
+    epoch: int,
+    owner: str | None,
+    say: Say | None = None,
+    since: int | None = None,
+) -> Checkpoint:
+    """Stage one checkpoint on Spark.
+
+    Args:
+        say: told now and then how far Spark is.
+        since: see `Coordinator.stage`.
+    Raises:
+        NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
+    """
+    view = through.state.view(name)
+    checkpoint = view.checkpoint(epoch)
+    if checkpoint is None:
+        raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
+    producing = _Producing(parts, checkpoint, sequence.held_before(view, checkpoint), through.renew, say)
+    try:
+        return through.stage(name, epoch, producing, owner, since)
+    except OnceonlyError:
+        raise
+    except Exception as error:
+        raise _explained(producing.diagnose(error, checkpoint.ranges), checkpoint) from error
+    finally:
+        producing.end()
+
+
+class _Producing:
+    """From pinned ranges to a DataFrame per sink."""
+
+    def __init__(
+        self,
+        parts: LiveParts,
+        seen: Checkpoint,
+        before: Handle | None,
+        renew: Callable[[Checkpoint], bool],
+        say: Say | None,
+    ) -> None:
+        self._say, self._renew, self._until_end = say, renew, ExitStack()
+        self._parts, self._seen, self._before = parts, seen, before
+        self._pipeline = pipeline = Pipeline.from_json(seen.definition)
+        self._transform = transforms.load(pipeline.transform, parts.settings)
+        self._sources = parts.sources(pipeline)
+        self._spark: Any = None
+        self._held: list[Any] = []
+
+    def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+        _check_same(self._seen, claimed)
+        self._until_end.enter_context(owners.renewing(lambda: self._renew(claimed)))
+        self._spark = self._parts.spark()
+        if self._say:
+            self._until_end.enter_context(progress(self._spark, self._say))
+        batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
+        given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
+        state = self._pipeline.state
+        if state is None:
+            return self._suited(self._outputs(claimed, self._transform(given)))
+        writer = self._parts.sink(self._pipeline, state.name)
+        assert isinstance(writer, StateWriter)
+        outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
+        return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+
+    def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
+        """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+        outputs = transforms.outputs(self._pipeline, result)
+        return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
+
+    def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The gate's suites are about columns that are there: refused before any row is written."""
+        if self._pipeline.gate:
+            self._parts.inspector(self._pipeline).check_outputs(outputs)
+        return outputs
+
+    def _read(self, range_: TopicRange) -> Any:
+        batch = self._sources[range_.topic].read(self._spark, (range_,))
+        if len(self._pipeline.sinks) > 1:
+            self._held.append(batch.persist())  # each sink runs a job of its own: the source is read once for all
+        return batch
+
+    def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
+        """The error in the terms of the topic that it comes from, where one is found."""
+        for range_ in ranges if self._spark else ():
+            told = self._sources[range_.topic].diagnose(error, self._spark, (range_,))
+            if told is not error:
+                return told
+        return error
+
+    def end(self) -> None:
+        self._until_end.close()
+        for batch in self._held:
+            batch.unpersist()
+
+
+def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
+    """Its transform was loaded before it was claimed, so that one that does not load leaves no attempt."""
+    if claimed.definition != seen.definition:
+        raise NotCommitted(
+            f"{claimed.pipeline} epoch {claimed.epoch} could not be staged.",
+            "It was planned again meanwhile, with another definition.",
+            "Retry the stage: it takes the new one. Nothing was written.",
+        )
+
+
+def _explained(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    if isinstance(error, OnceonlyError):
+        return error
+    first_line = (str(error).splitlines() or [""])[0][:500]
+    return NotCommitted(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
+        f"{type(error).__name__}: {first_line}",
+        "Nothing was published and what was written is removed. Mend the cause and retry the stage.",
+    )

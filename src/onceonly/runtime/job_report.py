@@ -1,0 +1,196 @@
+"""What a stage job on another machine says, kept beside the state table for the task that waits for it.
+
+Lines for people, then the job's exit code. Only for people, and for the kind of an error: whether anything was staged,
+the state table says. A file beside it names the driver, so that it can be ended when no task waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.folders import file_system
+from onceonly.statetable.table import StateTable
+
+SILENT = timedelta(hours=6)  # since its last line
+DRIVER = ".driver"  # what the name of the file with the driver ends with
+NONCE = 12  # hexadecimal digits at the end of a job's name
+JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE}}}(?:{re.escape(DRIVER)})?")
+FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
+END = "\x04"  # what the last line begins with; the exit code follows
+
+
+@dataclass(frozen=True)
+class Said:
+    """As far as it is there: `code` is None as long as the job has not come to its end."""
+
+    lines: tuple[str, ...] = ()
+    code: int | None = None
+
+
+@dataclass
+class Report:
+    """The report of one job, at a path or URI."""
+
+    uri: str
+    _text: str = field(default="", init=False)
+
+    @classmethod
+    def of(cls, state: str, job: str) -> Report:
+        """That of a job of this state table; its name is its own.
+
+        Raises:
+            InvalidPipeline: pyarrow, unlike deltalake, has no file system for such a table.
+        """
+        report = cls(f"{_folder(state)}/{job}")
+        try:
+            file_system(report.uri)
+        except (ValueError, NotImplementedError) as error:
+            raise InvalidPipeline(
+                f"a driver on the cluster cannot be heard beside the state table at {state}.",
+                f"{error}",
+                "Use deploy mode 'client', or a state table at a path or s3://, gs://, abfss://. Nothing was started.",
+            ) from error
+        return report
+
+    def say(self, line: str) -> None:
+        """Add a line. Object stores do not append, so all is written again."""
+        self._add("".join(f"{part}\n" for part in line.split("\n")))
+
+    def end(self, code: int) -> None:
+        """Nothing more is to come."""
+        self._add(f"{END}{code}\n")
+
+    def read(self) -> Said:
+        """What is there by now; a line that is being written is not."""
+        files, path = file_system(self.uri)
+        try:
+            with files.open_input_file(path) as file:
+                *lines, _ = file.read().decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return Said()
+        if lines and lines[-1].startswith(END):
+            return Said(tuple(lines[:-1]), int(lines[-1].removeprefix(END)))
+        return Said(tuple(lines))
+
+    def delete(self) -> None:
+        _delete(self.uri)
+
+    def name_driver(self, driver: Mapping[str, Any]) -> None:
+        """Say which driver does this job, for whom, and since when (`at`, in seconds since the epoch)."""
+        _write(f"{self.uri}{DRIVER}", json.dumps(driver))
+
+    def forget_driver(self) -> None:
+        _delete(f"{self.uri}{DRIVER}")
+
+    def is_followed(self) -> bool:
+        """Whether a later driver was submitted for the same step of the same checkpoint: by the task's next try."""
+        files, path = file_system(self.uri)
+        folder, _, name = path.rpartition("/")
+        mine = _read(files, f"{path}{DRIVER}").get("at")
+        others = (
+            info.path
+            for info in files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+            if info.base_name.startswith(name[:-NONCE]) and info.base_name.endswith(DRIVER)
+        )
+        return mine is not None and any(_read(files, other).get("at", 0.0) > mine for other in others)
+
+    def _add(self, text: str) -> None:
+        self._text += text
+        with suppress(OSError):  # a job does not fail for want of someone who hears it
+            _write(self.uri, self._text)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A driver that nobody is known to have seen ended: what `Report.name_driver` was told of it."""
+
+    pipeline: str
+    epoch: int
+    driver: Mapping[str, Any]
+
+
+def drivers(state: StateTable) -> list[Named]:
+    """Those that the jobs of this state table have named, and not of one that its folder was copied from."""
+    found = (_named(state.uri, info.base_name) for info in _files(state.uri) if info.base_name.endswith(DRIVER))
+    return [named for named in found if named and named.driver.get("state") == state.id]
+
+
+def _named(state: str, name: str) -> Named | None:
+    job = JOB.fullmatch(name)
+    files, folder = file_system(_folder(state))
+    if job is None:
+        return None
+    said = _read(files, f"{folder}/{name}")
+    return Named(job["pipeline"], int(job["epoch"]), said) if said else None
+
+
+def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:
+    """What a driver's file says; nothing where there is none, or it goes, or comes, now."""
+    with suppress(OSError, ValueError), files.open_input_file(path) as file:
+        said: dict[str, Any] = json.loads(file.read())
+        return said
+    return {}
+
+
+def sweep(state: StateTable) -> list[str]:
+    """Remove the reports that nobody will read: long silent, and of settled checkpoints. Returns their names.
+
+    The task that waited for such a job was killed, or comes too late to go by more than the state table.
+    """
+    return [name for name in _silent(state.uri) if _is_over(state, name) and _is_deleted(state.uri, name)]
+
+
+def _silent(state: str) -> list[str]:
+    now = datetime.now(UTC)
+    return [info.base_name for info in _files(state) if info.mtime and now - info.mtime > SILENT]
+
+
+def _files(state: str) -> list[pafs.FileInfo]:
+    """What jobs have left beside that state table, by name."""
+    try:
+        files, path = file_system(_folder(state))
+        found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    except (OSError, ValueError, NotImplementedError):  # the last two: no storage that a report could be left in
+        return []
+    return sorted(found, key=lambda info: info.base_name)
+
+
+def _is_over(state: StateTable, name: str) -> bool:
+    job = JOB.fullmatch(name)
+    if job is None:
+        return False
+    checkpoint = state.view(job["pipeline"]).checkpoint(int(job["epoch"]))
+    return checkpoint is None or checkpoint.state.settled
+
+
+def _is_deleted(state: str, name: str) -> bool:
+    with suppress(OSError):  # another user's: it is in nobody's way
+        Report(f"{_folder(state)}/{name}").delete()
+        return True
+    return False
+
+
+def _folder(state: str) -> str:
+    return f"{re.sub('^s3a:', 's3:', state.rstrip('/'))}/{FOLDER}"
+
+
+def _write(uri: str, text: str) -> None:
+    files, path = file_system(uri)
+    files.create_dir(path.rpartition("/")[0], recursive=True)
+    with files.open_output_stream(path) as out:
+        out.write(text.encode())
+
+
+def _delete(uri: str) -> None:
+    files, path = file_system(uri)
+    with suppress(FileNotFoundError):
+        files.delete_file(path)

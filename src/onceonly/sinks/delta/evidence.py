@@ -1,0 +1,95 @@
+"""What a Delta log says of a sink's decisions: one number, which names the decision and the transaction.
+
+The `txn` version is decision << 32 | name, where the name is the first 8 hexadecimal digits of the transaction's nonce.
+So it only ever rises, and reads as hexadecimal. Numbers below 2**32 are plain decisions, as they were written before.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.errors import CannotPublish, Fenced, StateBehind
+
+BITS = 32
+GIVEN_UP = (
+    1 << BITS
+) - 1  # in place of a name. The highest: Spark passes over whatever is not above the version it finds
+FOLDER = re.compile(r"staged-[\w-]+-([0-9a-f]{8})[0-9a-f]*")
+
+
+class Shown(Enum):
+    """What a version says to a transaction that asks."""
+
+    EARLIER = "an earlier decision, or none"  # it may be published
+    OURS = "this very transaction"
+    GIVEN_UP = "that nobody may publish at this decision any more"
+    ANOTHER = "another transaction at this decision"
+    LATER = "a later decision"
+
+
+def version(decision: int, folder: str) -> int:
+    """Of a transaction's commit; `folder` is where it is staged, and ends with its nonce."""
+    named = FOLDER.fullmatch(folder)
+    if named is None:
+        raise CannotPublish(
+            f"the folder '{folder[:200]}' is none of a transaction.",
+            "A handle names staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>: this one was altered.",
+            "Restore the state table. Nothing was published.",
+        )
+    return decision << BITS | min(int(named[1], 16), GIVEN_UP - 1)
+
+
+def given_up(decision: int) -> int:
+    """The version that closes a decision."""
+    return decision << BITS | GIVEN_UP
+
+
+def decision_of(version: int) -> int:
+    return version >> BITS or version
+
+
+def shown(version: int | None, wanted: int) -> Shown:
+    """What the table's version says to the transaction whose own is `wanted`."""
+    decision = wanted >> BITS
+    if version is None or decision_of(version) < decision:
+        return Shown.EARLIER
+    if decision_of(version) > decision:
+        return Shown.LATER
+    if version in (wanted, decision):
+        return Shown.OURS
+    return Shown.GIVEN_UP if version == given_up(decision) else Shown.ANOTHER
+
+
+def outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
+    """Of a transaction whose table shows `version`; None: it may be published.
+
+    Raises:
+        Fenced: it was given up.
+        StateBehind: the table shows what the state table does not know.
+    """
+    match shown(version, wanted):
+        case Shown.EARLIER:
+            return None
+        case Shown.OURS:
+            return Outcome(already=True, detail={"rows": handle["rows"]})
+        case Shown.GIVEN_UP:
+            raise Fenced(
+                f"sink '{sink}': decision {wanted >> BITS} was given up.",
+                f"{handle['uri']} is closed to it (transaction {handle['app_id']}).",
+                f"The staged rows are kept in {handle['folder']}.",
+            )
+        case what:
+            raise _behind(sink, handle, what, version or 0, wanted)
+
+
+def _behind(sink: str, handle: Handle, what: Shown, version: int, wanted: int) -> StateBehind:
+    pipeline = handle["app_id"].split("/")[2]
+    return StateBehind(
+        f"sink '{sink}': the state table is behind {handle['uri']}.",
+        f"It asks for decision {wanted >> BITS} ({wanted:x}), and the table shows {what.value} ({version:x}): it was "
+        "restored from an older copy, or two copies of it are at work.",
+        f"Restore a newer copy, or go on after what is published: onceonly state forward {pipeline} … "
+        "(docs/operations.md, Backup and restore). Nothing was changed.",
+    )

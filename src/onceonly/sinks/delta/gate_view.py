@@ -1,0 +1,38 @@
+"""What a gate sees of a staged Delta table, whose own log has its types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from onceonly.sinks.delta import log
+from onceonly.sinks.staging import row_text, row_types
+
+
+def batches(uri: str) -> pa.RecordBatchReader | None:
+    """Every row of a staged table, by pyarrow: delta-rs's own engine takes no text that is not UTF-8.
+
+    None: only Spark can read them.
+    """
+    table = DeltaTable(uri)
+    try:
+        schema = row_types.arrow(json.loads(table.schema().to_json()))
+    except row_types.OnlySpark:
+        return None
+    return pa.RecordBatchReader.from_batches(schema, _batches(table, schema))
+
+
+def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    paths = sorted(map(unquote, log.active_files(table)))
+    by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
+    stored = pa.schema([field for field in schema if field.name not in by.names])
+    read, hive = ds.ParquetFileFormat(read_options=row_types.MICROS), ds.partitioning(by, flavor="hive")
+    files = log.file_system(table.table_uri)
+    whole = pa.schema([*stored, *by])
+    rows = ds.dataset(paths, whole, read, files, hive, partition_base_dir="").to_batches() if paths else ()
+    yield from row_text.batches(rows, schema, stored, row_text.as_it_is)

@@ -1,0 +1,241 @@
+"""Delta log entries and files, below what a table library offers: the one module that knows how a log is laid out.
+
+Source: Delta protocol, "Delta Log Entries", "Change Metadata", "Add File".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
+
+from onceonly.checkpoint.model import canonical
+from onceonly.filesystems import durability
+from onceonly.statetable.location import local_path
+
+Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
+STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
+
+# Writer features under which adding plain files is all that an append is. Others go through Spark.
+PLAIN_APPEND = {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
+PLAIN_APPEND |= {"deletionVectors"}
+LAST_PLAIN_VERSION = 4  # of the writer, before features were named: generated columns and change data feed included
+PER_TABLE = ("delta.autoOptimize.autoCompact", "delta.checkpointInterval")  # settings that a staged table must not have
+
+
+def open_table(uri: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+
+
+def file_system(uri: str) -> pafs.FileSystem:
+    """The folder of a table; on an object store through the same layer (and credentials) as the table itself."""
+    if path := local_path(uri):
+        return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
+    return pafs.PyFileSystem(DeltaStorageHandler(uri))
+
+
+def write(files: pafs.FileSystem, path: str, text: str) -> None:
+    data = text.encode()
+    with files.open_output_stream(path, buffer_size=len(data) + 1) as out:
+        out.write(data)  # from within a buffer that holds it all: delta-rs takes bytes, pyarrow would hand it a Buffer
+
+
+def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.FileInfo]:
+    """What a folder of the table holds; nothing, where the table's own folder is not there (delta-rs refuses that)."""
+    selector = pafs.FileSelector(folder, recursive=recursive, allow_not_found=True)
+    try:
+        found: list[pafs.FileInfo] = file_system(uri).get_file_info(selector)
+    except TableNotFoundError:
+        return []
+    return found
+
+
+def fingerprint(table: DeltaTable, without: Iterable[str] = ()) -> str:
+    """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol.
+
+    Args:
+        without: columns that do not count.
+    """
+    metadata, protocol = table.metadata(), table.protocol()
+    constraints = {k: v for k, v in metadata.configuration.items() if k.startswith("delta.constraints.")}
+    features = sorted(protocol.writer_features or [])
+    schema = json.loads(table.schema().to_json())
+    schema["fields"] = [field for field in schema["fields"] if field["name"] not in set(without)]
+    shape = [schema, metadata.partition_columns, constraints, protocol.min_writer_version, features]
+    return hashlib.sha256(canonical(shape).encode()).hexdigest()[:16]
+
+
+def takes_plain_append(table: DeltaTable) -> str | None:
+    """None when files can be added through delta-rs; else what stands against it."""
+    protocol = table.protocol()
+    features = set(protocol.writer_features or [])
+    if features - PLAIN_APPEND:
+        return ", ".join(sorted(features - PLAIN_APPEND))
+    if protocol.min_writer_version < 7 and protocol.min_writer_version > LAST_PLAIN_VERSION:
+        return f"writer version {protocol.min_writer_version}"
+    return None
+
+
+def create_staged(
+    target: DeltaTable, folder: str, plain: bool, added: list[dict[str, Any]], widened: dict[str, str]
+) -> str:
+    """An empty table inside the target that enforces what the target enforces; returns its URI.
+
+    With `plain` it has the target's protocol and settings; without (publishing through Spark, which applies the
+    target's features itself) only its columns.
+
+    Args:
+        added: columns that the target is going to have.
+        widened: name -> type that a column of it is going to have.
+    """
+    metadata, protocol = target.metadata(), target.protocol()
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if plain else {}
+    schema = json.loads(target.schema().to_json())
+    schema["fields"] = [{**f, "type": widened.get(f["name"], f["type"])} for f in schema["fields"]] + added
+    actions = [
+        {"protocol": _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema if plain else _bare(schema)),
+                "partitionColumns": list(metadata.partition_columns),
+                "configuration": configuration,
+                "createdTime": int(time.time() * 1000),
+            }
+        },
+    ]
+    files = file_system(target.table_uri)
+    files.create_dir(f"{folder}/_delta_log", recursive=True)
+    write(files, f"{folder}/_delta_log/{0:020}.json", "\n".join(json.dumps(action) for action in actions))
+    return target.table_uri.rstrip("/") + "/" + folder
+
+
+def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
+    """The add actions of the staged table's only write; paths as in that log. No rows: Spark writes no entry."""
+    try:
+        with file_system(target_uri).open_input_stream(f"{folder}/_delta_log/{version:020}.json") as log:
+            actions = [json.loads(line) for line in log.read().decode().splitlines()]
+    except FileNotFoundError:
+        return []
+    if any("remove" in action or "metaData" in action for action in actions):
+        raise ValueError(f"{folder}: version {version} is not a plain append")
+    return [action["add"] for action in actions if "add" in action]
+
+
+def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
+    """The same files as seen from the target: paths prefixed (delta-rs encodes a path again, so they go in decoded)."""
+    return [
+        AddAction(
+            path=f"{folder}/{unquote(add['path'])}",
+            size=add["size"],
+            partition_values=add["partitionValues"],
+            modification_time=add["modificationTime"],
+            data_change=True,
+            stats=add.get("stats") or "{}",
+        )
+        for add in adds
+    ]
+
+
+def active_files(table: DeltaTable) -> dict[str, int]:
+    """Path (as in the log) -> size of the files that the table's rows are in."""
+    adds = table.get_add_actions()
+    return dict(zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True))
+
+
+def in_folder(files: dict[str, int], folder: str) -> dict[str, int]:
+    """Those of a staged folder."""
+    return {path: size for path, size in files.items() if path.startswith(f"{folder}/")}
+
+
+def deleted_in_part(table: DeltaTable, files: Iterable[str]) -> list[str]:
+    """Those of which a deletion vector hides rows: in the log it is part of a file's identity, which a `RemoveAction`
+    cannot name. Told by their names, which hold a UUID.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or []):
+        return []
+    marked = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()["filepath"].to_pylist()
+    names = {unquote(uri).rpartition("/")[2] for uri in marked}
+    return sorted(path for path in files if unquote(path).rpartition("/")[2] in names)
+
+
+def in_partitions(files: dict[str, int], table: DeltaTable, where: Where) -> dict[str, int]:
+    """Those of the partitions that match; `files` are all that the table has."""
+    paths = dict(zip(sorted(table.file_uris()), sorted(files, key=unquote), strict=True))  # one prefix: one order
+    return {paths[uri]: files[paths[uri]] for uri in table.file_uris(file_pruning_predicate=where)} if where else {}
+
+
+def partitions(adds: list[dict[str, Any]]) -> Where:
+    """A predicate for just the partitions that add actions are in."""
+    values = {tuple(sorted(add["partitionValues"].items())) for add in adds}
+    return [[(column, "=", value or "") for column, value in each] for each in values]  # "" is null
+
+
+def as_removes(files: dict[str, int]) -> list[RemoveAction]:
+    """Actions that take those files out of the table (paths decoded, as above); a VACUUM deletes them in time."""
+    now = int(time.time() * 1000)
+    return [RemoveAction(unquote(path), True, now, size) for path, size in sorted(files.items())]
+
+
+def count(adds: list[dict[str, Any]], staged_uri: str) -> tuple[int, int]:
+    """(rows, bytes) of add actions; a Spark that collects no statistics leaves the rows to be counted."""
+    rows = sum(_rows(add, staged_uri) for add in adds)
+    return rows, sum(add["size"] for add in adds)
+
+
+def _rows(add: dict[str, Any], staged_uri: str) -> int:
+    known = json.loads(add.get("stats") or "{}").get("numRecords")
+    if known is None:
+        with file_system(staged_uri).open_input_file(unquote(add["path"])) as file:
+            known = pq.read_metadata(file).num_rows
+    return int(known)
+
+
+def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
+    """Staged files that are gone or of another size (a VACUUM takes what was not published in time)."""
+    there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
+    wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
+    return sorted(path for path, size in wanted.items() if there.get(path) != size)
+
+
+def keep(target_uri: str, folder: str | None = None) -> None:
+    """From now on the table's log, and what is staged in `folder`, survive a power failure.
+
+    Raises:
+        OSError: they may not. Nothing may follow from them.
+    """
+    local = local_path(target_uri)
+    if local and folder:
+        durability.tree_to_disk(local / folder)
+    if local:
+        durability.Log(local).keep()
+
+
+def _protocol(protocol: Any) -> dict[str, Any]:
+    action = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    if protocol.reader_features is not None:
+        action["readerFeatures"] = protocol.reader_features
+    if protocol.writer_features is not None:
+        action["writerFeatures"] = protocol.writer_features
+    return action
+
+
+def _bare(schema: dict[str, Any]) -> dict[str, Any]:
+    """Columns and types alone: no generation expressions, identities or physical names."""
+    return {**schema, "fields": [{**column, "metadata": {}} for column in schema["fields"]]}

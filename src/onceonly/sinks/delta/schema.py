@@ -1,0 +1,107 @@
+"""Whether rows fit a Delta table, column by column, and what the table has to become where that is allowed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import DeltaTable
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import DeltaSink
+from onceonly.sinks.delta import log
+
+WIDENING = "delta.enableTypeWidening"
+WIDER = {  # what Delta widens by itself when rows arrive; source: Delta docs, "Type widening"
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long",),
+    "float": ("double",),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the commit of the rows does to the table's columns.
+
+    Args:
+        added: fields of columns that it has not.
+        widened: name -> type of those that get a wider one.
+    """
+
+    added: list[dict[str, Any]]
+    widened: dict[str, str]
+
+
+def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
+    """Every column of the table (generated ones may be left out), each of the table's type.
+
+    Raises:
+        InvalidPipeline: otherwise; names each column.
+    """
+    have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
+    fields = json.loads(table.schema().to_json())["fields"]
+    want = {field["name"]: field["type"] for field in fields}
+    filled_in = computed(table)
+    other = [name for name in want if name in have and nullable(have[name]) != nullable(want[name])]
+    new = [name for name in have if name not in want]
+    problems = [f"'{name}' is missing" for name in want if name not in have and name not in filled_in]
+    problems += [why for name in new if (why := _against_adding(config, table, name))]
+    problems += [why for name in other if (why := _against_widening(config, table, name, have[name], want[name]))]
+    if problems:
+        raise InvalidPipeline(
+            f"sink '{config.name}': the rows do not fit the table.",
+            f"Columns: {'; '.join(problems)}.",
+            "Change the transform's output (select, cast) or the table. Nothing was staged.",
+        )
+    added = [{"name": name, "type": nullable(have[name]), "nullable": True, "metadata": {}} for name in new]
+    return Change(added, {name: have[name] for name in other})
+
+
+def computed(table: DeltaTable) -> set[str]:
+    """Generated and identity columns, and those with a default: the table fills them in."""
+    return {field["name"] for field in json.loads(table.schema().to_json())["fields"] if _is_computed(field)}
+
+
+def left_out(table: DeltaTable, rows: Any) -> list[str]:
+    """Columns that the table fills in, as the rows have none."""
+    return sorted(computed(table) - set(rows.schema.names))
+
+
+def nullable(schema: Any) -> Any:
+    """As Spark makes a table from a DataFrame: every column nullable (a staged table enforces that), no metadata."""
+    if isinstance(schema, list):
+        return [nullable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}
+
+
+def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | None:
+    if not config.add_columns:
+        return f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"
+    if against := log.takes_plain_append(table):
+        return f"'{name}' cannot be added, as {against} is beyond delta-rs: ALTER TABLE"
+    return None
+
+
+def _against_widening(config: DeltaSink, table: DeltaTable, name: str, have: Any, want: Any) -> str | None:
+    told = f"'{name}' is {_type(have)}, the table has {_type(want)}"
+    if not isinstance(want, str) or have not in WIDER.get(want, ()):
+        return told
+    if not config.widen:
+        return f"{told} (DeltaSink(widen=True) would widen it)"
+    if table.metadata().configuration.get(WIDENING) != "true":
+        return f"{told} (to allow it: ALTER TABLE … SET TBLPROPERTIES ('{WIDENING}' = 'true'))"
+    return None
+
+
+def _type(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind.get("type", kind))
+
+
+def _is_computed(field: dict[str, Any]) -> bool:
+    keys = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+    return any(key in field["metadata"] for key in keys)

@@ -1,0 +1,359 @@
+"""Delta tables, appended to exactly once.
+
+`stage` writes a nested table inside the target's folder; `commit` adds its files to the target in one log entry that
+carries txn(app id, version). Evidence is that version, which names the decision and the transaction (`deltaevidence`).
+The version and the commit must come from one snapshot: from a fresh one delta-rs would accept a lower number again;
+from a stale one the commit conflicts. Source: Delta protocol, "Transaction Identifiers".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field
+from deltalake import Transaction as DeltaTxn
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems import confined
+from onceonly.pipeline.definition import PARTITIONS, DeltaSink
+from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
+
+TRIES = 20  # commits lost to other writers of the target before giving the turn back
+
+
+class DeltaWriter(Sink):
+    """The live side of a `DeltaSink`.
+
+    Args:
+        uri: the target's absolute path or URI.
+        spark: makes (or returns) a session; called only when the target needs publishing through Spark.
+    """
+
+    def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
+        self.name, self.config, self.uri = config.name, config, uri
+        self._spark = spark
+
+    def check(self) -> list[str]:
+        """Raises InvalidPipeline when the target cannot be written; notes the publish path."""
+        target = log.open_table(self.uri)
+        if target is None:
+            stage.refuse_foreign_folder(self.name, self.uri)
+            return [f"{self.name}: {self.uri} will be created by the first stage"]
+        stage.check_table(self.config, target)
+        stage.check_replaceable(self.config, target)
+        against = log.takes_plain_append(target)
+        if against:
+            through_spark.refuse_unsafe(self.name, self.uri, self._spark)
+        path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
+        return [f"{self.name}: publishes to {self.uri} {path}"]
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        target = stage.target(self.config, self.uri, rows)
+        change = schema.check(self.config, target, rows)
+        plain = log.takes_plain_append(target) is None
+        if not plain:
+            through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
+        folder = log.STAGED + txn.name
+        staged = log.create_staged(target, folder, plain, change.added, change.widened)
+        stage.write(staged, rows)
+        adds = log.staged_adds(self.uri, folder, 1)
+        staged_rows, size = log.count(adds, staged)
+        log.keep(self.uri, folder)
+        stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
+        return {
+            "kind": "delta",
+            "uri": self.uri,
+            "table_id": target.metadata().id,
+            "fingerprint": log.fingerprint(target, _names(change.added)),
+            "added": change.added,
+            "app_id": txn.app_id,
+            "folder": folder,
+            "publish": "delta-rs" if plain else "spark",
+            "files": len(adds),
+            "rows": staged_rows,
+            "bytes": size,
+            **({"widened": change.widened} if change.widened else {}),
+            **({"left_out": left_out} if (left_out := schema.left_out(target, rows)) else {}),
+            **({"where": self.config.replace} if self.config.replace else {}),
+        }
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
+
+        Raises:
+            CannotPublish: the target or the staged files are not what they were; a person must act.
+            StateBehind: the target shows what the state table does not know.
+            Fenced: it was given up.
+            OutcomeUnknown: the log could not be written or read back; safe to call again.
+        """
+        for each in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, each["folder"], log.STAGED)
+        outcome = self._commit(handle, decision)
+        try:
+            log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
+        except OSError as error:
+            raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
+        return outcome
+
+    def _commit(self, handle: Handle, decision: int) -> Outcome:
+        for _ in range(TRIES):
+            target = self._target(handle)
+            if done := self._shown(target, handle, decision):
+                return done
+            try:
+                if _add_columns(target, handle):
+                    continue  # another snapshot now, in which it may be published
+                return self._publish(target, handle, decision)
+            except CommitFailedError:
+                continue  # another writer was first: look again before anything else
+            except (DeltaError, OSError) as error:
+                raise _unknown(handle, f"{type(error).__name__}: {error}") from error
+        raise _unknown(handle, f"{TRIES} commits in a row lost to other writers of the table")
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """Close the decision by a commit without rows, from the very snapshot that shows that it is open."""
+        try:
+            for _ in range(TRIES):
+                target = log.open_table(self.uri)
+                if target is None:  # dropped, or a volume that is not mounted: only a person can tell
+                    raise _open_still(handle, "There is no table.")
+                if target.metadata().id != handle["table_id"]:
+                    return None  # there the handle is refused
+                wanted = evidence.version(decision, handle["folder"])
+                match evidence.shown(target.transaction_version(handle["app_id"]), wanted):
+                    case evidence.Shown.EARLIER:
+                        self._close(target, handle["app_id"], decision)
+                    case shown:
+                        log.keep(self.uri)  # GIVEN_UP will be on disk: so is what closes the decision
+                        ours = shown is evidence.Shown.OURS
+                        return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
+        except (DeltaError, OSError) as error:
+            raise _open_still(handle, f"{type(error).__name__}: {error}") from error
+        raise _open_still(handle, f"{TRIES} commits in a row lost to other writers of the table.")
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        target = log.open_table(self.uri)
+        found = txns.versions(target) if target else {}
+        known = {tuple(app_id.split("/")): evidence.decision_of(number) for app_id, number in found.items()}
+        return [
+            Trace(app_id[1], decision, f"table {self.uri}")
+            for app_id, decision in sorted(known.items())
+            if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name)
+        ]
+
+    def check_replace(self, old: Handle) -> None:
+        """Only whole files that hold nothing but the old rows are taken out: nothing else can be touched."""
+        target = log.open_table(self.uri)
+        if why := self._irreplaceable(target, old):
+            raise InvalidPipeline(
+                f"sink '{self.name}': the rows that are published in {self.uri} cannot be replaced.",
+                why,
+                "Delete them by a predicate of your own, and feed the records again under a new name. "
+                "Nothing was written.",
+            )
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        if any("where" in old for old in olds):  # what they have replaced is gone
+            raise self.cannot_take_back()
+        for old in olds:
+            self.check_replace(old)
+        target = log.open_table(self.uri)
+        assert target is not None
+        kept = ("folder", "files", "table_id")
+        return {
+            "kind": "delta",
+            "uri": self.uri,
+            "table_id": target.metadata().id,
+            "fingerprint": log.fingerprint(target),
+            "added": [],
+            "app_id": txn.app_id,
+            "folder": log.STAGED + txn.name,
+            "publish": "delta-rs",
+            **{"files": 0, "rows": 0, "bytes": 0},
+            "retracts": [{name: old[name] for name in kept} for old in olds],
+        }
+
+    def _irreplaceable(self, target: DeltaTable | None, old: Handle) -> str | None:
+        if target is None or target.metadata().id != old["table_id"]:
+            return "The table is gone, or another one."
+        if why := stage.only_appends(target):
+            return why
+        found = log.in_folder(log.active_files(target), old["folder"])
+        if lost := old["files"] - len(found):
+            return f"{lost} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
+        return _deleted_in_part(target, found)
+
+    def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
+        if altered:
+            return "The table was altered."
+        each = (self._irreplaceable(target, old) for old in olds)
+        return stage.only_appends(target) or next((why for why in each if why), None)
+
+    def _taken_out(
+        self, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
+    ) -> dict[str, int]:
+        """Path -> size of the files whose rows the new ones take the place of.
+
+        Raises:
+            CannotPublish: they are not what they were.
+        """
+        olds = taken_out(handle)
+        if not olds and "where" not in handle:
+            return {}
+        why = self._against_taking_out(target, olds, altered)
+        out = {} if why else _files_out(target, handle, adds)
+        if why := why or _deleted_in_part(target, out):
+            raise CannotPublish(
+                f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
+                why,
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason … leaves them as they are. "
+                f"The new rows are kept in {handle['folder']}.",
+            )
+        return out
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        """Delete the nested table of `txn`, unless the target's log refers to it."""
+        staged_folders.delete(self.uri, log.STAGED + txn.name)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        """Transactions whose nested table is there, and of which the outcome is not recorded."""
+        return staged_folders.unsettled(self.uri, prefix)
+
+    def release(self, txn: Transaction) -> None:
+        staged_folders.settle(self.uri, log.STAGED + txn.name)
+
+    def staged(self, handle: Handle) -> Any:
+        return gate_view.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return spark.read.format("delta").load(stage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
+
+    def columns(self) -> list[str] | None:
+        target = None if self.config.add_columns else log.open_table(self.uri)
+        return [field.name for field in target.schema().fields] if target else None
+
+    def _target(self, handle: Handle) -> DeltaTable:
+        target = log.open_table(self.uri)
+        if target is None or target.metadata().id != handle["table_id"]:
+            now = "is gone" if target is None else f"is another table now (id {target.metadata().id})"
+            raise CannotPublish(
+                f"sink '{self.name}': {self.uri} is not the table that was staged for.",
+                f"It {now}; the rows were staged for id {handle['table_id']}.",
+                "Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up "
+                f"{self.name} --reason …. The staged rows are kept in {handle['folder']}.",
+            )
+        return target
+
+    def _look(self, handle: Handle, decision: int) -> Outcome | None:
+        return self._shown(self._target(handle), handle, decision)
+
+    def _shown(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome | None:
+        wanted = evidence.version(decision, handle["folder"])
+        return evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), wanted)
+
+    def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
+        version = evidence.given_up(decision)
+        if log.takes_plain_append(target):
+            through_spark.mark(self._spark, self.name, self.uri, target, app_id, version)
+            return
+        with suppress(CommitFailedError):  # another writer was first: there is another look
+            _commit_files(target, [], [], app_id, version)
+
+    def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
+        folder = handle["folder"]
+        version = evidence.version(decision, folder)
+        adds = log.staged_adds(self.uri, folder, 1)
+        gone = log.missing_files(self.uri, folder, adds)
+        if gone or len(adds) != handle["files"]:
+            raise CannotPublish(
+                f"sink '{self.name}': staged files are gone from {self.uri}.",
+                f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM "
+                "takes what was not published within its retention.",
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
+            )
+        altered = _is_altered(target, handle)
+        out = self._taken_out(target, handle, adds, altered)
+        if handle["publish"] == "spark" or altered:
+            look = partial(self._look, handle, decision)
+            return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
+        removes = log.as_removes(out)
+        _commit_files(target, log.as_target_adds(adds, folder), removes, handle["app_id"], version)
+        return Outcome(detail={"rows": handle["rows"]})
+
+
+def _add_columns(target: DeltaTable, handle: Handle) -> bool:
+    """Whether any had to be: in a commit of its own, before that of the rows, which will follow it."""
+    there = {field.name for field in target.schema().fields}
+    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
+    if not new or _is_altered(target, handle):
+        return False
+    with lock.shared(target.table_uri):
+        target.alter.add_columns(new)
+    return True
+
+
+def _is_altered(target: DeltaTable, handle: Handle) -> bool:
+    """Since the rows were staged. A column that they were to add may be there by now, of another type."""
+    there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
+    new = handle["added"]
+    others = any(schema.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
+    return others or bool(log.fingerprint(target, _names(new)) != handle["fingerprint"])
+
+
+def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
+    """What stands against taking these files out: a removal by delta-rs would leave such a file where it is."""
+    if not (marked := log.deleted_in_part(target, files)):
+        return None
+    return (
+        f"Of {len(marked)} of the files to be taken out, such as {marked[0]}, rows were deleted by a deletion vector, "
+        "and delta-rs takes only whole files out."
+    )
+
+
+def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
+    olds, where = taken_out(handle), handle.get("where")
+    files = log.active_files(target)
+    found = [log.in_folder(files, old["folder"]) for old in olds]
+    if where is not None:
+        alternatives = log.partitions(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
+        found.append(log.in_partitions(files, target, alternatives))
+    return {path: size for part in found for path, size in part.items()}
+
+
+def _names(fields: list[Any]) -> list[str]:
+    return [field["name"] for field in fields]
+
+
+def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int) -> None:
+    # delta-rs lets a removal pass beside an OPTIMIZE that has moved its rows elsewhere: then only the very next version
+    retries = 0 if removes else None
+    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
+    columns = target.metadata().partition_columns
+    with lock.shared(target.table_uri):
+        target.create_write_transaction(
+            [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
+        )
+
+
+def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"whether the rows reached {handle['uri']} is not known.",
+        why,
+        "Nothing was deleted; publishing again is safe: onceonly recover",
+    )
+
+
+def _open_still(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
+        why,
+        "Nothing was recorded and nothing deleted. Mend the storage, then publish (onceonly recover) or give up again.",
+    )

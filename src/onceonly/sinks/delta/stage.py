@@ -1,0 +1,140 @@
+"""Staging rows for a Delta table: the target's creation, the checks before any row is written, and the write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import PARTITIONS, DeltaSink
+from onceonly.sinks.delta import log
+from onceonly.sinks.delta.schema import nullable
+
+LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+
+
+def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
+    """The table at `uri`, created from the rows' schema on first use.
+
+    Raises:
+        InvalidPipeline: something else lives there, or its partitioning is another.
+    """
+    table = log.open_table(uri)
+    if table is None:
+        refuse_foreign_folder(config.name, uri)
+        table = _create(config, uri, rows)
+    check_table(config, table)
+    check_replaceable(config, table)
+    return table
+
+
+def refuse_foreign_folder(sink: str, uri: str) -> None:
+    names = sorted(info.base_name for info in log.entries(uri) if info.base_name)
+    foreign = [name for name in names if name != "_delta_log" and not name.startswith(log.STAGED)]
+    if foreign:
+        raise InvalidPipeline(
+            f"sink '{sink}': {uri} is not a Delta table.",
+            f"The folder holds {len(foreign)} other things, such as '{foreign[0]}'.",
+            "Choose an empty folder or a Delta table. Nothing was written.",
+        )
+
+
+def check_table(config: DeltaSink, table: DeltaTable) -> None:
+    """Refuse a table that is partitioned otherwise, or that forgets who wrote to it."""
+    if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table forgets transaction identifiers ({expiry}).",
+            "They are the evidence of what was published; a commit repeated after that time would publish again.",
+            "ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). Nothing was written.",
+        )
+    found = list(table.metadata().partition_columns)
+    if config.partition_by and list(config.partition_by) != found:
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table is partitioned by {found or 'nothing'}, "
+            f"the pipeline says {list(config.partition_by)}.",
+            "A table's partitioning cannot be changed by appending.",
+            "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
+        )
+
+
+def check_replaceable(config: DeltaSink, table: DeltaTable) -> None:
+    """Refuse a table from which no file can be taken out, where the sink replaces."""
+    if config.replace and (why := only_appends(table)):
+        raise InvalidPipeline(
+            f"sink '{config.name}': nothing in the table can be replaced.",
+            why,
+            "Leave DeltaSink(replace=…) out, or choose another table. Nothing was written.",
+        )
+
+
+def only_appends(table: DeltaTable) -> str | None:
+    """What stands against taking files out of it."""
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        return "The table only takes appends (delta.appendOnly)."
+    if against := log.takes_plain_append(table):
+        return f"The table is written through Spark ({against} is beyond delta-rs)."
+    return None
+
+
+def check_covered(config: DeltaSink, staged_uri: str) -> None:
+    """Refuse staged rows outside of what they are to replace: run again, they would be there twice."""
+    if not config.replace or config.replace == PARTITIONS:
+        return
+    staged = DeltaTable(staged_uri)
+    condition: list[Any] = list(config.replace)
+    covered = set(staged.file_uris(file_pruning_predicate=condition))
+    if outside := sorted(set(staged.file_uris()) - covered):
+        raise InvalidPipeline(
+            f"sink '{config.name}': rows are outside of what they are to replace.",
+            f"{len(outside)} of {len(covered) + len(outside)} files, such as {outside[0].removeprefix(staged_uri)}, "
+            f"do not match {condition}.",
+            "Filter the transform's output, or change DeltaSink(replace=…). Nothing is staged.",
+        )
+
+
+def write(uri: str, rows: Any) -> None:
+    """One Delta commit of all rows, by Spark; the staged table refuses rows that the target would refuse."""
+    with _tiny_log(rows.sparkSession):
+        rows.write.format("delta").mode("append").save(spark_uri(uri))
+
+
+@contextmanager
+def _tiny_log(spark: Any) -> Iterator[None]:
+    """A staged table's log has one entry: one task reads it, where Delta would start 50."""
+    before = spark.conf.get(LOG_PARTITIONS, None)
+    spark.conf.set(LOG_PARTITIONS, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(LOG_PARTITIONS)
+        else:
+            spark.conf.set(LOG_PARTITIONS, before)
+
+
+def spark_uri(uri: str) -> str:
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
+
+
+def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
+    columns = rows.schema.names
+    missing = [name for name in config.partition_by if name not in columns]
+    if missing:
+        raise InvalidPipeline(
+            f"sink '{config.name}': no column {missing} to partition by.",
+            f"The transform's output has {columns}.",
+            "Change DeltaSink(partition_by=…) or the transform. Nothing was written.",
+        )
+    schema = Schema.from_json(json.dumps(nullable(json.loads(rows.schema.json()))))
+    try:
+        return DeltaTable.create(uri, schema, mode="error", partition_by=list(config.partition_by))
+    except DeltaError:
+        made_by_another = log.open_table(uri)
+        if made_by_another is None:
+            raise
+        return made_by_another

@@ -1,0 +1,82 @@
+"""The staged folders inside a Delta table's own: which are there, which are settled, and their end.
+
+Until its outcome is recorded a staged folder has a log of its own. Then the log goes and a mark takes its place beside
+the data files, which are the target's: its VACUUM takes them in time, and what is left of the folder then goes too.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+
+from onceonly.checkpoint.model import Transaction
+from onceonly.filesystems.confined import OwnPath
+from onceonly.sinks.delta import log
+from onceonly.sinks.delta.log import STAGED
+
+MARK = "_settled"
+LOG = "_delta_log"
+AT_ONCE = 16  # folders listed at the same time
+
+
+def delete(uri: str, folder: str) -> None:
+    """Delete a staged folder, unless the target refers to it or did."""
+    files, own = log.file_system(uri), OwnPath(uri, folder)
+    if not _exists(files, folder) or MARK in _contents(files, folder):
+        return
+    target = log.open_table(uri)
+    if target is None or folder not in _referred_to(target):
+        _delete(files, own)
+
+
+def settle(uri: str, folder: str) -> None:
+    """Its outcome is recorded: what only publishing needed goes, and all of it where no data is left."""
+    files = log.file_system(uri)
+    held = _contents(files, folder)
+    if not held - {MARK, LOG}:
+        _delete(files, OwnPath(uri, folder))
+        return
+    with suppress(FileNotFoundError):  # another process does it too
+        if MARK not in held:
+            log.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
+        if LOG in held:
+            _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
+
+
+def unsettled(uri: str, prefix: str) -> list[Transaction]:
+    """Of the staged folders whose names begin with `prefix`. Cost: a listing of each, whatever else the table holds."""
+    files = log.file_system(uri)
+    folders = [f.base_name for f in log.entries(uri) if f.base_name.startswith(f"{STAGED}{prefix}-")]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        done = list(pool.map(lambda folder: _is_settled(_contents(files, folder)), folders))
+    names = (folder.removeprefix(STAGED) for folder, is_done in zip(folders, done, strict=True) if not is_done)
+    return [txn for name in names if (txn := Transaction.parse(name))]
+
+
+def _is_settled(held: set[str]) -> bool:
+    """Empty ones, and those that hold nothing but the mark, are still to be removed."""
+    return MARK in held and LOG not in held and len(held) > 1
+
+
+def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
+    """The names in a folder under which there is any file."""
+    found = files.get_file_info(pafs.FileSelector(folder, recursive=True, allow_not_found=True))
+    paths = (info.path for info in found if info.type == pafs.FileType.File)
+    return {path.removeprefix(f"{folder}/").split("/", 1)[0] for path in paths}
+
+
+def _exists(files: pafs.FileSystem, folder: str) -> bool:
+    there: bool = files.get_file_info(folder).type != pafs.FileType.NotFound
+    return there
+
+
+def _referred_to(table: DeltaTable) -> set[str]:
+    return {path.split("/", 1)[0] for path in log.active_files(table) if path.startswith(STAGED)}
+
+
+def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
+    with suppress(FileNotFoundError):  # another process is deleting it too
+        files.delete_dir(own.name)

@@ -1,0 +1,74 @@
+"""What a checkpoint's manifest says: for readers, and as the evidence of what became of the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Trace
+from onceonly.filesystems import confined
+from onceonly.filesystems.interface import FileSystem
+from onceonly.manifests import FOLDER as MANIFESTS
+from onceonly.sinks.files import moves
+from onceonly.sinks.files.handle import FileHandle
+
+Manifest = Mapping[str, Any]
+LOOKED_AT = 8  # manifests that are read for a trace
+
+
+def published(mine: FileHandle, decision: int) -> Manifest:
+    files = [{"path": file.final, **moves.content(file.print)} for file in mine.files]
+    replaced = [old.manifest.rpartition("/")[2] for old in mine.out]
+    return {**_known(mine, decision), "rows": mine.rows, "files": files, **({"replaces": replaced} if replaced else {})}
+
+
+def given_up(mine: FileHandle, decision: int) -> Manifest:
+    """For readers: nothing; and what it was to take the place of stays."""
+    return {**_known(mine, decision), "rows": 0, "files": [], "given_up": True}
+
+
+def is_given_up(found: Manifest) -> bool:
+    return bool(found.get("given_up"))
+
+
+def listed(found: Manifest) -> set[str]:
+    return {file["path"] for file in found["files"]}
+
+
+def traces(on: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]:
+    """By the names of manifests; the decision is in them.
+
+    The last few epochs hold the last decision: only intervals that run side by side are decided in another order.
+    """
+    by_table: dict[str, list[str]] = {}
+    for name in on.names(f"{target}/{MANIFESTS}"):
+        if confined.is_published(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
+            by_table.setdefault(name.split("-")[3], []).append(name)
+    found = (_trace(on, target, sorted(names, key=_epoch)[-LOOKED_AT:]) for names in by_table.values())
+    return [trace for trace in found if trace]
+
+
+def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
+    read = (_read(on, f"{target}/{MANIFESTS}/{name}") for name in names)
+    found = [manifest for manifest in read if manifest]
+    if not found:
+        return None
+    state_id = str(found[-1]["txn"]).split("-")[0]
+    decision = max(int(each.get("decision", 0)) for each in found)
+    return Trace(state_id, decision, f"folder {target}", epoch=_epoch(names[-1]))
+
+
+def _read(on: FileSystem, path: str) -> Manifest | None:
+    """None also for what is not ours."""
+    with suppress(moves.Taken):
+        return moves.read_manifest(on, path)
+    return None
+
+
+def _known(mine: FileHandle, decision: int) -> dict[str, Any]:
+    return {"version": 1, "txn": mine.txn.name, "decision": decision, "format": mine.format}
+
+
+def _epoch(name: str) -> int:
+    return int(name.split("-")[2])

@@ -1,0 +1,203 @@
+"""What a gate sees of spooled rows: the fields of `value`, where its format tells them, beside key, topic and time."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from onceonly.checkpoint.model import Handle
+from onceonly.errors import InvalidPipeline
+from onceonly.sinks.kafka import spool
+from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.staging import row_text, row_types, spark_files
+
+BESIDE = {"topic": pa.string(), "partition": pa.int32(), "key": pa.string(), "timestamp": pa.timestamp("ms", "UTC")}
+VALUE = "value"
+SPOOLED = "topic STRING, partition INT, key BINARY, timestamp BIGINT, value BINARY"
+Values = list[dict[str, Any] | None]
+Decode = Callable[[pa.Array], Values]
+
+
+def columns(format: str, schema: str | None) -> list[str] | None:
+    """None: those of JSON are known when its rows are staged."""
+    if format == "json":
+        return None
+    fields = _avro_fields(schema) if schema else [VALUE]
+    return [*(name for name in BESIDE if name not in fields), *fields]
+
+
+def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
+    """Of the DataFrame that was staged; its `value` as readers of Avro decode it, for they go by the Avro schema."""
+    if schema is None:
+        return row_types.of(rows)
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    value = from_avro(F.lit(None).cast("binary"), schema)
+    return row_types.of(rows.withColumn(VALUE, value))
+
+
+def batches(handle: Handle, format: str, schema: str | None) -> pa.RecordBatchReader | None:
+    """All rows, in this process; None: only Spark can read them. A field that is called like a column beside it takes
+    its place.
+    """
+    kind = _kind(handle, format)
+    decode = _decoder(format, schema, kind)
+    if kind is None:
+        return _guessed(handle, decode)
+    try:
+        fields = _fields(kind, handle, decode)
+    except row_types.OnlySpark:
+        return None
+    leaf = row_text.from_json if format == "json" else row_text.from_avro
+    beside = {name: type for name, type in BESIDE.items() if name not in fields.names}
+    whole = pa.schema([*beside.items(), *fields])
+    return pa.RecordBatchReader.from_batches(whole, _typed(handle, decode, fields, leaf, whole))
+
+
+def frame(handle: Handle, format: str, schema: str | None, spark: Any) -> Any:
+    """The same on Spark."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    kind = _kind(handle, format)
+    if kind is None and format == "json":
+        raise InvalidPipeline(
+            f"a gate cannot look at {handle['rows']:,} JSON records on Spark.",
+            "They were staged by a version of Onceonly that did not record their fields.",
+            "Raise Gate(in_process_rows=…), or stage them again.",
+        )
+    rows = _spooled_frame(handle, spark)
+    if schema:
+        return _flat(rows.withColumn(VALUE, from_avro(VALUE, schema)))
+    if format == "json":
+        return _flat(rows.withColumn(VALUE, _from_json(rows, kind)))
+    return rows.withColumn(VALUE, F.make_valid_utf8(F.col(VALUE).cast("string")))
+
+
+# ---- on Spark
+
+
+def _spooled_frame(handle: Handle, spark: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    files = [spark_files.uri(f"{handle['folder']}/{part.spool}") for part in parts_of(handle)]
+    rows = spark.read.parquet(*files) if files else spark.createDataFrame([], SPOOLED)
+    return rows.select(
+        "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
+        F.timestamp_millis("timestamp").alias("timestamp"), VALUE,
+    )  # fmt: skip
+
+
+def _from_json(rows: Any, kind: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
+    type = row_types.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
+    return F.from_json(rows[VALUE].cast("string"), type, {"mode": "FAILFAST", **row_text.MICROS})
+
+
+def _flat(rows: Any) -> Any:
+    """With the fields of `value` as columns, if it has any."""
+    from pyspark.sql import functions as F
+
+    kind = rows.schema[VALUE].dataType.typeName()
+    if kind not in ("struct", "map"):
+        return rows
+    keys = rows.select(F.explode(F.map_keys(VALUE)).alias(VALUE)).distinct().collect() if kind == "map" else ()
+    names = [key[VALUE] for key in keys] if kind == "map" else rows.schema[VALUE].dataType.names
+    beside = [name for name in BESIDE if name not in names]
+    return rows.select(*beside, *(rows[VALUE].getItem(name).alias(name) for name in names))
+
+
+# ---- in this process
+
+
+def _typed(
+    handle: Handle, decode: Decode, fields: pa.Schema, leaf: row_text.Leaf, whole: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    kind = pa.struct(list(fields))
+    for batch in _spooled(handle):
+        values = row_text.array(decode(batch.column(VALUE)), kind, leaf)
+        made = _beside(batch) | dict(zip(fields.names, values.flatten(), strict=True))
+        yield pa.RecordBatch.from_arrays([made[name] for name in whole.names], schema=whole)
+
+
+def _guessed(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
+    """Of a handle that does not know its types: each column as its values look."""
+    tables = [_guess(batch, decode(batch.column(VALUE))) for batch in _spooled(handle)]
+    none = pa.table({name: pa.array([], kind) for name, kind in BESIDE.items()})
+    return pa.concat_tables(tables or [none], promote_options="permissive").to_reader()
+
+
+def _guess(batch: pa.RecordBatch, values: Values) -> pa.Table:
+    rows = [value or {} for value in values]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table(_beside(batch) | {name: pa.array([row.get(name) for row in rows]) for name in names})
+
+
+def _spooled(handle: Handle) -> Iterator[pa.RecordBatch]:
+    for part in parts_of(handle):
+        yield from spool.read(handle["folder"], part.spool)
+
+
+def _beside(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    found = {name: batch.column(name) for name in BESIDE}
+    time, key = BESIDE["timestamp"], pa.array(map(_text, found["key"].to_pylist()), BESIDE["key"])
+    return found | {"key": key, "timestamp": found["timestamp"].cast(time)}
+
+
+def _fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
+    """The columns that values of this type (Spark's, as JSON) become. Raises OnlySpark."""
+    if not isinstance(kind, str) and kind["type"] == "map":
+        item = row_types.kind_of(kind["valueType"])
+        return pa.schema([(name, item) for name in _names(handle, decode)])
+    found = row_types.kind_of(kind)
+    return pa.schema(list(found)) if pa.types.is_struct(found) else pa.schema([(VALUE, found)])
+
+
+def _names(handle: Handle, decode: Decode) -> list[str]:
+    """Of the fields of any row: of a map, each row tells its own."""
+    rows = (row for batch in _spooled(handle) for row in decode(batch.column(VALUE)))
+    return list(dict.fromkeys(name for row in rows for name in row or ()))
+
+
+def _kind(handle: Handle, format: str) -> Any:
+    """Spark's type of `value` as its readers find it; None: it was not recorded."""
+    if format == "raw":
+        return "string"
+    found = {field["name"]: field["type"] for field in handle.get("schema", {"fields": []})["fields"]}.get(VALUE)
+    return row_types.in_json(found) if format == "json" and found else found
+
+
+def _decoder(format: str, schema: str | None, kind: Any) -> Decode:
+    if format == "json":
+        parse = row_text.json_parser(kind)
+        return lambda values: [_as_row(value and parse(value.decode())) for value in values.to_pylist()]
+    if schema is None:
+        return lambda values: [{VALUE: _text(value)} for value in values.to_pylist()]
+    from fastavro import parse_schema, schemaless_reader
+
+    parsed = parse_schema(json.loads(schema))
+    return lambda values: [
+        None if value is None else _as_row(schemaless_reader(io.BytesIO(value), parsed, None))
+        for value in values.to_pylist()
+    ]
+
+
+def _avro_fields(schema: str) -> list[str]:
+    """Names of its columns: a schema that is no record has one."""
+    parsed = json.loads(schema)
+    return [field["name"] for field in parsed["fields"]] if isinstance(parsed, dict) and "fields" in parsed else [VALUE]
+
+
+def _as_row(value: Any) -> dict[str, Any] | None:
+    return value if value is None or isinstance(value, dict) else {VALUE: value}
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")

@@ -1,0 +1,74 @@
+"""What a Kafka sink's handle holds: its parts, each with a spool file and, once it is written, a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onceonly.checkpoint.model import Handle
+from onceonly.sinks.kafka.transactional_ids import slot_of
+
+Partition = tuple[str, int]  # topic, partition
+
+
+@dataclass(frozen=True)
+class Tx:
+    """One transaction, as its coordinator described it when everything in it was acknowledged."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (where known), log end after the flush
+    word: bool | None = None  # a person's word on an outcome that nothing shows: was it committed?
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        return self.producer_id, self.epoch
+
+    @property
+    def name(self) -> tuple[str, int, int]:
+        """What no other transaction has: an id of a pool is used again."""
+        return self.id, *self.producer
+
+    @property
+    def pooled(self) -> bool:
+        return slot_of(self.id) is not None
+
+    def to_json(self) -> dict[str, Any]:
+        spans = [[topic, number, *span] for (topic, number), span in sorted(self.partitions.items())]
+        plain = {"id": self.id, "producer_id": self.producer_id, "epoch": self.epoch, "partitions": spans}
+        return plain if self.word is None else {**plain, "word": self.word}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Tx:
+        spans = {(topic, number): (start, end) for topic, number, start, end in data["partitions"]}
+        return cls(data["id"], data["producer_id"], data["epoch"], spans, data.get("word"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one Spark partition."""
+
+    spool: str  # file name in the handle's folder
+    rows: int
+    tx: Tx | None = None  # None: not written to Kafka yet
+
+    def to_json(self) -> dict[str, Any]:
+        return {"spool": self.spool, "rows": self.rows, "tx": self.tx.to_json() if self.tx else None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Part:
+        return cls(data["spool"], data["rows"], Tx.from_json(data["tx"]) if data["tx"] else None)
+
+
+def parts_of(handle: Handle) -> list[Part]:
+    return [Part.from_json(part) for part in handle["parts"]]
+
+
+def with_parts(handle: Handle, parts: Iterable[Part]) -> Handle:
+    return {**handle, "parts": [part.to_json() for part in parts]}
+
+
+def with_word(part: Part, committed: bool) -> Part:
+    return replace(part, tx=replace(part.tx, word=committed)) if part.tx else part

@@ -1,0 +1,136 @@
+"""Writing at the commit: parts that are in no transaction yet (late mode), or whose transaction was lost.
+
+A transaction lasts as long as its time-out, and a checkpoint may take longer to write. So what one round writes is
+recorded and ended before the next begins: a round that is over is never written again, whatever happens afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import Any, TypeVar
+
+from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.kafka.transactions import Transactions
+from onceonly.sinks.kafka import produce, transactional_ids
+from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka.produce import Target
+from onceonly.sinks.kafka.transactional_ids import Ids
+
+AT_ONCE = 8  # transactions written or ended side by side
+TRIES = 5  # times that one part is written, as often as its transaction is lost
+T = TypeVar("T")
+Confirm = Callable[[Mapping[str, tuple[int, int] | None]], Mapping[str, Tx]]
+
+
+class Again:
+    """The rounds of one commit; what one of them shows of the brokers' speed counts for the next.
+
+    Args:
+        rows: the spooled rows of a part, as batches.
+        confirm: id and producer of what was written → what the coordinator shows as open; raises NotCommitted.
+    """
+
+    def __init__(
+        self, known: Transactions, target: Target, ids: Ids, rows: Callable[[Part], Iterable[Any]], confirm: Confirm
+    ) -> None:
+        self._known, self._target, self._ids, self._rows, self._confirm = known, target, ids, rows, confirm
+        self._at_once, self._slowest = AT_ONCE, 0.0
+        self._tries: Counter[str] = Counter()
+
+    def write(self, lost: Sequence[Part]) -> dict[str, Tx]:
+        """Open transactions that hold the first of these parts, by spool file: as many as the time-out has room for.
+
+        Raises:
+            OutcomeUnknown: one part alone takes longer than the time-out, or its transaction is lost again and again.
+            OnceonlyError: the brokers do not take the rows. Nothing of this round is left open.
+        """
+        self._refuse_endless(lost)
+        while True:
+            begun, ids = monotonic(), dict[str, str]()
+            try:
+                opened = self._confirm(self._round(lost, begun, ids))
+                self._tries.update(list(ids))
+                return {spool: opened[id] for spool, id in ids.items()}
+            except BaseException as error:
+                self.end(ids.values())
+                if not isinstance(error, NotCommitted | Fenced) or monotonic() - begun < self._target.timeout:
+                    raise
+                self._go_slower(lost[0], error)
+
+    def end(self, ids: Iterable[str]) -> None:
+        """Nothing of these is open afterwards, as far as the brokers answer; else it is swept, or times out.
+
+        What is open under an id of a pool may be another process's; the pool's keeper ends it.
+        """
+        with suppress(OnceonlyError):
+            side_by_side(self._known.fence, [id for id in ids if transactional_ids.slot_of(id) is None])
+
+    def _round(self, lost: Sequence[Part], begun: float, ids: dict[str, str]) -> dict[str, tuple[int, int] | None]:
+        """id -> producer. `ids` (by spool file) is filled before anything is written under them."""
+        written: dict[str, tuple[int, int] | None] = {}
+        for first in range(0, len(lost), self._at_once):
+            if first and not self._has_room(begun):
+                break
+            some, since = lost[first : first + self._at_once], monotonic()
+            theirs = [self._id_for(part) for part in some]
+            ids |= zip((part.spool for part in some), theirs, strict=True)
+            producers = side_by_side(self._write, list(zip(some, theirs, strict=True)))
+            written |= zip(theirs, producers, strict=True)
+            self._slowest = max(self._slowest, monotonic() - since)
+        return written
+
+    def _has_room(self, begun: float) -> bool:
+        """Whether half of the time-out is left after more parts as slow as the slowest: to record them and end them."""
+        return 2 * (monotonic() - begun + self._slowest) <= self._target.timeout
+
+    def _write(self, under: tuple[Part, str]) -> tuple[int, int] | None:
+        part, id = under
+        shared = transactional_ids.slot_of(id) is not None
+        return produce.write_all(self._target, id, self._rows(part), self._known if shared else None)
+
+    def _id_for(self, part: Part) -> str:
+        number = part.spool.split("-")[0]
+        return self._ids.again(number) if part.tx else self._ids.first(number)
+
+    def _refuse_endless(self, lost: Sequence[Part]) -> None:
+        if endless := [part.spool for part in lost if self._tries[part.spool] >= TRIES]:
+            raise OutcomeUnknown(
+                f"sink '{self._target.sink}': the transaction of {endless[0]} was lost {TRIES} times in a row.",
+                "Each was aborted before it could be committed; another process or a very short time-out ends them.",
+                "Nothing is lost: the rows are spooled. Publish again: onceonly recover",
+            )
+
+    def _go_slower(self, part: Part, error: Exception) -> None:
+        """Fewer at once, as they share the way to the brokers; at last one alone, for as long as the brokers allow."""
+        self._slowest = 0.0
+        if self._at_once > 1:
+            self._at_once //= 2
+            return
+        if (longest := self._longest()) > self._target.timeout:
+            self._target = replace(self._target, timeout=longest)
+            return
+        raise OutcomeUnknown(
+            f"sink '{self._target.sink}': writing {part.rows:,} rows takes longer than a transaction may last.",
+            f"The brokers ended it after {self._target.timeout:g} s (KafkaSink(transaction_timeout=…), and their "
+            "transaction.max.timeout.ms), though nothing else was written beside it.",
+            "Raise transaction.max.timeout.ms of the brokers and recover: what was published before that is kept. "
+            "Later checkpoints: give the transform's result more partitions.",
+        ) from error
+
+    def _longest(self) -> float:
+        """What the brokers allow; 0 where they do not tell."""
+        with suppress(InvalidPipeline):
+            return self._known.transaction_max_timeout()
+        return 0.0
+
+
+def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+    """All of them, whatever becomes of the others; then the first error is raised."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(function, item) for item in items]
+    return [each.result() for each in running]

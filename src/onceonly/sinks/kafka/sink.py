@@ -1,0 +1,355 @@
+"""Kafka topics, written to exactly once.
+
+`stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
+those; one that was lost (a time-out, a broker's death, fencing) is written again from its own spool file, in a new
+transaction whose handle is recorded before it is ended (`kafkaagain`). Late mode is the same with nothing written at
+first.
+
+Evidence is the marker that ends a transaction in the log, nothing else. No marker, and the coordinator refuses: the id
+is fenced, after which the transaction cannot be open, and the log is read again.
+Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Pooled, Receipts, Sink
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
+from onceonly.filesystems import confined
+from onceonly.filesystems.folders import Folders
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.transactions import Transactions
+from onceonly.pipeline.definition import KafkaSink
+from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
+from onceonly.sinks.kafka import spool as kafkaspool
+from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_word
+from onceonly.sinks.kafka.outcome import Fate, Settler, give_back
+from onceonly.sinks.kafka.produce import Target
+from onceonly.sinks.kafka.republish import Again, side_by_side
+from onceonly.sinks.kafka.transactional_ids import Ids
+
+
+class KafkaWriter(Sink):
+    """The live side of a `KafkaSink`.
+
+    Args:
+        late: whether rows are written at commit only.
+        spool: path or URI below which spool folders are; Spark's workers and the committer reach it.
+        root: the project's folder, in which the schema file is looked up.
+    """
+
+    def __init__(self, config: KafkaSink, connection: KafkaConnection, late: bool, spool: str, root: Path) -> None:
+        self.name, self.config = config.name, config
+        self._connection, self._late, self._spool, self._root = connection, late, Folders(spool), root
+
+    def check(self) -> list[str]:
+        with self._transactions() as known:
+            return check.check(self.config, self._late, known, self._connection, self._root)
+
+    # ---- stage
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        with self._transactions() as known:
+            schema = check.schema(self.config, self._root)
+            check.refuse(self.config, known, self._connection)
+            records = stage.records(self.config, rows, schema)
+            job = self._job(txn, self._target(known))
+            opened_at = datetime.now(UTC).isoformat()
+            receipts = stage.run(job, records)
+            opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
+            if job.ids:
+                self._fence(known, txn, keep=set(opened))  # what its own losing task attempts have left open
+            parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
+            pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
+            return {
+                **pending,
+                "kind": "kafka",
+                "guarantee": self.config.guarantee,
+                "mode": "late" if self._late else "staged",
+                "cluster": known.cluster_id(),
+                "transaction_version": known.transaction_version(),
+                "topics": known.topic_ids(self.config.allowed),
+                "txn": txn.name,
+                "slot": self._slot(txn),
+                "folder": self._spool.path(txn.name),
+                "schema": gate_view.staged_schema(rows, schema),
+                "rows": sum(part.rows for part in parts),
+                "bytes": sum(receipt.bytes for receipt in receipts),
+                "parts": [part.to_json() for part in parts],
+            }
+
+    def _job(self, txn: Transaction, target: Target) -> stage.Job:
+        at_once = self.config.guarantee == "none"
+        staged = self.config.guarantee == "exactly-once" and not self._late
+        spool = None if at_once else self._spool.path(txn.name)
+        ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if staged else None
+        shared = self._connection if ids and ids.slot is not None else None
+        return stage.Job(target, spool, ids, write=staged or at_once, identify=shared)
+
+    def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
+        """Only what the coordinator itself shows as open, with these partitions, becomes part of a handle.
+
+        The ends of the log are asked before: what is open after that has its marker behind them.
+
+        Args:
+            written: id -> the producer that wrote the rows; None: only one can have had the id.
+        """
+        ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
+        described = known.describe(written)
+        found = {}
+        for id, producer in written.items():
+            seen = described.get(id)
+            others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
+            if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
+                state = "in the hands of another producer" if others else seen.state if seen else "unknown"
+                raise NotCommitted(
+                    f"sink '{self.name}': transaction '{id}' is {state} right after it was written.",
+                    f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
+                    "Nothing of it is published. Retry, with a longer transaction_timeout if it took that long.",
+                )
+            starts = known.starts(seen.producer_id, seen.partitions)
+            spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
+            found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
+        return found
+
+    # ---- commit
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        with self._transactions() as known:
+            if handle["guarantee"] != "exactly-once":
+                return self._commit_plainly(known, handle)
+            return self._commit(known, handle, receipts)
+
+    def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
+        again, fates, ended = None, dict[tuple[str, int, int], Fate](), False
+        while True:
+            lost = self._settle(known, handle, fates)
+            ended = ended or Fate.COMMITTED in fates.values()
+            if not lost:
+                return Outcome(already=not ended and bool(handle["parts"]), detail={"rows": handle["rows"]})
+            self._check_same_topics(known, handle)
+            again = again or self._again(known, handle)
+            handle = self._write_again(known, handle, lost, receipts, again)
+
+    def _settle(self, known: Transactions, handle: Handle, fates: dict[tuple[str, int, int], Fate]) -> list[Part]:
+        """End what is open; returns the parts that are to be written (again).
+
+        Args:
+            fates: what this commit knows already, by id and producer: an end is final. Completed here.
+        Raises:
+            InDoubt: nothing shows what became of some.
+        """
+        parts = parts_of(handle)
+        open = [part for part in parts if part.tx and part.tx.name not in fates]
+        seen = side_by_side(Settler(known, handle).settle, open)
+        if doubtful := [part for part, fate in zip(open, seen, strict=True) if fate is Fate.DOUBT]:
+            raise self._in_doubt(doubtful)
+        fates |= {part.tx.name: fate for part, fate in zip(open, seen, strict=True) if part.tx}
+        return [part for part in parts if part.tx is None or fates[part.tx.name] is Fate.LOST]
+
+    def _write_again(
+        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, again: Again
+    ) -> Handle:
+        """New transactions for the first of `lost`, recorded; or the handle that another process has recorded."""
+        opened = again.write(lost)
+        try:
+            new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
+            recorded = receipts.replace(handle, new)
+        except BaseException:  # the first error counts
+            again.end(tx.id for tx in opened.values())
+            raise
+        if recorded != new:
+            side_by_side(lambda tx: give_back(known, tx), list(opened.values()))
+        return recorded
+
+    def _again(self, known: Transactions, handle: Handle) -> Again:
+        txn = Transaction.parse(handle["txn"])
+        assert txn is not None
+        ids = Ids(self.config.id_prefix, txn, handle["slot"])
+        return Again(
+            known,
+            self._target(known),
+            ids,
+            lambda part: self._spooled(handle, part),
+            lambda written: self._confirm(known, written),
+        )
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """Nothing of it can be published afterwards; then the log is looked at.
+
+        What was published of a handle of which other parts never will be stays: `evidence` shows it part by part. So
+        does what a sink without transactions has written, or is writing just now: nothing can keep that back.
+        """
+        if handle["guarantee"] != "exactly-once":
+            return Outcome(already=True, detail={"rows": handle["rows"]}) if handle["guarantee"] == "none" else None
+        txn = Transaction.parse(handle["txn"])
+        assert txn is not None
+        try:
+            with self._transactions() as known:
+                self._fence(known, txn, keep=set())
+                fates = side_by_side(Settler(known, handle).fenced, parts_of(handle))
+        except NotCommitted as error:
+            raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
+        whole = all(fate in (Fate.COMMITTED, Fate.WAS_COMMITTED) for fate in fates)
+        return Outcome(already=True, detail={"rows": handle["rows"]}) if whole else None
+
+    def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
+        """At least once: a repeated commit writes the rows again."""
+        parts = [part for part in parts_of(handle) if part.spool]
+        if parts:
+            self._check_same_topics(known, handle)
+        target = self._target(known)
+        for part in parts:
+            produce.write_all(target, None, self._spooled(handle, part))
+        return Outcome(detail={"rows": handle["rows"]})
+
+    def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
+        confined.check_folder(self.name, handle["txn"])
+        confined.check_file(self.name, part.spool)
+        try:
+            yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
+        except FileNotFoundError as error:
+            raise CannotPublish(
+                f"sink '{self.name}': spooled rows are gone.",
+                f"{handle['folder']}/{part.spool} with {part.rows} rows is missing.",
+                f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
+            ) from error
+
+    def _check_same_topics(self, known: Transactions, handle: Handle) -> None:
+        now = {"cluster": known.cluster_id(), "topics": known.topic_ids(handle["topics"])}
+        then = {"cluster": handle["cluster"], "topics": handle["topics"]}
+        if now != then:
+            raise CannotPublish(
+                f"sink '{self.name}': this is not where the rows were staged for.",
+                f"Then: {then}. Now: {now}.",
+                "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
+                f"--give-up {self.name} --reason …. The rows are kept in {handle['folder']}.",
+            )
+
+    def _in_doubt(self, parts: list[Part]) -> InDoubt:
+        names = ", ".join(part.tx.id for part in parts if part.tx)
+        return InDoubt(
+            f"sink '{self.name}': whether {len(parts)} of its transactions were committed cannot be found out.",
+            f"No marker is left of {names}: the log was cut, compacted or made anew after they were written.",
+            "Look whether the rows are there, then say it: onceonly resolve PIPELINE EPOCH "
+            f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
+        )
+
+    # ---- abort, release, sweep
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        self.renounce(txn)
+        self._spool.delete(txn.name)
+
+    def release(self, txn: Transaction) -> None:
+        """What is still open was never recorded: rivals of the transactions that were committed."""
+        self.abort(txn, None)
+
+    def renounce(self, txn: Transaction) -> None:
+        """Fence what is open. `EndTxn(abort)` would not do: it leaves a zombie able to open a new one."""
+        if self.config.guarantee == "exactly-once":
+            with self._transactions() as known:
+                self._fence(known, txn, keep=set())
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        found = set(self._spool.holding(prefix))
+        if self.config.guarantee == "exactly-once":
+            with self._transactions() as known:
+                found |= {
+                    txn for id in known.open(transactional_ids.of(prefix)) if (txn := transactional_ids.owner(id))
+                }
+        return sorted(found, key=lambda txn: (txn.epoch, txn.attempt, txn.nonce))
+
+    def _fence(self, known: Transactions, txn: Transaction, keep: set[str]) -> None:
+        self._end_all(known, [id for id in known.open(transactional_ids.of(txn.name)) if id not in keep])
+
+    def _end_all(self, known: Transactions, ids: list[str]) -> None:
+        side_by_side(known.fence, ids)
+
+    # ---- the pool
+
+    def _slot(self, txn: Transaction) -> int | None:
+        return txn.slot if self.config.ids == "pool" else None
+
+    def pooled(self, prefix: str) -> list[Pooled]:
+        if self.config.ids != "pool":
+            return []
+        with self._transactions() as known:
+            described = known.describe(known.open(transactional_ids.pool_of(prefix)))
+        _, pipeline, sink = prefix.split("-")
+        return [
+            Pooled(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
+            for id, seen in described.items()
+            if (slot := transactional_ids.slot_of(id)) is not None
+        ]
+
+    def needs(self, handle: Handle, txn: Pooled) -> bool:
+        parts = parts_of(handle)
+        return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
+
+    def end(self, txns: Sequence[Pooled]) -> None:
+        with self._transactions() as known:
+            for txn in txns:
+                known.withdraw(txn.id, *txn.producer)
+
+    # ---- the gate's view
+
+    def staged(self, handle: Handle) -> Any:
+        return gate_view.batches(self._here(handle), self.config.format, self._schema)
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark)
+
+    def columns(self) -> list[str] | None:
+        return gate_view.columns(self.config.format, self._schema)
+
+    def _here(self, handle: Handle) -> Handle:
+        """With the spool that would be published, whatever the handle says."""
+        confined.check_folder(self.name, handle["txn"])
+        for part in parts_of(handle):
+            confined.check_file(self.name, part.spool)
+        return {**handle, "folder": self._spool.path(handle["txn"])}
+
+    @property
+    def _schema(self) -> str | None:
+        return check.schema(self.config, self._root)
+
+    # ---- a person's view
+
+    def evidence(self, handle: Handle) -> list[str]:
+        with self._transactions() as known:
+            settler = Settler(known, handle)
+            return [line for part in parts_of(handle) for line in settler.describe(part)]
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        with self._transactions() as known:
+            settler = Settler(known, handle)
+            parts = parts_of(handle)
+            fates = side_by_side(settler.settle, parts)
+            return with_parts(
+                handle,
+                [with_word(p, committed) if fate is Fate.DOUBT else p for p, fate in zip(parts, fates, strict=True)],
+            )
+
+    # ---- the cluster
+
+    def _target(self, known: Transactions) -> Target:
+        topics = check.topics(self.config, known)
+        return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return self._connection.kafka_python()
+
+    @contextmanager
+    def _transactions(self) -> Iterator[Transactions]:
+        with Transactions(self._arguments) as known:
+            yield known

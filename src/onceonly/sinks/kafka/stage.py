@@ -1,0 +1,213 @@
+"""Staging rows for Kafka on Spark: columns made records, then one pass that spools them and, where wanted, writes them.
+
+What runs on Spark's workers is `_stage_part`: it needs this package there, confluent-kafka and pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from onceonly import errors
+from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.transactions import Transactions
+from onceonly.pipeline.definition import KafkaSink
+from onceonly.sinks.kafka import limits
+from onceonly.sinks.kafka.limits import Rows
+from onceonly.sinks.kafka.produce import Output, Target
+from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
+from onceonly.sinks.kafka.transactional_ids import Ids
+from onceonly.sinks.staging import row_text
+
+HEADERS = "array<struct<key:string,value:binary>>"
+TYPES = {
+    "key": ("binary", ("binary", "string")),
+    "topic": ("string", ("string",)),
+    "partition": ("int", ("int", "smallint", "tinyint")),
+    "timestamp": ("timestamp", ("timestamp",)),
+    "headers": (HEADERS, (HEADERS,)),
+}
+RECEIPT = "receipt STRING"
+TOLD = re.compile(r"ONCEONLY-ERROR (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker has to know; carried in the task, never in a plan that people see."""
+
+    target: Target
+    spool: str | None  # folder; None: no spool
+    ids: Ids | None  # None: no transaction
+    write: bool  # to Kafka, now
+    identify: KafkaConnection | None = None  # to ask for the producer, where ids are shared
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a task that succeeded has left."""
+
+    spool: str
+    rows: int
+    bytes: int
+    id: str | None
+    producer: tuple[int, int] | None = None
+
+
+def records(config: KafkaSink, rows: Any, schema: str | None) -> Any:
+    """The DataFrame with columns of the spool, of its types: those that the rows have (see `_whole`).
+
+    Raises:
+        InvalidPipeline: a column is missing, unknown or of another type.
+    """
+    from pyspark.sql import functions as F
+
+    _check_columns(config, rows)
+    made = {
+        "topic": F.col("topic"),
+        "partition": F.col("partition").cast("int"),
+        "key": F.col("key").cast("binary"),
+        "value": _value(config, rows, schema),
+        "timestamp": F.unix_millis(F.col("timestamp")),
+        "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # to send a null list takes Spark 4 µs
+    }
+    return rows.select(*(made[name].alias(name) for name in SCHEMA.names if name in rows.columns))
+
+
+def run(job: Job, rows: Any) -> list[Receipt]:
+    """Stage `rows` (as `records` makes them) in one Spark job.
+
+    Raises:
+        InvalidPipeline: a row cannot be written (it is named), or must not be.
+        NotCommitted: the brokers did not take the rows.
+    """
+    try:
+        found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
+    except Exception as error:
+        raise _told(error) or error from error
+    return [Receipt(**json.loads(row["receipt"])) for row in found]
+
+
+def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        try:
+            receipt = _stage_part(job, context.partitionId() if context else 0, batches)
+        except OnceonlyError as error:  # Spark carries its text alone
+            told = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
+            raise RuntimeError(f"ONCEONLY-ERROR {json.dumps(told)}") from error
+        if receipt:
+            yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
+
+    return stage
+
+
+def _told(error: Exception) -> OnceonlyError | None:
+    """Our own error in that of a Spark task, if it is one."""
+    if not (found := TOLD.search(str(error))):
+        return None
+    told = json.loads(found[1])
+    kind: type[OnceonlyError] = getattr(errors, told.pop("kind"))
+    return kind(**told)
+
+
+def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
+    """One task: every row into the spool and into the output, then both made durable. No rows: nothing at all."""
+    spool: SpoolFile | None = None
+    output: Output | None = None
+    id = job.ids.first(part) if job.ids else None
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        records = _whole(job.target, batch)
+        limits.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if job.spool:
+            spool = spool or SpoolFile(job.spool, part)
+            spool.write(records)
+        if job.write:
+            output = output or _output(job, id)
+            output.write(records)
+    if spool:
+        spool.close()
+    if output:
+        output.flush()
+    if not rows:
+        return None
+    written = (id, output.producer) if output else (None, None)
+    return Receipt(spool.name if spool else "", rows, size, *written)
+
+
+def _whole(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the columns that the rows do not have: made here, as Spark would send each of them row by row."""
+    made = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if "topic" not in made:
+        made["topic"] = _always(target.topics.only, batch.num_rows)
+    columns = [
+        made[field.name].cast(field.type) if field.name in made else _nulls(field.type, batch.num_rows)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+@lru_cache(16)  # nearly all batches of a task are of one length
+def _always(topic: str, rows: int) -> pa.Array:
+    return pa.repeat(topic, rows)
+
+
+@lru_cache(16)
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
+
+
+def _output(job: Job, id: str | None) -> Output:
+    if not job.identify:
+        return Output(job.target, id)
+    with Transactions(job.identify.kafka_python()) as known:
+        return Output(job.target, id, known)
+
+
+def _check_columns(config: KafkaSink, rows: Any) -> None:
+    have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    problems = [] if "value" in have else ["'value' is missing"]
+    if not config.topic and "topic" not in have:
+        problems.append("'topic' is missing, and the sink has several")
+    if config.topic and "topic" in have:
+        problems.append(f"'topic' is there, and every row goes to '{config.topic}'")
+    for name, kind in have.items():
+        if name in TYPES and kind not in TYPES[name][1]:
+            problems.append(f"'{name}' is {kind}, not {TYPES[name][0]}")
+        elif name not in TYPES and name != "value":
+            problems.append(f"'{name}' is no part of a record")
+    if config.format == "json" and not have.get("value", "struct").startswith(("struct", "map", "array")):
+        problems.append(f"'value' is {have['value']}, and JSON is made of a struct, a map or an array")
+    if config.format == "raw" and have.get("value", "binary") not in ("binary", "string"):
+        problems.append(f"'value' is {have['value']}, and the sink writes it as it is (format='raw')")
+    if problems:
+        raise InvalidPipeline(
+            f"sink '{config.name}': the rows cannot be written to Kafka.",
+            f"Columns: {'; '.join(problems)}.",
+            "Select value, and where wanted key, headers, timestamp, partition, topic. Nothing was staged.",
+        )
+
+
+def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
+    from pyspark.sql import functions as F
+
+    value = F.col("value")
+    if config.format == "avro":
+        from pyspark.sql.avro.functions import to_avro
+
+        return F.when(value.isNotNull(), to_avro(value, schema or ""))  # a null value is a tombstone
+    if config.format == "json":
+        value = F.to_json(value, {"ignoreNullFields": "false", **row_text.MICROS})
+    return value.cast("binary")

@@ -1,0 +1,162 @@
+"""The shapes of the sinks' handles, checked when one comes back from the state table.
+
+Whoever can write to that table could else have a sink read, move or delete what it likes, and a damaged row would end
+in an error that says nothing. What a shape does not name is let through: a newer version may have added it.
+(No `from __future__ import annotations` here: `TypedDict` has to see what is not required.)
+"""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
+
+from onceonly.checkpoint.interfaces import Sink
+from onceonly.errors import CannotPublish
+from onceonly.pipeline.shapes import Below, Count, Like, problem
+
+PART = "[0-9A-Za-z_]+"
+TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
+STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
+GUARDED = (  # whatever gets a handle; not `abort`: what is damaged may be discarded by its name
+    *("commit", "fence", "check_replace", "retraction", "needs"),
+    *("staged", "staged_frame", "evidence", "judged", "read"),
+)
+S = TypeVar("S", bound=Sink)
+
+
+class DeltaField(TypedDict):
+    name: str
+    type: Any
+
+
+class DeltaOld(TypedDict):
+    folder: STAGED
+    files: Count
+    table_id: str
+
+
+class Delta(DeltaOld):
+    kind: Literal["delta"]
+    uri: str
+    fingerprint: str
+    added: list[DeltaField]
+    app_id: Annotated[str, Like(f"onceonly/{PART}/{PART}/{PART}")]
+    publish: Literal["delta-rs", "spark"]
+    rows: Count
+    bytes: Count
+    widened: NotRequired[Mapping[str, str]]
+    left_out: NotRequired[list[str]]
+    where: NotRequired[Literal["partitions"] | list[tuple[str, str, Any]]]
+    replaces: NotRequired[DeltaOld]
+    retracts: NotRequired[list[DeltaOld]]
+
+
+class File(TypedDict):
+    staged: Below
+    final: Below
+    bytes: Count
+
+
+class FilesOld(TypedDict):
+    manifest: Below
+    files: list[File]
+
+
+class Files(FilesOld):
+    kind: Literal["files"]
+    target: str
+    format: Literal["parquet", "json", "csv", "avro"]
+    txn: TXN
+    folder: str
+    rows: Count
+    bytes: Count
+    replaces: NotRequired[FilesOld]
+    retracts: NotRequired[list[FilesOld]]
+
+
+class KafkaTx(TypedDict):
+    id: str
+    producer_id: Count
+    epoch: Count
+    partitions: list[tuple[str, Count, Count | None, Count]]
+    word: NotRequired[bool]
+
+
+class KafkaPart(TypedDict):
+    spool: Annotated[str, Like("[^/]*")]  # the name of a file; none where no rows are kept
+    rows: Count
+    tx: KafkaTx | None
+
+
+class Kafka(TypedDict):
+    kind: Literal["kafka"]
+    guarantee: Literal["exactly-once", "at-least-once", "none"]
+    mode: Literal["staged", "late"]
+    cluster: str
+    topics: Mapping[str, str]
+    txn: TXN
+    slot: Count | None
+    folder: str
+    rows: Count
+    bytes: Count
+    parts: list[KafkaPart]
+    opened_at: NotRequired[str]
+    timeout: NotRequired[float]
+
+
+class Run(TypedDict):
+    folder: str
+    rows: Count
+
+
+class Retired(Run):
+    since: Count
+
+
+class State(TypedDict):
+    kind: Literal["state"]
+    txn: TXN | None
+    schema: str
+    key: list[str]
+    metadata: NotRequired[Mapping[str, Mapping[str, Any]]]
+    runs: list[Run]
+    retired: list[Retired]
+    forget: list[str]
+    rows: Count
+
+
+HANDLES: Mapping[str, type] = {"delta": Delta, "files": Files, "kafka": Kafka, "state": State}
+
+
+def check_handle(sink: str, kind: str, handle: Mapping[str, Any]) -> None:
+    """Refuse a handle that no sink of that kind has made.
+
+    Raises:
+        CannotPublish: what is wrong with it; the state table has to be put right.
+    """
+    if wrong := problem(handle, HANDLES[kind]):
+        raise CannotPublish(
+            f"sink '{sink}': the handle in the state table is damaged.",
+            f"Of a handle of kind '{kind}', {wrong}.",
+            "Was the table edited by hand, or written by another version? Restore it to the version before, then: "
+            "onceonly recover. Nothing was changed.",
+        )
+
+
+def guarded(sink: S, kind: str) -> S:
+    """The same sink, which looks at each handle that it is given before it does anything with it."""
+    for name in GUARDED:
+        if method := getattr(sink, name, None):
+            setattr(sink, name, _checking(method, sink.name, kind))
+    return sink
+
+
+def _checking(method: Callable[..., Any], sink: str, kind: str) -> Callable[..., Any]:
+    @wraps(method)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        for each in (*arguments, *named.values()):
+            for handle in each if isinstance(each, (list, tuple)) else [each]:
+                if isinstance(handle, Mapping):
+                    check_handle(sink, kind, handle)
+        return method(*arguments, **named)
+
+    return checked

@@ -1,0 +1,305 @@
+"""Application state: rows by key, as runs of changes.
+
+Each checkpoint adds a run: one folder of Parquet with the rows it changed. Its handle lists the runs that make up the
+state, oldest first, so the state table says which state a checkpoint left, and nothing has to be moved at commit. Runs
+are merged when they are many, the small ones with the new one, so that what is written follows the number of changed
+keys (times the logarithm of the number held). The first run holds whole rows only; in the others `_deleted` marks keys
+that are gone. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
+from onceonly.filesystems import confined
+from onceonly.filesystems.folders import Folders
+from onceonly.filesystems.local import LocalFiles
+from onceonly.pipeline.definition import StateSink
+from onceonly.sinks.staging import spark_files
+from onceonly.sinks.state import handle as staterun
+from onceonly.statetable.location import local_path
+
+RUNS = 8  # of which the state is made before the youngest are merged
+KEPT = 100  # checkpoints for which a run that was merged away is kept: readers of an older state may be at work
+DONE = "_published"  # marks the folder of a transaction that was published
+GIVEN_UP = "_given_up"  # and that of one which never will be, so a person says
+LOOKED_AT = 8  # published transactions that are looked at for a trace
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the transform wants changed, and the state that it was given."""
+
+    rows: Any
+    before: Handle | None
+
+
+class StateWriter(Sink):
+    """The live side of a `StateSink`.
+
+    Args:
+        uri: its folder's absolute path or URI.
+    """
+
+    def __init__(self, config: StateSink, uri: str) -> None:
+        self.name, self.config, self._folders = config.name, config, Folders(uri)
+
+    def check(self) -> list[str]:
+        return [f"{self.name}: keeps {self.config.schema} by {', '.join(self.config.key)} in {self._folders.uri}"]
+
+    def read(self, spark: Any, before: Handle | None) -> Any:
+        """The state that `before` left, as a DataFrame of the schema; empty for None."""
+        self._check_same(before)
+        runs = self._runs(before)
+        state = self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
+        for name, about in _metadata(before).items():
+            state = state.withMetadata(name, about)
+        return state
+
+    def stage(self, txn: Transaction, rows: Changes) -> Handle:
+        changes, before = self._changes(rows.rows, txn.epoch), rows.before
+        runs = self._runs(before)
+        run = self._write(changes, f"{txn.name}/changes")
+        self._check_keys(changes.sparkSession, run)
+        merged = runs[len(runs) - self._to_merge(runs, run["rows"]) :]
+        kept = runs[: len(runs) - len(merged)]
+        if merged:
+            newest = self._merged(changes.sparkSession, [*merged, run])
+            whole = newest if kept else newest.where("NOT _deleted")
+            both = self._write(whole, f"{txn.name}/merged")
+            self._folders.delete(f"{txn.name}/changes")  # they are in it
+        retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
+        return {
+            "kind": "state",
+            "txn": txn.name,
+            "schema": self.config.schema,
+            "key": list(self.config.key),
+            "metadata": _metadata(before) | {field.name: field.metadata for field in changes.schema if field.metadata},
+            "runs": [*kept, both if merged else run],
+            "retired": [old for old in retired if old["since"] > txn.epoch - KEPT],
+            "forget": [old["folder"] for old in retired if old["since"] <= txn.epoch - KEPT],
+            "rows": run["rows"],
+        }
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        """The recorded handle is the publication; here only what is left over is told from what counts.
+
+        Raises:
+            Fenced: it was given up.
+            StateBehind: another transaction has published this epoch.
+            CannotPublish: what was staged is gone, or the handle is damaged.
+        """
+        forget = staterun.forgotten(self.name, handle)
+        if handle["txn"] is None:  # a rewind: nothing was staged for it
+            self._forget(forget)
+            return Outcome(detail={"rows": 0})
+        already = self._publish(staterun.transaction(self.name, handle["txn"]), decision)
+        self._forget(forget)
+        return Outcome(already=already, detail={"rows": handle["rows"]})
+
+    def _publish(self, txn: Transaction, decision: int) -> bool:
+        """Whether it had been done before."""
+        if self._is_marked(txn, DONE):
+            return True
+        if not self._folders.has(txn.name):
+            raise CannotPublish(
+                f"sink '{self.name}': the state that was staged is gone.",
+                f"{self._folders.path(txn.name)} is missing.",
+                f"Restore it and recover. onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} --reason … "
+                "would leave the pipeline without state.",
+            )
+        if self._is_marked(txn, GIVEN_UP):
+            raise Fenced(
+                f"sink '{self.name}': the state of epoch {txn.epoch} was given up.",
+                f"A person did that: {self._folders.path(txn.name)}/{GIVEN_UP} says so.",
+                f"Where the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
+                f"--give-up {self.name} --reason …",
+            )
+        self._refuse_behind(txn)
+        return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
+
+    def _refuse_behind(self, txn: Transaction) -> None:
+        """An epoch is published once: another transaction of it shows that the state table gives numbers again."""
+        same = (other for other in self._folders.holding(txn.prefix) if other.epoch == txn.epoch and other != txn)
+        for other in same:
+            if self._is_marked(other, DONE):
+                raise StateBehind(
+                    f"sink '{self.name}': another transaction has published epoch {txn.epoch} before.",
+                    f"{self._folders.path(other.name)} is there, the state table names {txn.name}. The state table was "
+                    "restored from an older copy, and gives its numbers a second time.",
+                    f"Nothing was published. Go on after what is there: onceonly state forward {txn.pipeline} … "
+                    "(docs/operations.md, Backup and restore)",
+                )
+
+    def _forget(self, forget: list[Transaction]) -> None:
+        """Each transaction's folder holds one run."""
+        for txn in forget:
+            self._folders.delete(txn.name)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """A mark that a commit looks for. A commit that looked before is no danger, and needs no other fence.
+
+        What publishes a state is the row in the state table, and there "published" and "given up" exclude each other:
+        the next checkpoint goes on from no state that was given up, whatever lies in its folder.
+        """
+        if handle["txn"] is None:  # a rewind: its row in the state table is all there is of it
+            return None
+        txn = staterun.transaction(self.name, handle["txn"])
+        try:
+            if not self._is_marked(txn, DONE) and self._folders.has(txn.name):
+                self._folders.mark(f"{txn.name}/{GIVEN_UP}", json.dumps({"decision": decision}))
+            published = self._is_marked(txn, DONE)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
+                f"{type(error).__name__}: {error}",
+                f"Nothing was deleted. Give it up when {self._folders.uri} answers again.",
+            ) from error
+        return Outcome(already=True, detail={"rows": handle["rows"]}) if published else None
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        """Such a pipeline's epochs are decided one after the other: the last ones hold the last decision."""
+        by_table: dict[str, list[Transaction]] = {}
+        for name in self._folders.names():
+            txn = confined.parsed(name)
+            if txn and (txn.pipeline, txn.sink) == (pipeline, self.name):
+                by_table.setdefault(txn.state_id, []).append(txn)
+        latest = {id: sorted(txns, key=lambda txn: txn.epoch)[-LOOKED_AT:] for id, txns in by_table.items()}
+        shown = {id: [self._decision(txn) for txn in txns if self._is_marked(txn, DONE)] for id, txns in latest.items()}
+        where = f"state {self._folders.uri}"
+        return [Trace(id, max(decisions), where) for id, decisions in shown.items() if decisions]
+
+    def _decision(self, txn: Transaction) -> int:
+        """0 where an earlier version has marked it."""
+        text = self._folders.text(f"{txn.name}/{DONE}")
+        return int(json.loads(text)["decision"]) if text else 0
+
+    def _is_marked(self, txn: Transaction, mark: str) -> bool:
+        return self._folders.has(f"{txn.name}/{mark}")
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        """The state as `held` left it; what was written since is deleted."""
+        runs = self._runs(held)
+        if gone := [run["folder"] for run in runs if not self._folders.has(run["folder"])]:
+            raise InvalidPipeline(
+                f"sink '{self.name}': the state of then is gone.",
+                f"{self._folders.path(gone[0])} is missing: what was merged away is kept for {KEPT} checkpoints.",
+                "Go back less far. Nothing was changed.",
+            )
+        same = {**{name: held[name] for name in ("schema", "key")}, "metadata": _metadata(held)} if held else {}
+        ours = {"schema": self.config.schema, "key": list(self.config.key)}
+        retired = self._runs(held, "retired")
+        forget = [old["txn"] for old in olds if old["txn"]]
+        plain = {"kind": "state", "txn": None, **ours, **same, "retired": retired}
+        return {**plain, "runs": runs, "forget": forget, "rows": 0}
+
+    def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
+        with confined.refused_early():
+            return staterun.runs(self.name, handle, which)
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        if not self._is_marked(txn, DONE):
+            self._folders.delete(txn.name)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        return [txn for txn in self._folders.holding(prefix) if not self._is_marked(txn, DONE)]
+
+    # ---- how
+
+    @property
+    def _kept(self) -> str:
+        return f"{self.config.schema}, _deleted BOOLEAN, _epoch BIGINT"
+
+    def _merged(self, spark: Any, runs: Sequence[Mapping[str, Any]]) -> Any:
+        """One row per key, the youngest; deleted ones are still marked."""
+        from pyspark.sql import functions as F
+
+        if not runs:
+            return spark.createDataFrame([], self._kept)
+        first, *later = (self._run(spark, run) for run in runs)
+        if not later:
+            return first
+        key, every = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
+        youngest = every.groupBy(*key).agg(F.max_by(F.struct(*every.columns), "_epoch").alias("row")).select("row.*")
+        return first.join(youngest.select(*key), key, "left_anti").select(*every.columns).unionByName(youngest)
+
+    def _run(self, spark: Any, run: Mapping[str, Any]) -> Any:
+        return spark.read.schema(self._kept).parquet(spark_files.uri(self._folders.path(run["folder"])))
+
+    def _changes(self, rows: Any, epoch: int) -> Any:
+        """With the columns of a run, in their order."""
+        from pyspark.sql import functions as F
+
+        wanted = rows.sparkSession.createDataFrame([], self.config.schema).schema
+        have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+        problems = [
+            f"the schema has no '{name}', which is in the key" for name in self.config.key if name not in wanted.names
+        ]
+        for field in wanted.fields:
+            kind = field.dataType.simpleString()
+            if have.get(field.name) != kind:
+                problems.append(f"'{field.name}' is {have.get(field.name, 'missing')}, the state has {kind}")
+        problems += [f"'{name}' is not in the state" for name in have if name not in [*wanted.names, "deleted"]]
+        if have.get("deleted", "boolean") != "boolean":
+            problems.append(f"'deleted' is {have['deleted']}, not boolean")
+        if problems:
+            raise InvalidPipeline(
+                f"sink '{self.name}': the changes do not fit the state.",
+                f"Columns: {'; '.join(problems)}.",
+                "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
+            )
+        deleted = F.coalesce(F.col("deleted"), F.lit(False)) if "deleted" in have else F.lit(False)
+        return rows.select(*wanted.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
+
+    def _check_keys(self, spark: Any, run: Mapping[str, Any]) -> None:
+        """Asked of what was written: the transform's work is not done twice."""
+        from pyspark.sql import functions as F
+
+        key = list(self.config.key)
+        written = self._run(spark, run).groupBy(*key).count()
+        null = reduce(lambda one, other: one | other, (F.col(name).isNull() for name in key))
+        wrong = written.where(null | (F.col("count") > 1)).limit(3).collect()
+        if wrong:
+            shown = "; ".join(f"{[row[name] for name in key]} {row['count']} times" for row in wrong)
+            raise InvalidPipeline(
+                f"sink '{self.name}': the changes name a key twice, or none.",
+                f"{', '.join(key)}: {shown}.",
+                "Return one row per key, and no null in it. Nothing was published.",
+            )
+
+    def _check_same(self, before: Handle | None) -> None:
+        if before and (before["schema"], before["key"]) != (self.config.schema, list(self.config.key)):
+            raise InvalidPipeline(
+                f"sink '{self.name}': the state is kept otherwise.",
+                f"As {before['schema']} by {', '.join(before['key'])}; the pipeline now says {self.config.schema} by "
+                f"{', '.join(self.config.key)}.",
+                "Go back to that, or give the sink a new name, which starts with an empty state. Nothing was staged.",
+            )
+
+    def _to_merge(self, runs: Sequence[Mapping[str, Any]], new: int) -> int:
+        """How many of the youngest runs go into one with the new rows: those that are not much larger than it all."""
+        if len(runs) < RUNS:
+            return 0
+        number, rows = 0, new
+        while number < len(runs) and (number < RUNS // 2 or runs[-1 - number]["rows"] <= 2 * rows):
+            number, rows = number + 1, rows + runs[-1 - number]["rows"]
+        return number
+
+    def _write(self, rows: Any, name: str) -> dict[str, Any]:
+        folder = self._folders.path(name)
+        count = spark_files.write(rows, folder)
+        if local := local_path(folder):
+            LocalFiles().make_durable(str(local))
+        return {"folder": name, "rows": count}
+
+
+def _metadata(handle: Handle | None) -> dict[str, Any]:
+    """What the transform has said of columns of the state, by Spark's metadata, which the state keeps."""
+    return dict(handle.get("metadata", {})) if handle else {}

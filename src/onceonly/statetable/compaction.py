@@ -1,0 +1,123 @@
+"""Keeping the state table small: few files, a short log, nothing that is no longer needed.
+
+Whatever takes the place of something else is on disk before that goes. On a local disk delta-rs does not see to it, so
+files are merged here, and the log checkpoint is made in a copy of the log and brought over.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from onceonly.filesystems import durability
+from onceonly.filesystems.durability import Log, version_of
+from onceonly.statetable import row_files
+from onceonly.statetable.location import local_path
+from onceonly.statetable.reading import Reading
+from onceonly.statetable.row_files import NO_HOOKS
+
+FULL_FILE = 4 << 20  # bytes; a file of this size is left alone, so that tidying costs the same for ever
+LONG_LOG = 50  # entries since the last log checkpoint, as the table's delta.checkpointInterval
+PIPELINE = "partition.pipeline"
+OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq", PIPELINE]
+LAST = "_last_checkpoint"
+TRIES = 20  # commits lost to writers of other pipelines
+
+
+def tidy(at: Reading, pipeline: str, most: int) -> bool:
+    """Whether there was anything to do: more than `most` files of the pipeline, or a long log.
+
+    Raises:
+        DeltaError, OSError: something is left for the next time.
+    """
+    many = at.ask(lambda table: _are_many(table, pipeline, most))
+    if many:
+        _merge(at, pipeline)
+    if many or _is_long(at.delta):
+        _shorten(at.delta.table_uri)
+    if many:
+        _delete_merged(at.delta.table_uri)
+    return many
+
+
+def _are_many(table: DeltaTable, pipeline: str, most: int) -> bool:
+    mine = [("pipeline", "=", pipeline)]
+    return len(table.file_uris(file_pruning_predicate=mine)) > most and len(_small(table, pipeline)) > most
+
+
+def _merge(at: Reading, pipeline: str) -> None:
+    """All files since the last full one become one; nothing, where another process does so, too."""
+    small = at.ask(lambda table: _small(table, pipeline))
+    files = {path: file["size_bytes"] for path, file in small.items()}
+    since, until = min(file["min.seq"] for file in small.values()), max(file["max.seq"] for file in small.values())
+    rows = at.rows({pipeline: f"seq >= {since} AND seq <= {until}"})
+    held = sum(file["num_records"] for file in small.values())
+    if [row.seq for row in rows] != list(range(since, until + 1)) or len(rows) != held:
+        return  # else a row would go with its file, or be there twice
+    uri, name = at.delta.table_uri, f"merged-{uuid.uuid4().hex}"
+    merged = row_files.put(uri, rows, name)
+    for _ in range(TRIES):
+        table = DeltaTable(uri)
+        active = _active(table, pipeline)
+        if merged.path in active:
+            return
+        if not files.keys() <= active.keys():
+            return row_files.remove(uri, pipeline, name)
+        with suppress(CommitFailedError):
+            return row_files.replace(table, files, merged)
+
+
+def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
+    """Path -> what the log says of that file."""
+    files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
+    return {file["path"]: file for file in files.filter(pc.field(PIPELINE) == pipeline).to_pylist()}
+
+
+def _small(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
+    """The files after the last full one. A single row may fill one: what was there before it stays as it is."""
+    files = _active(table, pipeline)
+    full = max((file["max.seq"] for file in files.values() if file["size_bytes"] >= FULL_FILE), default=0)
+    return {path: file for path, file in files.items() if file["max.seq"] > full}
+
+
+def _is_long(table: DeltaTable) -> bool:
+    local = local_path(table.table_uri)
+    return local is not None and len(Log(local).tail()) > LONG_LOG  # elsewhere delta-rs does it by the way
+
+
+def _shorten(uri: str) -> None:
+    """What comes before a log checkpoint goes when it is an hour old."""
+    local, table = local_path(uri), DeltaTable(uri)
+    if local:
+        _checkpoint(local, table.version())
+    else:
+        table.create_checkpoint()
+    DeltaTable(uri).cleanup_metadata()
+
+
+def _checkpoint(table: Path, version: int) -> None:
+    log, name = Log(table), f"{version:020}.checkpoint.parquet"
+    if (log.folder / name).exists():
+        return
+    with TemporaryDirectory(prefix="onceonly-") as scratch:
+        copy = Path(scratch) / log.folder.name
+        copy.mkdir()
+        for entry in (entry for entry in log.tail() if version_of(entry) <= version):
+            shutil.copyfile(log.folder / entry, copy / entry)
+        DeltaTable(scratch).create_checkpoint()
+        for made in (name, LAST):  # the second names the first
+            durability.write(log.folder / made, (copy / made).read_bytes())
+
+
+def _delete_merged(uri: str) -> None:
+    """Not those that no log entry names: a process that was stopped may be about to write that entry."""
+    DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)

@@ -1,0 +1,404 @@
+"""A source and a sink without Spark, Kafka or Delta, for tests of pipelines; they keep the real contract.
+
+Both live in JSON files of a folder, each written atomically: what a killed process did, the next one finds. The fake
+sink passes the same suite as every sink (tests/contract), and can be told to fail.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import Examined, Found, Inspector, Receipts, Sink, Trace
+from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.offsets import TopicLog, TopicRange
+from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
+from onceonly.pipeline.definition import Pipeline
+
+Failure = Literal[
+    "before",  # nothing is done, and the connection breaks
+    "after",  # it is done, and the answer is lost
+    "unknown",  # nothing is done, and the sink says that it does not know
+    "refused",  # nothing is done, and never will be as things are
+    "lost",  # the sink has dropped what was staged: it is staged again, and the new receipt recorded first
+    "doubt",  # nothing shows what happened, until a person says
+]
+
+
+class FakeSource:
+    """A topic: partitions of records with a time, a log start and a last stable offset."""
+
+    def __init__(self, topic: str, folder: Path) -> None:
+        self.topic, self._file = topic, folder / f"{topic}.topic.json"
+
+    # ---- what a producer or an administrator does
+
+    def append(self, partition: int, *records: tuple[datetime, Any] | None) -> None:
+        """Write records; None is an offset without one, as control records and compaction leave."""
+        with self._changed() as topic:
+            log = topic["partitions"].setdefault(str(partition), _empty())
+            log["records"] += [record and [record[0].isoformat(), record[1]] for record in records]
+
+    def expire(self, partition: int, start: int) -> None:
+        """Retention takes everything below `start`."""
+        with self._changed() as topic:
+            topic["partitions"][str(partition)]["start"] = start
+
+    def hold(self, partition: int, stable: int | None) -> None:
+        """A producer's open transaction keeps the last stable offset at `stable`; None: it has ended."""
+        with self._changed() as topic:
+            topic["partitions"][str(partition)]["stable"] = stable
+
+    def drop(self, partition: int) -> None:
+        with self._changed() as topic:
+            del topic["partitions"][str(partition)]
+
+    def recreate(self) -> None:
+        """Delete the topic and make it again, empty."""
+        with self._changed() as topic:
+            topic.update(id=uuid.uuid4().hex, partitions={p: _empty() for p in topic["partitions"]})
+
+    # ---- the Source protocol
+
+    def check(self) -> list[str]:
+        return []
+
+    def log(self) -> TopicLog:
+        topic = self._topic()
+        held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
+        return TopicLog(self.topic, topic["id"], held)
+
+    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+        return {int(p): _first_at(log, time) for p, log in self._topic()["partitions"].items()}
+
+    def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
+        """The records as a list of dicts; `spark` is not used."""
+        logs = self._topic()["partitions"]
+        wanted = ((p, offset) for range_ in ranges for p, span in range_.partitions.items() for offset in range(*span))
+        return [
+            {"partition": p, "offset": offset, "timestamp": record[0], "value": record[1]}
+            for p, offset in wanted
+            if (record := logs[str(p)]["records"][offset])
+        ]
+
+    def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        for range_ in ranges:
+            offsets.check_held(range_, self.log())
+
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        range_ = offsets.range_of(done.ranges, self.topic)
+        ends = {str(p): end for p, end in range_.ends.items()} if range_ else {}
+        with self._changed() as topic:
+            reported = topic.setdefault("reported", {}).setdefault(done.pipeline, {})
+            reported.update({p: max(end, reported.get(p, 0)) for p, end in ends.items()})
+            shown = topic.setdefault("shown", {}).setdefault(done.pipeline, {})
+            if shown.get("state_id") != state_id or shown["decision"] < (done.decision or 0):
+                shown.update(state_id=state_id, decision=done.decision, ends=ends)
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        shown = self._topic().get("shown", {}).get(pipeline)
+        if shown is None:
+            return []
+        ends = {int(p): end for p, end in shown["ends"].items()}
+        return [Trace(shown["state_id"], shown["decision"], f"the group of '{self.topic}'", {self.topic: ends})]
+
+    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
+        return error
+
+    def _topic(self) -> dict[str, Any]:
+        topic: dict[str, Any] = _read(self._file, None) or {"id": f"{self.topic}-1", "partitions": {}}
+        return topic
+
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        with _lock(self._file.parent):
+            topic = self._topic()
+            yield topic
+            _write(self._file, topic)
+
+
+class FakeSink(Sink):
+    """An output of JSON rows: one file per staged transaction, one for all that is published."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._published, self._failures = folder / "published.json", folder / "failures.json"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def fail(self, step: Literal["stage", "commit", "abort"], *failures: Failure) -> None:
+        """The next calls of `step` fail like this, one after the other, in whichever process."""
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            _write(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
+
+    def remove(self, *txns: str) -> None:
+        """By hand: what these transactions have published."""
+        with _lock(self.folder):
+            shown = self._shown()
+            kept = [entry for entry in shown["entries"] if entry["txn"] not in txns]
+            _write(self._published, {**shown, "entries": kept})
+
+    def rows(self) -> list[Any]:
+        """What a reader of the output sees, in the order in which it was published."""
+        return [row for entry in self.entries() for row in entry["rows"]]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Publications in order: app_id, decision, txn (its name) and rows."""
+        entries: list[dict[str, Any]] = self._shown()["entries"]
+        return entries
+
+    # ---- the Sink protocol
+
+    def check(self) -> list[str]:
+        return [f"{self.name}: publishes to {self.folder}"]
+
+    def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
+        staged = list(rows)
+        with self._failing("stage"):
+            _write(self._staged(txn.name), staged)
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        with self._failing("commit") as failure:
+            if failure == "lost":
+                handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
+            if failure == "doubt" and "judged" not in handle:
+                raise InDoubt(f"sink '{self.name}' is in doubt.", "The evidence is gone.", "onceonly resolve …")
+            with _lock(self.folder):
+                return self._publish(handle, decision)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        with _lock(self.folder):
+            at, name = self._last(handle)
+            if (at, name) == (decision, handle["txn"]):
+                return Outcome(already=True, detail={"rows": handle["rows"]})
+            if at < decision:
+                self._write_last(handle, decision, None, self.entries())
+        return None
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        found = ((app_id.split("/"), at) for app_id, (at, _) in self._shown()["last"].items())
+        return [
+            Trace(state_id, at, f"fake {self.folder}")
+            for (_, state_id, of, sink), at in found
+            if (of, sink) == (pipeline, self.name)
+        ]
+
+    def staged(self, handle: Handle) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(_read(self._staged(handle["txn"]), [])).to_reader()
+
+    def judged(self, handle: Handle, committed: bool) -> Handle:
+        return {**handle, "judged": committed}
+
+    def check_replace(self, old: Handle) -> None:
+        """Anything can be replaced."""
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        _write(self._staged(txn.name), [])
+        taken = [{"txn": old["txn"]} for old in olds]
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": taken}
+
+    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+        with self._failing("abort"), _lock(self.folder):
+            if txn.name not in self._published_names():
+                self._staged(txn.name).unlink(missing_ok=True)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
+        found = (Transaction.parse(name) for name in sorted(names - self._published_names()))
+        return [txn for txn in found if txn]
+
+    def _publish(self, handle: Handle, decision: int) -> Outcome:
+        at, name = self._last(handle)
+        if (at, name) == (decision, handle["txn"]) or handle.get("judged"):
+            return Outcome(already=True, detail={"rows": handle["rows"]})
+        if at >= decision:
+            raise self._overtaken(handle, decision, at, name)
+        rows = _read(self._staged(handle["txn"]), None)
+        if rows is None:
+            raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
+        olds = taken_out(handle)
+        entries = [entry for entry in self.entries() if entry["txn"] not in {old["txn"] for old in olds}]
+        entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
+        self._write_last(handle, decision, handle["txn"], [*entries, entry])
+        return Outcome(detail={"rows": handle["rows"]})
+
+    def _overtaken(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
+        what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
+        if at == decision and name is None:
+            return Fenced(what, "It was given up.")
+        todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
+        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
+
+    def _shown(self) -> dict[str, Any]:
+        """Entries, and under "last" by app id what stays when entries go: the last decision and its transaction."""
+        shown: dict[str, Any] = _read(self._published, {"entries": [], "last": {}})
+        return shown
+
+    def _last(self, handle: Handle) -> tuple[int, str | None]:
+        """The last decision of this pipeline here, and whose it was; None: nobody's, it was given up."""
+        at, name = self._shown()["last"].get(handle["app_id"], (0, None))
+        return at, name
+
+    def _write_last(self, handle: Handle, decision: int, txn: str | None, entries: list[dict[str, Any]]) -> None:
+        last = {**self._shown()["last"], handle["app_id"]: [decision, txn]}
+        _write(self._published, {"entries": entries, "last": last})
+
+    def _staged(self, name: str) -> Path:
+        return self.folder / f"{name}.staged.json"
+
+    def _published_names(self) -> set[str]:
+        return {entry["txn"] for entry in self.entries()}
+
+    @contextmanager
+    def _failing(self, step: str) -> Iterator[Failure | None]:
+        failure = self._next_failure(step)
+        if failure == "before":
+            raise ConnectionError(f"{self.name}: broken off before {step}")
+        if failure == "unknown":
+            raise OutcomeUnknown(f"{self.name}: whether {step} happened is not known.", todo="Recover.")
+        if failure == "refused":
+            raise self._refusal("It was told to.")
+        yield failure
+        if failure == "after":
+            raise ConnectionError(f"{self.name}: broken off after {step}")
+
+    def _next_failure(self, step: str) -> Failure | None:
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            if not planned.get(step):
+                return None
+            failure: Failure = planned[step].pop(0)
+            _write(self._failures, planned)
+            return failure
+
+    def _refusal(self, why: str) -> CannotPublish:
+        todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
+        return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
+
+
+class FakeInspector(Inspector):
+    """A gate that finds what it is told to find; else, that all is well."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
+        self.pipeline, self._told = pipeline, folder / "gate.json"
+
+    def find(self, *severities: str | None) -> None:
+        """What the next looks find: a check of that severity that is not ok; None: nothing; 'error': they fail."""
+        with _lock(self._told.parent):
+            _write(self._told, [*_read(self._told, []), *severities])
+
+    def check(self) -> list[str]:
+        return ["gate: is a fake"]
+
+    def examine(self, checkpoint: Checkpoint) -> Examined:
+        found = self._next()
+        if found == "error":
+            raise ConnectionError("gate: broken off")
+        check = {"what": "a fake check", "ok": found is None, "severity": found or "critical", "observed": str(found)}
+        rows = {sink.name: checkpoint.handles[sink.name]["rows"] for sink in self.pipeline.sinks}
+        seen = {name: {"rows": count, "path": "in process", "checks": [check]} for name, count in rows.items()}
+        return Examined(seen, docs=f"docs-{uuid.uuid4().hex}")
+
+    def forget(self, examined: Examined) -> None:
+        with _lock(self._told.parent):
+            forgotten = self._told.with_name("forgotten.json")
+            _write(forgotten, [*_read(forgotten, []), examined.docs])
+
+    def _next(self) -> str | None:
+        with _lock(self._told.parent):
+            told: list[str | None] = _read(self._told, [])
+            _write(self._told, told[1:])
+        return told[0] if told else None
+
+
+class FakeReceipts:
+    """One sink's handle in a file, replaced by compare-and-set: for sinks that are tried without a state table."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def current(self, first: Handle) -> Handle:
+        """The handle as it is now; `first` where it never was replaced."""
+        current: Handle = _read(self._file, dict(first))
+        return current
+
+    def replace(self, old: Handle, new: Handle) -> Handle:
+        with _lock(self._file.parent):
+            current: Handle = _read(self._file, dict(old))
+            if current == dict(old):
+                _write(self._file, dict(new))
+                current = dict(new)
+        return current
+
+
+class FakeParts:
+    """Fake parts for any pipeline: topics in `folder`, each sink in the folder that its path names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def sink(self, pipeline: Pipeline, name: str) -> FakeSink:
+        return FakeSink(name, self.folder / (getattr(pipeline.sink(name), "path", None) or name))
+
+    def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
+        return {source.topic: FakeSource(source.topic, self.folder) for source in pipeline.sources}
+
+    def inspector(self, pipeline: Pipeline) -> FakeInspector:
+        return FakeInspector(pipeline, self.folder)
+
+    def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
+        """For `Coordinator.stage`: every record of the checkpoint to every sink."""
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        sources = self.sources(pipeline)
+        rows = [row for range_ in checkpoint.ranges for row in sources[range_.topic].read(None, (range_,))]
+        return {sink.name: rows for sink in pipeline.sinks}
+
+
+def _empty() -> dict[str, Any]:
+    return {"start": 0, "stable": None, "records": []}
+
+
+def _stable(log: Mapping[str, Any]) -> int:
+    end = len(log["records"])
+    return end if log["stable"] is None else min(log["stable"], end)
+
+
+def _first_at(log: Mapping[str, Any], time: datetime) -> Found:
+    for offset in range(log["start"], _stable(log)):
+        record = log["records"][offset]
+        if record and datetime.fromisoformat(record[0]) >= time:
+            return Found(offset, datetime.fromisoformat(record[0]))
+    return Found(_stable(log), None, held=_stable(log) < len(log["records"]))
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path, default: Any) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return default
+
+
+def _write(path: Path, data: Any) -> None:
+    """All or nothing, also when the process is killed."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    temporary.write_text(json.dumps(data))
+    os.replace(temporary, path)

@@ -1,0 +1,190 @@
+"""Reading the state table without making one, and checkpoints as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from onceonly.checkpoint.model import Checkpoint, Event, Row, fold
+from onceonly.checkpoint.offsets import Interval, has_data
+from onceonly.errors import InvalidPipeline
+from onceonly.redaction import CREDENTIALS
+from onceonly.settings import Settings
+
+if TYPE_CHECKING:
+    from onceonly.statetable.table import StateTable
+
+KEYS = """\
+pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
+planned_at, updated_at, waiting, reason,
+gate (passed, warning, failed; null: no verdict), held (for a person to approve
+or abort), skipped (why a person leaves the interval out)"""
+
+
+def existing(settings: Settings) -> StateTable | None:
+    """The state table; None when the embedded one is not made yet.
+
+    Raises:
+        InvalidPipeline: there is none where ONCEONLY_STATE says.
+    """
+    from onceonly.statetable.table import StateTable
+
+    return StateTable(settings.state) if _exists(settings) or not settings.embedded else None
+
+
+def snapshot(settings: Settings) -> StateTable | None:
+    """The state table at this moment, for reading; None when there is none yet."""
+    from onceonly.statetable.table import Snapshot
+
+    return Snapshot(settings.state) if _exists(settings) else None
+
+
+def _exists(settings: Settings) -> bool:
+    from deltalake import DeltaTable
+
+    from onceonly.statetable.location import check_atomic
+
+    check_atomic(settings.state)
+    return DeltaTable.is_deltatable(settings.state)
+
+
+def required(settings: Settings) -> StateTable:
+    state = existing(settings)
+    if state is None:
+        raise InvalidPipeline(
+            f"there is no state table at {settings.state}.",
+            "ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for; without the latter, the first run makes it.",
+            "Run a pipeline: onceonly run dags/flights.py:flights",
+        )
+    return state
+
+
+def check_known(state: StateTable, pipeline: str) -> None:
+    names = state.pipelines()
+    if pipeline not in names:
+        raise InvalidPipeline(
+            f"the state table knows no pipeline '{pipeline}'.",
+            f"It knows: {', '.join(names)}." if names else "It knows none yet.",
+            "See what there is: onceonly status",
+        )
+
+
+def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
+    check_known(state, pipeline)
+    view = state.view(pipeline)
+    found = view.checkpoint(epoch)
+    if found is None:
+        raise InvalidPipeline(
+            f"{pipeline} has no epoch {epoch}.",
+            f"The last one planned is {view.head.epoch}.",
+            f"See what there is: onceonly status {pipeline}",
+        )
+    return found
+
+
+def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
+    """The last checkpoints and every unsettled one, newest first."""
+    return recent_of(state, [pipeline], most)[pipeline]
+
+
+def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
+    """The same, of several pipelines at the cost of one."""
+    return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
+
+
+def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
+    """The checkpoints of these epochs, newest first."""
+    return _newest_first(fold(state.history(pipeline, first, last)))
+
+
+def _newest_first(found: Mapping[int, Checkpoint]) -> list[Checkpoint]:
+    return [found[epoch] for epoch in sorted(found, reverse=True)]
+
+
+def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Interval]]:
+    """What pipelines leave out, by name; `newest`: the last checkpoint of each. Chained ones leave out nothing."""
+    by_intervals = [checkpoint.pipeline for checkpoint in newest if checkpoint.interval]
+    return state.gaps(by_intervals)
+
+
+def rows(checkpoint: Checkpoint) -> int | None:
+    return checkpoint.rows if has_data(checkpoint.ranges) and checkpoint.skipped is None else 0
+
+
+def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Keys: see KEYS; times are ISO-8601 in UTC."""
+    interval = checkpoint.interval
+    return {
+        "pipeline": checkpoint.pipeline,
+        "epoch": checkpoint.epoch,
+        "state": checkpoint.state.value,
+        "interval": span(interval) if interval else None,
+        "ranges": [range_.to_json() for range_ in checkpoint.ranges],
+        "attempt": checkpoint.attempt,
+        "rows": rows(checkpoint),
+        "decision": checkpoint.decision,
+        "owner": checkpoint.owner,
+        "planned_at": iso(checkpoint.planned_at),
+        "updated_at": iso(checkpoint.updated_at),
+        "waiting": list(checkpoint.waiting) if not checkpoint.state.settled else [],
+        "reason": checkpoint.reason,
+        "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
+        "held": checkpoint.held,
+        "skipped": checkpoint.skipped,
+        "replaces": checkpoint.replaces,
+        "rewinds_to": checkpoint.rewinds_to,
+    }
+
+
+def span(interval: Interval) -> dict[str, str]:
+    return {"start": iso(interval.start), "end": iso(interval.end)}
+
+
+def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """What was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
+    return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
+    return {
+        "at": iso(row.at),
+        "event": row.event.value,
+        "attempt": row.attempt,
+        "owner": row.owner,
+        "sink": row.sink,
+        "decision": row.decision,
+        "detail": {} if shown_elsewhere else dict(row.body),
+    }
+
+
+def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[str, Any]:
+    """All of a checkpoint; an address that a user gave may hold a password: see `without_secrets`."""
+    claims = sorted(checkpoint.claims.items())
+    return {
+        **to_json(checkpoint),
+        "owners": list(checkpoint.owners),
+        "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "verdict": checkpoint.verdict and dict(checkpoint.verdict),
+        "approved": checkpoint.approved and dict(checkpoint.approved),
+        "handles": dict(checkpoint.handles),
+        "published": dict(checkpoint.published),
+        "in_doubt": dict(checkpoint.in_doubt),
+        "given_up": dict(checkpoint.given_up),
+        "definition": dict(checkpoint.definition),
+        "timeline": timeline,
+    }
+
+
+def iso(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")
+
+
+def without_secrets(data: Any) -> Any:
+    """Handles hold no secret, but an address that a user gave may carry a password."""
+    if isinstance(data, dict):
+        return {key: without_secrets(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [without_secrets(value) for value in data]
+    return CREDENTIALS.sub("://…@", data) if isinstance(data, str) else data

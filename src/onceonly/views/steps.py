@@ -1,0 +1,60 @@
+"""A transition in the words of a log: one line for each step, and one for each sink that was staged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
+
+MARK = "ONCEONLY: "  # of a line of the stage job that is meant for people; anything else is Spark's
+
+
+def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
+    """What to log once `row` is recorded and has made `checkpoint` what it is."""
+    step = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {row.event.value}"
+    match row.event:
+        case Event.EMPTY if checkpoint.skipped is not None:
+            yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: skipped, {checkpoint.skipped}"
+        case Event.PLANNED | Event.EMPTY:
+            spans = [f"{range_.span:,} offsets of topic {range_.topic}" for range_ in checkpoint.ranges]
+            yield f"{step}, {', '.join(spans)}"
+        case Event.CLAIMED:
+            yield f"{step}, attempt {row.attempt} by {checkpoint.claims[row.attempt].worker}"
+        case Event.STAGED:
+            yield f"{step}, attempt {row.attempt}"
+            yield from (f"  sink {name}: {amount(handle)}" for name, handle in checkpoint.handles.items())
+        case Event.VERDICT:
+            yield f"{step}, {row.body['outcome']}, attempt {row.attempt}"
+        case Event.APPROVED:
+            yield f"{step} by {row.body['who']}, {row.body['reason']}"
+        case Event.COMMITTING | Event.REWOUND:
+            yield f"{step}, decision {row.decision}"
+        case Event.ABORTING:
+            yield f"{step}, {checkpoint.reason or 'no reason given'}"
+        case _:
+            yield f"{step} {row.sink}" if row.sink else step
+
+
+def amount(handle: Handle) -> str:
+    """Rows, bytes, and in how many pieces, as far as the sink counts them."""
+    words = [f"{handle['rows']:,} rows" if handle.get("rows") is not None else "rows not counted"]
+    words += [f"{size(handle['bytes'])}"] if "bytes" in handle else []
+    if "parts" in handle:
+        words.append(_count(sum(bool(part["tx"]) for part in handle["parts"]), "open transaction"))
+    if "files" in handle:
+        files = handle["files"]
+        words.append(_count(files if isinstance(files, int) else len(files), "file"))
+    return ", ".join(words)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that people would use."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

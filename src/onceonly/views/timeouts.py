@@ -1,0 +1,38 @@
+"""How much of its time-out a pending transaction has used: past it the broker ends it, and it is written again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from onceonly.checkpoint.model import Checkpoint, State
+
+WARN_AT = 0.8  # of the time-out
+
+
+def warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
+    """A line for each sink whose pending transactions are about to time out, or have.
+
+    Args:
+        now: aware.
+    """
+    if checkpoint.state not in (State.STAGED, State.COMMITTING):
+        return
+    for sink in checkpoint.waiting:
+        part = used(checkpoint, sink, now)
+        if part is not None and part >= WARN_AT:
+            yield (
+                f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{sink}' have used "
+                f"{part:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
+                f"onceonly recover {checkpoint.pipeline}. (Past it the broker aborts them; their rows are spooled, "
+                "and written again at the commit.)"
+            )
+
+
+def used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
+    """The part of its time-out (1.0: all of it); None where the sink holds no transaction open."""
+    handle = checkpoint.handles[sink]
+    if "opened_at" not in handle:
+        return None
+    opened = datetime.fromisoformat(handle["opened_at"])
+    return (now - opened).total_seconds() / float(handle["timeout"])

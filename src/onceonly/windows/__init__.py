@@ -1,0 +1,329 @@
+"""Event-time windows over checkpoints: open ones are kept in the pipeline's state, each is handed out once.
+
+    hourly = Windows(time="at", key=["page"], by=Tumbling(HOUR), values={"views": count()}, lateness=10 * MINUTE)
+
+    def transform(batch, state):
+        seen = hourly.add(batch.select(…), state)
+        return {"views": seen.closed, "late": seen.late}, seen.changes
+
+The watermark is the latest time seen, less the lateness; it never goes back. A window is closed by the first checkpoint
+at whose end the watermark has reached its end. What belongs only to windows closed by earlier checkpoints is late, and
+so is a row without a time. Windows begin at multiples of their step since 1970-01-01T00:00Z.
+Source: Akidau et al., The Dataflow Model (2015); Flink's WindowOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Any, Literal
+
+from onceonly.errors import InvalidPipeline
+from onceonly.windows.check import check_same, check_types, marked
+
+MICROSECOND = timedelta(microseconds=1)
+NOWHERE = "2262-01-01 00:00:00.000001"  # "start" of the row of state that holds the watermark: no window's
+MERGED = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+
+
+def state_schema(key: str, values: str) -> str:
+    """Schema for the `StateSink`, from those of key and values: state_schema("page STRING", "views BIGINT")."""
+    return f"{key}, window_start TIMESTAMP, window_end TIMESTAMP, {values}, watermark TIMESTAMP"
+
+
+def state_key(*key: str) -> list[str]:
+    """Key for the `StateSink`."""
+    return [*key, "window_start"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An aggregate that can be taken up again: made by `count`, `sum_of`, `least`, `most`."""
+
+    kind: Literal["count", "sum", "min", "max"]
+    column: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.column or 'rows'}"
+
+
+def count(column: str | None = None) -> Value:
+    """Rows; or those in which the column is not null."""
+    return Value("count", column)
+
+
+def sum_of(column: str) -> Value:
+    return Value("sum", column)
+
+
+def least(column: str) -> Value:
+    return Value("min", column)
+
+
+def most(column: str) -> Value:
+    return Value("max", column)
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of `length`, one beginning at every `step`."""
+
+    length: timedelta
+    step: timedelta
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) < self.step <= self.length:
+            raise InvalidPipeline(
+                f"windows of {self.length} every {self.step} leave gaps, or have no length.",
+                todo="Use a step above 0 and no longer than the length.",
+            )
+
+    def __str__(self) -> str:
+        return f"windows of {self.length} every {self.step}"
+
+
+def Tumbling(length: timedelta) -> Sliding:
+    """Windows of `length`, one after the other."""
+    return Sliding(length, length)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Windows that end when nothing has come for `gap`."""
+
+    gap: timedelta
+
+    def __post_init__(self) -> None:
+        if self.gap <= timedelta(0):
+            raise InvalidPipeline(f"sessions with a gap of {self.gap} have no length.", todo="Use a gap above 0.")
+
+    def __str__(self) -> str:
+        return f"sessions with a gap of {self.gap}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one checkpoint makes of its rows, as DataFrames.
+
+    Args:
+        closed: key, window_start, window_end and values of each window that is closed now.
+        late: rows that came too late, as they came.
+        changes: for the `StateSink`.
+    """
+
+    closed: Any
+    late: Any
+    changes: Any
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Aggregates by key and window.
+
+    Args:
+        time: TIMESTAMP column.
+        key: columns; a row with a null in one counts under no key, and is refused by the StateSink.
+        values: name -> aggregate.
+        lateness: how far behind the latest time a row may come. Allow for the lead that one source partition may have.
+    """
+
+    time: str
+    key: Sequence[str]
+    by: Sliding | Sessions
+    values: Mapping[str, Value]
+    lateness: timedelta = timedelta(0)
+
+    def add(self, rows: Any, state: Any, watermark: datetime | None = None) -> Seen:
+        """Take up `rows` into the windows that `state` holds open.
+
+        Args:
+            watermark: aware; instead of the one that the rows give.
+        Raises:
+            InvalidPipeline: the watermark would go back; the open windows were made otherwise; or values would be cut.
+        """
+        from pyspark.sql import functions as F
+
+        check_types(rows.select(*self._given()), state)
+        check_same(state, _open(state), str(self))
+        before = state.agg(F.max(F.unix_micros("watermark"))).first()[0]
+        now = self._watermark(rows, before, watermark)
+        pieces, late = self._pieces(rows, state, before)
+        windows = self._merged(pieces)
+        closed = F.unix_micros("window_end") <= F.lit(now).cast("bigint")
+        return Seen(
+            closed=windows.where(closed).select(*self._columns),
+            late=late,
+            changes=marked(self._changes(windows, closed, state, now if now != before else None), str(self)),
+        )
+
+    def __str__(self) -> str:
+        """How they are made. Lateness is left out: it may change at any time."""
+        values = ", ".join(f"{name} = {value}" for name, value in sorted(self.values.items()))
+        return f"{self.by} of '{self.time}' by {', '.join(self.key)}, with {values}"
+
+    def _given(self) -> list[Any]:
+        """What goes into the state, under its names there."""
+        from pyspark.sql import functions as F
+
+        return [F.col(name) for name in self.key] + [
+            self._value(each).alias(name) for name, each in self.values.items()
+        ]
+
+    @property
+    def _columns(self) -> list[str]:
+        return [*self.key, "window_start", "window_end", *self.values]
+
+    def _watermark(self, rows: Any, before: int | None, given: datetime | None) -> int | None:
+        """In microseconds since 1970; None as long as there was no row at all."""
+        from pyspark.sql import functions as F
+
+        if given is not None:
+            stated = (given - datetime.fromtimestamp(0, UTC)) // MICROSECOND
+            if before is not None and stated < before:
+                was = datetime.fromtimestamp(before / 1e6, UTC)
+                raise InvalidPipeline(
+                    f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {given:%Y-%m-%dT%H:%M:%SZ}.",
+                    "Windows before it are closed and handed out.",
+                    "Give one that only grows. Nothing was staged.",
+                )
+            return stated
+        latest = rows.agg(F.max(F.unix_micros(self.time))).first()[0]
+        reached = [latest - self.lateness // MICROSECOND] if latest is not None else []
+        return max([*reached, *([] if before is None else [before])], default=None)
+
+    def _pieces(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
+        """Rows in their windows, with what is open; and the late rows."""
+        held = _open(state)
+        if isinstance(self.by, Sessions):
+            return self._sessions(rows, held, before)
+        return self._fixed(rows, held, before)
+
+    def _fixed(self, rows: Any, held: Any, before: int | None) -> tuple[Any, Any]:
+        from pyspark.sql import functions as F
+
+        assert isinstance(self.by, Sliding)
+        length, step = self.by.length // MICROSECOND, self.by.step // MICROSECOND
+        at = F.unix_micros(self.time)
+        last = at - F.pmod(at, F.lit(step))  # start of the last window that it is in
+        room = F.lit(length - 1) - (at - last)  # how much earlier than `last` a window that holds it may begin
+        start = F.explode(F.sequence(last - (room - F.pmod(room, F.lit(step))), last, F.lit(step)))
+        late = _is_late(last + F.lit(length), before)
+        inside = rows.where(~late).select("*", start.alias("_start"))
+        fresh = inside if before is None else inside.where(F.col("_start") + F.lit(length) > F.lit(before))
+        ours = self._first(fresh, held, F.col("_start"), F.col("_start") + F.lit(length))
+        return ours.unionByName(_held(held)), rows.where(late)
+
+    def _sessions(self, rows: Any, held: Any, before: int | None) -> tuple[Any, Any]:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        assert isinstance(self.by, Sessions)
+        at = F.unix_micros(self.time)
+        timed = rows.where(F.col(self.time).isNotNull())
+        ours = self._first(timed, held, at, at + F.lit(self.by.gap // MICROSECOND), F.struct(*rows.columns))
+        every = ours.unionByName(_held(held), allowMissingColumns=True)
+        in_order = Window.partitionBy(*self.key).orderBy("window_start", "window_end")
+        reached = F.max("window_end").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+        begins = (reached.isNull() | (F.col("window_start") > reached)).cast("int")
+        one = Window.partitionBy(*self.key, "_session")
+        numbered = every.withColumn("_begins", begins).withColumn("_session", F.sum("_begins").over(in_order))
+        joined = numbered.withColumn("_end", F.max("window_end").over(one)).withColumn(
+            "window_start", F.min("window_start").over(one)
+        )
+        whole = joined.withColumn("window_end", F.col("_end"))
+        late = F.lit(False) if before is None else F.unix_micros("window_end") <= F.lit(before)
+        untimed = rows.where(F.col(self.time).isNull())
+        late_rows = whole.where(late & F.col("_from").isNull()).select("_row.*").unionByName(untimed)
+        return whole.where(~late).drop("_row", "_begins", "_session", "_end"), late_rows
+
+    def _first(self, rows: Any, held: Any, start: Any, end: Any, row: Any = None) -> Any:
+        """Each row as a window of its own, in the types that the state has."""
+        from pyspark.sql import functions as F
+
+        kinds = {field.name: field.dataType for field in held.schema.fields}
+        values = [self._value(value).cast(kinds[name]).alias(name) for name, value in self.values.items()]
+        keys = [F.col(name).cast(kinds[name]).alias(name) for name in self.key]
+        span = [F.timestamp_micros(start).alias("window_start"), F.timestamp_micros(end).alias("window_end")]
+        more = [] if row is None else [row.alias("_row")]
+        return rows.select(*keys, *span, *values, F.lit(None).cast("timestamp").alias("_from"), *more)
+
+    def _value(self, value: Value) -> Any:
+        from pyspark.sql import functions as F
+
+        if value.kind != "count":
+            return F.col(value.column or "")
+        return F.lit(1) if value.column is None else F.col(value.column).isNotNull().cast("int")
+
+    def _merged(self, pieces: Any) -> Any:
+        """One row per window: `_from` holds the starts under which the state has parts of it, `_new` if any is new."""
+        from pyspark.sql import functions as F
+
+        kinds = {field.name: field.dataType for field in pieces.schema.fields}
+        values = [
+            getattr(F, MERGED[value.kind])(name).cast(kinds[name]).alias(name) for name, value in self.values.items()
+        ]
+        return pieces.groupBy(*self.key, "window_start", "window_end").agg(
+            *values, F.collect_set("_from").alias("_from"), F.bool_or(F.col("_from").isNull()).alias("_new")
+        )
+
+    def _changes(self, windows: Any, closed: Any, state: Any, watermark: int | None) -> Any:
+        """Open windows with new rows, forgotten ones, and the new watermark."""
+        from pyspark.sql import functions as F
+
+        def blank(name: str) -> Any:
+            return F.lit(None).cast(state.schema[name].dataType).alias(name)
+
+        still = F.coalesce(~closed, F.lit(True))
+        kept = windows.where(still & F.col("_new")).select(
+            *self._columns, blank("watermark"), F.lit(False).alias("deleted")
+        )
+        old = windows.select("*", F.explode("_from").alias("_old"))
+        gone = old.where(~still | (F.col("_old") != F.col("window_start"))).select(
+            *self.key,
+            F.col("_old").alias("window_start"),
+            *(blank(name) for name in ("window_end", *self.values, "watermark")),
+            F.lit(True).alias("deleted"),
+        )
+        parts = [kept, gone]
+        if watermark is not None:
+            parts.append(_watermark_row(state, self.key, watermark))
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _open(state: Any) -> Any:
+    return state.where(f"window_start != TIMESTAMP '{NOWHERE}'").drop("watermark")
+
+
+def _held(state: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    return state.withColumn("_from", F.col("window_start"))
+
+
+def _is_late(last_end: Any, before: int | None) -> Any:
+    from pyspark.sql import functions as F
+
+    if before is None:
+        return last_end.isNull()
+    return F.coalesce(last_end <= F.lit(before), F.lit(True))
+
+
+def _watermark_row(state: Any, key: Sequence[str], watermark: int) -> Any:
+    """It has a key, as every row of state: the type's zero."""
+    from pyspark.sql import functions as F
+
+    def column(field: Any) -> Any:
+        name, kind = field.name, field.dataType
+        if name in key:
+            zero = {"string": "", "date": "1970-01-01", "timestamp": "1970-01-01", "boolean": "false"}
+            return F.lit(zero.get(kind.typeName(), "0")).cast(kind).alias(name)
+        if name == "window_start":
+            return F.lit(NOWHERE).cast("timestamp").alias(name)
+        if name == "watermark":
+            return F.timestamp_micros(F.lit(watermark)).alias(name)
+        return F.lit(None).cast(kind).alias(name)
+
+    columns = [column(field) for field in state.schema.fields]
+    return state.sparkSession.range(1).select(*columns, F.lit(False).alias("deleted"))
