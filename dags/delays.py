@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from onceonly import FileSink, Gate, KafkaSource, Pipeline, StateSink
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import FileSink, Gate, KafkaSource, Pipeline, StateSink
 from onceonly.windows import state_key, state_schema
 
 delays = Pipeline(

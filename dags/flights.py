@@ -5,8 +5,8 @@ Each checkpoint goes on where the last one ended; both outputs are published by 
 
 from datetime import datetime
 
+from onceonly import DeltaSink, KafkaSink, KafkaSource, Pipeline
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
 
 flights = Pipeline(
     name="flights",

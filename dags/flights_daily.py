@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from onceonly import DeltaSink, KafkaSource, Pipeline
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
 
 flights_daily = Pipeline(
     name="flights_daily",

@@ -1,0 +1,39 @@
+"""Exactly-once output for Spark batch jobs under Airflow.
+
+A pipeline is declared with these names, and needs no other. `onceonly.airflow` makes it a DAG, `onceonly.windows` keeps
+windows open between checkpoints, `onceonly.manifests` reads a folder of files, `onceonly.testing` has a source and a
+sink for tests.
+"""
+
+from importlib.metadata import version
+
+from onceonly.errors import (
+    Busy,
+    CannotPublish,
+    Fenced,
+    InvalidPipeline,
+    NotCommitted,
+    OnceonlyError,
+    OutcomeUnknown,
+)
+from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.gate import Fresh, Gate
+
+__version__ = version("onceonly")
+__all__ = [
+    "Busy",
+    "CannotPublish",
+    "DeltaSink",
+    "Fenced",
+    "FileSink",
+    "Fresh",
+    "Gate",
+    "InvalidPipeline",
+    "KafkaSink",
+    "KafkaSource",
+    "NotCommitted",
+    "OnceonlyError",
+    "OutcomeUnknown",
+    "Pipeline",
+    "StateSink",
+]

@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from onceonly.filesystems.confined import MANIFESTS as FOLDER
+from onceonly.filesystems.interface import AT_ONCE
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
     from onceonly.filesystems.webhdfs import Cluster
-
-FOLDER = "_onceonly"
-AT_ONCE = 8  # requests, or files written to disk, side by side
 
 
 def files(folder: str | Path) -> list[Any]:

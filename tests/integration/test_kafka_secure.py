@@ -26,6 +26,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.kafka import kafkapython
 from onceonly.kafka.admin import Wire
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import KafkaSource
@@ -144,7 +145,7 @@ def test_librdkafka_gets_in(connection: KafkaConnection, topic: str) -> None:
 
 
 def test_kafka_python_gets_in(connection: KafkaConnection, topic: str) -> None:
-    with closing(Wire(connection.kafka_python())) as wire:
+    with closing(Wire(kafkapython.arguments(connection))) as wire:
         assert len(wire.admin.describe_cluster()["brokers"]) == 1
         assert topic in wire.admin.list_topics()
 
@@ -205,7 +206,7 @@ def test_no_token_is_told_and_may_be_retried(
     assert not isinstance(caught.value, InvalidPipeline)
     assert_no_secret(str(caught.value))
     with pytest.raises(NotCommitted, match=rf"no token from http://127(.|\n)*{told}") as caught:
-        poor.kafka_python()["sasl_oauth_token_provider"].token()
+        kafkapython.arguments(poor)["sasl_oauth_token_provider"].token()
     assert_no_secret(str(caught.value))
 
 

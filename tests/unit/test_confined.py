@@ -103,26 +103,26 @@ def test_a_delta_handle_names_a_staged_folder_and_a_kafka_handle_a_file_of_its_o
 DELETES = {"rmtree", "delete_dir", "delete_dir_contents", "delete_root_dir_contents", "delete_file"}
 DELETES |= {"unlink", "rmdir", "rm", "rm_file", "removedirs", "vacuum"}
 BY_OWN_PATH = {
-    "sinks/folders.py delete",
-    "sinks/localfiles.py remove",
-    "sinks/hdfs.py remove",
-    "sinks/hdfs.py delete",
-    "sinks/deltafolders.py _delete",
+    "filesystems/folders.py delete",
+    "filesystems/local.py remove",
+    "filesystems/hdfs.py remove",
+    "filesystems/hdfs.py delete",
+    "sinks/delta/staged_folders.py _delete",
 }
 OTHERWISE = {
-    "sinks/localfiles.py remove_empty",  # nothing is in it
-    "sinks/hdfs.py remove_empty",
-    "report.py _delete",  # of a stage job: named by the task that reads it
+    "filesystems/local.py remove_empty",  # nothing is in it
+    "filesystems/hdfs.py remove_empty",
+    "runtime/job_report.py _delete",  # of a stage job: named by the task that reads it
     "gate/docs.py delete",  # of an examination that has just been made
-    "fakes.py abort",
-    "services/spark.py _draw_token",  # of the server before
-    "services/daemon.py stop",  # its own record
-    "services/embedded.py down",
-    "durability.py write",  # a draft of its own
-    "statefiles.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "tidying.py _delete_merged",  # what no entry of the state table's log names any more
-    "demo/run.py clear",  # the demo's own folder
-    "demo/run.py _killed_after_decision",
+    "testing/fakes.py abort",
+    "dev/services/spark.py _draw_token",  # of the server before
+    "dev/services/daemon.py stop",  # its own record
+    "dev/services/embedded.py down",
+    "filesystems/durability.py write",  # a draft of its own
+    "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
+    "statetable/compaction.py _delete_merged",  # what no entry of the state table's log names any more
+    "dev/demo/run.py clear",  # the demo's own folder
+    "dev/demo/run.py _killed_after_decision",
 }
 
 

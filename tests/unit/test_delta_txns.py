@@ -11,8 +11,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Transaction as DeltaTxn
 
+from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import txns
-from onceonly.statetable.location import local_path
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 

@@ -30,7 +30,7 @@ class Slow:
         self.rounds: list[int] = []
         monkeypatch.setattr(republish, "monotonic", lambda: self.now)
         monkeypatch.setattr(republish, "side_by_side", self._side_by_side)
-        monkeypatch.setattr(republish.kafkaproduce, "write_all", self._write_all)
+        monkeypatch.setattr(republish.produce, "write_all", self._write_all)
 
     def again(self, timeout: float) -> Again:
         known: Any = self

@@ -69,8 +69,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_bare_addresses() -> None:
     bare = KafkaConnection.plaintext("one:9092,two:9092")
     assert bare.librdkafka() == {"bootstrap.servers": "one:9092,two:9092", "security.protocol": "PLAINTEXT"}
-    assert bare.java() == bare.librdkafka()
-    assert bare.kafka_python() == {"bootstrap_servers": ["one:9092", "two:9092"], "security_protocol": "PLAINTEXT"}
+    assert java.options(bare) == bare.librdkafka()
+    expected = {"bootstrap_servers": ["one:9092", "two:9092"], "security_protocol": "PLAINTEXT"}
+    assert kafkapython.arguments(bare) == expected
     assert bare.describe() == "one:9092,two:9092"
 
 
@@ -81,14 +82,14 @@ def test_bare_addresses() -> None:
 def test_user_and_password(mechanism: str, module: str) -> None:
     connection = parsed(sasl_mechanism=mechanism)
     assert connection.librdkafka() == {**SASL, "sasl.mechanism": mechanism}
-    assert connection.java() == {
+    assert java.options(connection) == {
         "bootstrap.servers": "one:9093, two:9093",
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": f"org.apache.kafka.common.security.{module}LoginModule required "
         'username="flights" password="pass \\"word\\\\ 2013;";',
     }
-    arguments = connection.kafka_python()
+    arguments = kafkapython.arguments(connection)
     assert isinstance(arguments.pop("ssl_context"), ssl.SSLContext)
     assert arguments == {
         "bootstrap_servers": ["one:9093", "two:9093"],
@@ -103,7 +104,7 @@ def test_tokens() -> None:
     connection = KafkaConnection.parse(OAUTH)
     assert connection.librdkafka() == OAUTH
     security = "org.apache.kafka.common.security.oauthbearer"
-    assert connection.java() == {
+    assert java.options(connection) == {
         "bootstrap.servers": "one:9093",
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -112,7 +113,7 @@ def test_tokens() -> None:
         "sasl.login.callback.handler.class": f"{security}.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": "https://issuer/token",
     }
-    provider = connection.kafka_python()["sasl_oauth_token_provider"]
+    provider = kafkapython.arguments(connection)["sasl_oauth_token_provider"]
     assert provider.extensions() == {"cluster": "c1", "pool": "p1"}
 
 
@@ -125,7 +126,7 @@ def test_certificates_go_to_java_as_text(tls: dict[str, str], key: str, inline: 
     if key == "locked.key":
         given["ssl.key.password"] = "key-password"
     connection = KafkaConnection.parse({"bootstrap.servers": "one:9093", "security.protocol": "ssl", **given})
-    options = connection.java()
+    options = java.options(connection)
     assert options.pop("ssl.keystore.key") == Path(tls["plain.key"]).read_text()
     assert options == {
         "bootstrap.servers": "one:9093",
@@ -135,34 +136,34 @@ def test_certificates_go_to_java_as_text(tls: dict[str, str], key: str, inline: 
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": text["ssl.certificate.pem"],
     }
-    context = connection.kafka_python()["ssl_context"]
+    context = kafkapython.arguments(connection)["ssl_context"]
     assert [dict(part[0] for part in ca["subject"]) for ca in context.get_ca_certs()] == [{"commonName": "me"}]
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
 def test_host_names_and_verification() -> None:
     unnamed = parsed(ssl_endpoint_identification_algorithm="none")
-    assert unnamed.java()["ssl.endpoint.identification.algorithm"] == ""
-    assert unnamed.kafka_python()["ssl_context"].check_hostname is False
+    assert java.options(unnamed)["ssl.endpoint.identification.algorithm"] == ""
+    assert kafkapython.arguments(unnamed)["ssl_context"].check_hostname is False
     trusting = parsed(enable_ssl_certificate_verification=False)
     assert trusting.librdkafka()["enable.ssl.certificate.verification"] == "false"
-    assert trusting.kafka_python()["ssl_context"].verify_mode is ssl.CERT_NONE
+    assert kafkapython.arguments(trusting)["ssl_context"].verify_mode is ssl.CERT_NONE
     with pytest.raises(InvalidPipeline, match=r"enable\.ssl\.certificate\.verification(.|\n)*Java"):
-        trusting.java()
+        java.options(trusting)
 
 
 def test_a_pkcs12_store_is_for_two_clients() -> None:
     stored = parsed(ssl_keystore_location="me.p12", ssl_keystore_password="store-password")
-    assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= stored.java().items()
+    assert {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "me.p12"}.items() <= java.options(stored).items()
     with pytest.raises(InvalidPipeline, match=r"ssl\.keystore\.location' has no translation for kafka-python"):
-        stored.kafka_python()
+        kafkapython.arguments(stored)
 
 
 def test_tuning_is_for_librdkafka_alone() -> None:
     tuned = parsed(linger_ms=5, group_id="g", socket_keepalive_enable=True)
     assert {"linger.ms": "5", "group.id": "g", "socket.keepalive.enable": "true"}.items() <= tuned.librdkafka().items()
-    assert tuned.java() == parsed().java()
-    assert set(tuned.kafka_python()) == set(parsed().kafka_python())
+    assert java.options(tuned) == java.options(parsed())
+    assert set(kafkapython.arguments(tuned)) == set(kafkapython.arguments(parsed()))
 
 
 def test_aliases_and_case() -> None:
@@ -199,37 +200,37 @@ def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settin
     assert PASSWORD not in str(caught.value)
 
 
-@pytest.mark.parametrize("dialect", ["java", "kafka_python"])
+@pytest.mark.parametrize("translate", [java.options, kafkapython.arguments])
 @pytest.mark.parametrize("key", ["sasl.pasword", "ssl.curves.list", "https.ca.location", "security.providers"])
-def test_a_security_setting_without_translation_is_named(dialect: str, key: str) -> None:
+def test_a_security_setting_without_translation_is_named(translate: Any, key: str) -> None:
     connection = KafkaConnection.parse({**SASL, key: "x"}, "kafka_default")
-    named = {"java": java.DIALECT, "kafka_python": kafkapython.DIALECT}[dialect]
+    named = {java.options: java.DIALECT, kafkapython.arguments: kafkapython.DIALECT}[translate]
     with pytest.raises(InvalidPipeline, match=f"'{re.escape(key)}' has no translation for {named}"):
-        getattr(connection, dialect)()
+        translate(connection)
 
 
 def test_an_old_key_is_converted_for_java_or_refused_with_the_way_to_convert_it(
     tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["old.key"])
-    assert old.java()["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
+    assert java.options(old)["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(InvalidPipeline, match=r"no PKCS#8(.|\n)*openssl pkcs8"):
-        old.java()
+        java.options(old)
 
 
-@pytest.mark.parametrize("dialect", ["java", "kafka_python"])
-def test_a_file_that_is_not_there_is_named(dialect: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("translate", [java.options, kafkapython.arguments])
+def test_a_file_that_is_not_there_is_named(translate: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match=r"ssl\.ca\.location' .*missing\.pem cannot be read: No such file"):
-        getattr(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"), dialect)()
+        translate(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"))
 
 
 def test_a_wrong_key_password_is_refused_and_not_asked_for(tls: dict[str, str]) -> None:
     for password in ({}, {"ssl_key_password": "wrong-password"}):
         locked = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["locked.key"], **password)
-        for translate in (locked.java, locked.kafka_python):
+        for translate in (java.options, kafkapython.arguments):
             with pytest.raises(InvalidPipeline, match=r"cannot be (used|read)(.|\n)*ssl\.key\.password") as caught:
-                translate()
+                translate(locked)
             assert "wrong-password" not in str(caught.value)
 
 
@@ -239,8 +240,8 @@ def test_a_wrong_key_password_is_refused_and_not_asked_for(tls: dict[str, str]) 
 @pytest.mark.parametrize("settings", [SASL, OAUTH], ids=["password", "token"])
 def test_no_repr_shows_a_secret(settings: dict[str, Any]) -> None:
     connection = KafkaConnection.parse(settings, "kafka_default")
-    shown = f"{connection!r} {connection} {connection.settings} {connection.librdkafka()} {connection.java()}"
-    shown += str(connection.kafka_python())
+    shown = f"{connection!r} {connection} {connection.settings} {connection.librdkafka()} {java.options(connection)}"
+    shown += str(kafkapython.arguments(connection))
     for secret in ("word", "client-secret"):
         assert secret not in shown.replace("password", "")
     assert repr(connection).startswith(f"<KafkaConnection {connection.bootstrap} ({connection.protocol}")

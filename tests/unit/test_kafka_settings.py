@@ -166,12 +166,12 @@ def test_a_setting_means_the_same_to_every_client(row: tuple[Any, ...], folder: 
     made = connection(folder, {**beside, key: text})
     assert librdkafka is ANY or made.librdkafka()[key] == librdkafka
     Producer({**made.librdkafka(), "log_level": 0})  # it takes what it is given, or raises
-    for translate, expected in ((made.java, to_java), (made.kafka_python, to_kafka_python)):
+    for translate, expected in ((java.options, to_java), (kafkapython.arguments, to_kafka_python)):
         if expected is NEVER:
             with pytest.raises(InvalidPipeline, match=key.rpartition(".")[0].replace(".", r"\.")):
-                translate()
+                translate(made)
         else:
-            assert expected(translate())
+            assert expected(translate(made))
 
 
 def test_every_setting_that_has_a_translation_is_in_the_table() -> None:

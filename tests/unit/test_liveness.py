@@ -17,7 +17,7 @@ from onceonly.runtime import owners
 from onceonly.views import formatting
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
-OWNER = "from onceonly import liveness; print(liveness.this_process(), flush=True); import time; time.sleep(300)"
+OWNER = "from onceonly.runtime import owners; print(owners.this_process(), flush=True); import time; time.sleep(300)"
 
 
 @dataclass(frozen=True)

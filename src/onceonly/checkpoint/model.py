@@ -9,7 +9,6 @@ Where the pipeline has a gate, STAGED also holds the attempt's verdict, and the 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,10 +17,10 @@ from enum import Enum
 from typing import Any
 
 from onceonly.checkpoint.offsets import Interval, Ranges, TopicRange
-from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.errors import OutcomeUnknown
 
 FORMAT = 2  # of a state-table row; a reader refuses rows of a newer one
-NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # pipelines and sinks: no '-', which separates the parts of an identity
+
 
 Handle = Mapping[str, Any]  # a sink's receipt: JSON-serialisable, no secret, enough for any process to finish
 
@@ -298,15 +297,6 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
 def taken_out(handle: Handle) -> list[Handle]:
     """The handles whose rows go when this one is published: of the checkpoint that it replaces, or takes back."""
     return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
-
-
-def check_name(kind: str, name: str) -> None:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InvalidPipeline(
-            f"'{name}' cannot be the name of a {kind}.",
-            "Names become part of folder names and transactional ids.",
-            "Use lower-case letters, digits and '_', a letter first, at most 63 characters.",
-        )
 
 
 def canonical(data: Any) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from onceonly.checkpoint.model import NAME
 from onceonly.cli import console as show
 from onceonly.cli.forward import forward
 from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.names import NAME
 from onceonly.settings import Settings
 
 

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from onceonly.checkpoint.model import NAME, Transaction
+from onceonly.checkpoint.model import Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.manifests import FOLDER as MANIFESTS
+from onceonly.pipeline.names import NAME
 
 MARKS = ("", "staged-", ".")  # in front of a transaction's name: its folder; a nested Delta table; a file tried out
 PART = re.compile(r"[A-Za-z0-9_]+")  # of a transaction's name, beside pipeline and sink
 STEM = re.compile(rf"({NAME.pattern})-({NAME.pattern})-(\d{{6,}})-([A-Za-z0-9_]{{1,8}})")
 FILE = re.compile(rf"{STEM.pattern}-\d{{5,}}\.[a-z]+")
+MANIFESTS = "_onceonly"  # the folder of a FileSink's manifests
 HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
 
 

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from onceonly.checkpoint.model import Transaction
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.durability import to_disk
-from onceonly.statetable.location import local_path
+from onceonly.filesystems.paths import local_path
 
 
 class Folders:

@@ -10,6 +10,8 @@ import pyarrow.dataset as ds
 
 from onceonly.filesystems.confined import HIDDEN, OwnPath
 
+AT_ONCE = 8  # requests, or files written to disk, side by side
+
 
 class Unfit(Exception):
     """No files can be published there: why, and what to do."""

@@ -11,8 +11,8 @@ from html import escape
 from typing import Any
 
 from onceonly.filesystems.folders import file_system
+from onceonly.filesystems.paths import local_path
 from onceonly.gate.bounds import Check
-from onceonly.statetable.location import local_path
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # values of bad rows are in the page: nothing in it may run
 KIND = {"Content-Type": "text/html; charset=utf-8"}  # else a browser saves what an object store hands out

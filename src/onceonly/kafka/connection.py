@@ -1,9 +1,9 @@
-"""One connection to Kafka, in the settings of librdkafka, and its three dialects.
+"""One connection to Kafka, in the settings of librdkafka, and its three dialects (see `java` and `kafkapython`).
 
     connection = KafkaConnection.parse({"bootstrap.servers": "…", "security.protocol": "SASL_SSL", …}, "kafka_default")
     confluent_kafka.Producer({**connection.librdkafka(), "transactional.id": …})
-    kafka.KafkaAdminClient(**connection.kafka_python(), client_id=…)
-    spark.read.format("kafka").options(**{f"kafka.{key}": value for key, value in connection.java().items()})
+    kafka.KafkaAdminClient(**kafkapython.arguments(connection), client_id=…)
+    spark.read.format("kafka").options(**{f"kafka.{key}": value for key, value in java.options(connection).items()})
 
 What secures the connection is translated, or refused by name. What tunes one client (linger.ms, group.id …) goes to
 librdkafka alone.
@@ -95,26 +95,6 @@ class KafkaConnection:
     def librdkafka(self) -> dict[str, str]:
         """For confluent-kafka: everything, tuning included. What the caller needs itself, it puts on top."""
         return {key: Secret(value) if SECRET.search(key) else value for key, value in self.settings.items()}
-
-    def kafka_python(self) -> dict[str, Any]:
-        """Keyword arguments of a kafka-python client; certificates are read at once, into an `ssl_context`.
-
-        Raises:
-            InvalidPipeline: a setting that kafka-python has nothing for, or a file that cannot be used.
-        """
-        from onceonly.kafka import kafkapython
-
-        return kafkapython.arguments(self)
-
-    def java(self) -> dict[str, str]:
-        """Options of a Java client; certificates are read at once, so that Spark's machines need no files.
-
-        Raises:
-            InvalidPipeline: a setting that the Java client has nothing for, or a file that cannot be used.
-        """
-        from onceonly.kafka import java
-
-        return java.options(self)
 
     def scrub(self, text: str) -> str:
         """`text` without this connection's secrets, should a client have put one into an error."""

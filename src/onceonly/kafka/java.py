@@ -28,7 +28,11 @@ PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"  # PKCS#8
 
 
 def options(connection: KafkaConnection) -> dict[str, str]:
-    """As `KafkaConnection.java`."""
+    """Options of a Java client; certificates are read at once, so that Spark's machines need no files.
+
+    Raises:
+        InvalidPipeline: a setting that the Java client has nothing for, or a file that cannot be used.
+    """
     connection.refuse_others(DIALECT, TRANSLATED)
     found = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.protocol}
     if lookup := connection.settings.get("client.dns.lookup"):

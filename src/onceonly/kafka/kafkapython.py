@@ -19,7 +19,11 @@ TRANSLATED = (
 
 
 def arguments(connection: KafkaConnection) -> dict[str, Any]:
-    """As `KafkaConnection.kafka_python`."""
+    """Keyword arguments of a kafka-python client; certificates are read at once, into an `ssl_context`.
+
+    Raises:
+        InvalidPipeline: a setting that kafka-python has nothing for, or a file that cannot be used.
+    """
     connection.refuse_others(DIALECT, TRANSLATED)
     servers = [server.strip() for server in connection.bootstrap.split(",")]
     found: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": connection.protocol}

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from onceonly.checkpoint.model import check_name
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Fresh as Fresh
 from onceonly.pipeline.gate import Gate as Gate
+from onceonly.pipeline.names import check_name
 from onceonly.pipeline.shapes import problem
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -13,7 +13,7 @@ from onceonly.checkpoint.interfaces import Found, Trace
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
-from onceonly.kafka import avro
+from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
 from onceonly.pipeline.definition import KafkaSource
@@ -36,7 +36,7 @@ class KafkaReader:
 
     @cached_property
     def _topic(self) -> TopicClient:
-        self._kafka.java()  # what Spark could not use is refused here, before anything is pinned
+        java.options(self._kafka)  # what Spark could not use is refused here, before anything is pinned
         return TopicClient(self._config.topic, self._kafka)
 
     def check(self) -> list[str]:
@@ -119,7 +119,7 @@ class KafkaReader:
         from onceonly.spark.decode import decode
         from onceonly.spark.read import read_ranges
 
-        return decode(read_ranges(spark, self._kafka.java(), ranges), self._config.format, self._schema())
+        return decode(read_ranges(spark, java.options(self._kafka), ranges), self._config.format, self._schema())
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """SourceLost where the log shows it, a BadRecord where one is found, otherwise `error` itself."""
@@ -140,7 +140,7 @@ class KafkaReader:
         from onceonly.spark.decode import find_malformed
         from onceonly.spark.read import read_ranges
 
-        rows = read_ranges(spark, self._kafka.java(), ranges)
+        rows = read_ranges(spark, java.options(self._kafka), ranges)
         bad = find_malformed(error, rows, self._config.format, self._schema())
         if bad is None:
             return None

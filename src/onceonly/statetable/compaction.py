@@ -20,8 +20,8 @@ from deltalake.exceptions import CommitFailedError
 
 from onceonly.filesystems import durability
 from onceonly.filesystems.durability import Log, version_of
+from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_files
-from onceonly.statetable.location import local_path
 from onceonly.statetable.reading import Reading
 from onceonly.statetable.row_files import NO_HOOKS
 

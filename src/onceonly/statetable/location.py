@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -22,6 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from onceonly.checkpoint.model import FORMAT
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.durability import require_writable
+from onceonly.filesystems.paths import LOCAL_SCHEMES, local_path
 from onceonly.statetable.row_format import SCHEMA, check_format
 
 ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
@@ -32,8 +32,7 @@ CONFIGURATION = {
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     FORMAT_KEY: str(FORMAT),
 }
-LOCAL_SCHEMES = {"", "file"}
-ATOMIC_SCHEMES = LOCAL_SCHEMES | {"s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
+ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
 
 
 @dataclass(frozen=True)
@@ -133,14 +132,6 @@ def check_writable(uri: str) -> None:
     path = local_path(uri)
     if path:
         require_writable(path)
-
-
-def local_path(uri: str) -> Path | None:
-    """The folder that a path or file:// URI names; None for an object store."""
-    parts = urlsplit(uri)
-    if parts.scheme.lower() not in LOCAL_SCHEMES:
-        return None
-    return Path(unquote(parts.path) if parts.scheme else uri).absolute()
 
 
 def place(uri: str) -> str:

@@ -23,8 +23,8 @@ from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAct
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
+from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
-from onceonly.statetable.location import local_path
 
 NOT_FOR_SKIPPING = ("head", "body")
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

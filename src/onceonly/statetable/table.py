@@ -26,6 +26,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems.durability import Log
+from onceonly.filesystems.paths import local_path
 from onceonly.statetable import compaction, location, row_files
 from onceonly.statetable.reading import Reading, sql_text, sql_time
 from onceonly.statetable.row_format import Head
@@ -139,7 +140,7 @@ class StateTable:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.id = location.open_(uri).id
-        local = location.local_path(uri)
+        local = local_path(uri)
         self._log = Log(local) if local else None  # what an object store has taken is durable
 
     @classmethod

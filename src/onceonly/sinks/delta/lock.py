@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from onceonly.errors import OutcomeUnknown
-from onceonly.statetable.location import local_path
+from onceonly.filesystems.paths import local_path
 
 NAME = ".onceonly.lock"  # in _delta_log: readers pass over what is no entry
 PATIENCE = 300.0  # seconds

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from onceonly.checkpoint.model import canonical
 from onceonly.filesystems import durability
-from onceonly.statetable.location import local_path
+from onceonly.filesystems.paths import local_path
 
 Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published

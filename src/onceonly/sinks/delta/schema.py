@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import DeltaSink
 from onceonly.sinks.delta import log
+from onceonly.sinks.staging.row_types import nullable
 
 WIDENING = "delta.enableTypeWidening"
 WIDER = {  # what Delta widens by itself when rows arrive; source: Delta docs, "Type widening"
@@ -67,16 +68,6 @@ def computed(table: DeltaTable) -> set[str]:
 def left_out(table: DeltaTable, rows: Any) -> list[str]:
     """Columns that the table fills in, as the rows have none."""
     return sorted(computed(table) - set(rows.schema.names))
-
-
-def nullable(schema: Any) -> Any:
-    """As Spark makes a table from a DataFrame: every column nullable (a staged table enforces that), no metadata."""
-    if isinstance(schema, list):
-        return [nullable(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
-    return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}
 
 
 def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | None:

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import log
-from onceonly.sinks.delta.schema import nullable
+from onceonly.sinks.staging.row_types import nullable
 
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Transaction, taken_out
 from onceonly.filesystems import confined
-from onceonly.filesystems.confined import manifest_of, stem
-from onceonly.manifests import FOLDER as MANIFESTS
+from onceonly.filesystems.confined import MANIFESTS, manifest_of, stem
 from onceonly.sinks.files.moves import StagedFile
 
 

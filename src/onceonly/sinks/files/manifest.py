@@ -8,8 +8,8 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Trace
 from onceonly.filesystems import confined
+from onceonly.filesystems.confined import MANIFESTS
 from onceonly.filesystems.interface import FileSystem
-from onceonly.manifests import FOLDER as MANIFESTS
 from onceonly.sinks.files import moves
 from onceonly.sinks.files.handle import FileHandle
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Print, parent, parents
-from onceonly.manifests import AT_ONCE
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Print, parent, parents
 
 
 @dataclass(frozen=True)

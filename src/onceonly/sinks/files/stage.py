@@ -11,14 +11,13 @@ from urllib.parse import urlsplit
 from onceonly.checkpoint.model import Transaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.confined import OwnPath, stem
-from onceonly.filesystems.interface import FileSystem, Unfit, is_hidden
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unfit, is_hidden
 from onceonly.filesystems.local import LocalFiles
-from onceonly.manifests import AT_ONCE
+from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.definition import FileSink
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging import row_text, spark_files
-from onceonly.statetable.location import local_path
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
 BLANKS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}  # by default Spark strips them

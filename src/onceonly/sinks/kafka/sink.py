@@ -25,6 +25,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
+from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import KafkaSink
@@ -34,6 +35,7 @@ from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_wor
 from onceonly.sinks.kafka.outcome import Fate, Settler, give_back
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Again, side_by_side
+from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 
 
@@ -86,13 +88,13 @@ class KafkaWriter(Sink):
                 "parts": [part.to_json() for part in parts],
             }
 
-    def _job(self, txn: Transaction, target: Target) -> stage.Job:
+    def _job(self, txn: Transaction, target: Target) -> Job:
         at_once = self.config.guarantee == "none"
         staged = self.config.guarantee == "exactly-once" and not self._late
         spool = None if at_once else self._spool.path(txn.name)
         ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if staged else None
         shared = self._connection if ids and ids.slot is not None else None
-        return stage.Job(target, spool, ids, write=staged or at_once, identify=shared)
+        return Job(target, spool, ids, write=staged or at_once, identify=shared)
 
     def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
         """Only what the coordinator itself shows as open, with these partitions, becomes part of a handle.
@@ -347,7 +349,7 @@ class KafkaWriter(Sink):
 
     @cached_property
     def _arguments(self) -> dict[str, Any]:
-        return self._connection.kafka_python()
+        return kafkapython.arguments(self._connection)
 
     @contextmanager
     def _transactions(self) -> Iterator[Transactions]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from onceonly import errors
 from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import KafkaSink
@@ -172,7 +173,7 @@ def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
 def _output(job: Job, id: str | None) -> Output:
     if not job.identify:
         return Output(job.target, id)
-    with Transactions(job.identify.kafka_python()) as known:
+    with Transactions(kafkapython.arguments(job.identify)) as known:
         return Output(job.target, id, known)
 
 

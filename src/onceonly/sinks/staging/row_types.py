@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.sinks.delta.schema import nullable
-
 Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
 PLAIN: Mapping[str, pa.DataType] = {
     "binary": pa.binary(),
@@ -109,3 +107,13 @@ def _replaced(kind: Any, by: Mapping[str, str], keys: str | None = None) -> Any:
     if "fields" in kind:
         changed["fields"] = [_replaced(field, by, keys) for field in kind["fields"]]
     return changed
+
+
+def nullable(schema: Any) -> Any:
+    """As Spark makes a table from a DataFrame: every column nullable (a staged table enforces that), no metadata."""
+    if isinstance(schema, list):
+        return [nullable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+    return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceonly.statetable.location import local_path
+from onceonly.filesystems.paths import local_path
 
 NO_OPTIONS: Mapping[str, Any] = {}
 

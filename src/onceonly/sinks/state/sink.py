@@ -21,10 +21,10 @@ from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnkno
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
 from onceonly.filesystems.local import LocalFiles
+from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.definition import StateSink
 from onceonly.sinks.staging import spark_files
 from onceonly.sinks.state import handle as staterun
-from onceonly.statetable.location import local_path
 
 RUNS = 8  # of which the state is made before the youngest are merged
 KEPT = 100  # checkpoints for which a run that was merged away is kept: readers of an older state may be at work

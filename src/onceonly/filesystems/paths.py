@@ -1,0 +1,16 @@
+"""Paths and URIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LOCAL_SCHEMES = ("", "file")
+
+
+def local_path(uri: str) -> Path | None:
+    """The folder that a path or file:// URI names; None for an object store."""
+    parts = urlsplit(uri)
+    if parts.scheme.lower() not in LOCAL_SCHEMES:
+        return None
+    return Path(unquote(parts.path) if parts.scheme else uri).absolute()
