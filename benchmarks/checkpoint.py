@@ -7,7 +7,9 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, whole, world
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 
 

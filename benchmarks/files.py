@@ -8,7 +8,9 @@ from pathlib import Path
 from benchmarks.checkpoint import shape
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, whole, world
-from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import FileSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 
 

@@ -14,7 +14,9 @@ from benchmarks.ratio import Ratio, alternate
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable import location, row_format
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable

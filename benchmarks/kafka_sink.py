@@ -13,7 +13,9 @@ from unittest.mock import patch
 from benchmarks import flink
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import ROWS, TOPIC, anew, world
-from onceonly.pipeline.definition import KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import this_process

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, alternate
 from benchmarks.world import TOPIC, whole, world
-from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import FileSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 
 CHANGED = 1_000
 HELD = {"few": 10_000, "many": 1_000_000}

@@ -11,7 +11,9 @@ import httpx
 from tests.integration.airflow_server import Server
 
 from benchmarks.history import generate
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import StateTable
 
 TARGET = 0.3  # seconds, of the median

@@ -16,8 +16,10 @@ from onceonly.errors import (
     OnceonlyError,
     OutcomeUnknown,
 )
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Fresh, Gate
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 
 __version__ = version("onceonly")
 __all__ = [

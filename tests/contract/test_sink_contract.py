@@ -21,7 +21,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, StateBehind
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter

@@ -10,7 +10,9 @@ from explore.scheduler import Act, Cost
 from explore.world import NAME, NOON, World
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import CannotPublish, InDoubt, OnceonlyError
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 
 EXPECTED = (OnceonlyError, ConnectionError, FileNotFoundError)  # errors that a process may end with
 PAIRS, SINGLES, SWITCHES = Cost(2, 1, 1, any=2), Cost(1, 1, 1, any=1), Cost(2, 0, 0, any=2)

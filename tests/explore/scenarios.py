@@ -6,7 +6,8 @@ from explore import actors as a
 from explore.scenario import SINGLES, SWITCHES, Scenario, pipeline
 from explore.scheduler import Act, Cost
 from explore.world import minutes
-from onceonly.pipeline.definition import DeltaSink, FileSink, Gate, KafkaSink, StateSink
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
 LAKE, OTHER, FILES = DeltaSink("a", "a"), DeltaSink("b", "b"), FileSink("f", "f")
 TOPIC, LATE = KafkaSink(name="k", topic="k"), KafkaSink(name="k", topic="k", mode="late")

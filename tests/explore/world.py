@@ -20,7 +20,8 @@ from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FROM_JSON = Pipeline.from_json

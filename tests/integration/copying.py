@@ -12,7 +12,9 @@ from integration.project import Project, hour, make_project
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, State
 from onceonly.coordinator.coordinator import Alive, Coordinator
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.sinks.kafka.handle import Part, parts_of
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.windows import state_key, state_schema
 
 if TYPE_CHECKING:

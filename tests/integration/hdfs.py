@@ -46,7 +46,7 @@ class Hdfs:
 
 
 def writer(target: str, webhdfs: str, **config: Any) -> FileWriter:
-    from onceonly.pipeline.definition import FileSink
+    from onceonly.pipeline.sinks import FileSink
     from onceonly.sinks.files.sink import FileWriter
 
     return FileWriter(FileSink(name="lake", path=target, **config), target, webhdfs)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import stage
 from onceonly.sinks.kafka.handle import parts_of
 from onceonly.sinks.kafka.sink import KafkaWriter

@@ -18,7 +18,10 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.services.spark import TOKEN
-from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

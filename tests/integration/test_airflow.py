@@ -26,7 +26,9 @@ from patience import PATIENCE
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import airflow_run

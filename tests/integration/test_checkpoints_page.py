@@ -32,7 +32,9 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.filesystems.confined import manifest_of, stem
 from onceonly.filesystems.local import LocalFiles
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import airflow_run
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile

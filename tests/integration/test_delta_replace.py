@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import sink as module
 from onceonly.sinks.delta.sink import DeltaWriter
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import lock
 from onceonly.sinks.delta.sink import DeltaWriter
 

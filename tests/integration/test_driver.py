@@ -33,7 +33,7 @@ from onceonly.dev.demo.wait import until
 from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import lookup
-from onceonly.pipeline.definition import KafkaSource
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, job_report, owners
 from onceonly.runtime.job_report import FOLDER
 from onceonly.settings import Settings

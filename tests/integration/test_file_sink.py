@@ -23,7 +23,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.filesystems.confined import manifest_of
 from onceonly.filesystems.local import LocalFiles
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeReceipts

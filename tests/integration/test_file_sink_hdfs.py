@@ -28,7 +28,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.filesystems.confined import manifest_of
 from onceonly.filesystems.webhdfs import Cluster
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import gate_view, stage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeReceipts

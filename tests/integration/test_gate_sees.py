@@ -19,7 +19,7 @@ from onceonly.checkpoint.interfaces import Sink
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import SINKS, DeltaSink, FileSink, KafkaSink
+from onceonly.pipeline.sinks import SINKS, DeltaSink, FileSink, KafkaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import gate_view as filelook
 from onceonly.sinks.files.sink import FileWriter

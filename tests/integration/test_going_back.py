@@ -18,7 +18,9 @@ from integration.project import Project, make_project, produce
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import main
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.sinks.state.sink import StateWriter
 

@@ -19,7 +19,10 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
 from onceonly.errors import GateFailed, OutcomeUnknown
 from onceonly.filesystems.webhdfs import Cluster, Unreachable
-from onceonly.pipeline.definition import FileSink, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import FileSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.settings import Settings
 
@@ -113,9 +116,7 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
     assert hours.read() == (Counter(range(20)),) * 2
     assert before - set(manifests.files(hours.folder)), "the hour has new files"
 
-    (hours.project.folder / "hours.py").write_text(
-        f"from onceonly.pipeline.definition import *\nhours = {hours.pipeline()!r}\n"
-    )
+    (hours.project.folder / "hours.py").write_text(f"from onceonly import *\nhours = {hours.pipeline()!r}\n")
     monkeypatch.setenv("ONCEONLY_WEBHDFS", "http://127.0.0.1:9")
     told = CliRunner().invoke(main, ["check", f"{hours.project.folder}/hours.py:hours"])
     assert told.exit_code == 5

@@ -17,7 +17,8 @@ from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import KafkaSink, KafkaSource
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sources.kafka import KafkaReader
 from onceonly.testing.fakes import FakeReceipts

@@ -18,7 +18,9 @@ from onceonly.checkpoint.offsets import TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import nobody
 from onceonly.sources.kafka import KafkaReader
 from onceonly.statetable.table import StateTable

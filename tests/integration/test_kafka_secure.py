@@ -29,7 +29,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import kafkapython
 from onceonly.kafka.admin import Wire
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import KafkaSource
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 
 pytestmark = pytest.mark.integration

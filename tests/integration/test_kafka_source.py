@@ -25,7 +25,9 @@ from onceonly.checkpoint.interfaces import Found, Source
 from onceonly.checkpoint.offsets import Interval, TopicRange, chain
 from onceonly.coordinator.pins import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
 from onceonly.statetable.table import StateTable
 

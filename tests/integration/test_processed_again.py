@@ -15,7 +15,9 @@ from integration.project import HOUR, START, Project, hour, make_project, produc
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ from unit.world import World
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InDoubt, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
 from onceonly.views import timeouts
 

@@ -14,7 +14,9 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import BadRecord
-from onceonly.pipeline.definition import FileSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import FileSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.statetable.table import StateTable
 

@@ -13,7 +13,7 @@ import pytest
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.definition import StateSink
+from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state.sink import DONE, RUNS, Changes, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 

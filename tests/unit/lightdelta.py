@@ -9,7 +9,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.pipeline.definition import DeltaSink, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
 

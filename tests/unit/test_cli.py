@@ -21,7 +21,9 @@ from onceonly.cli import main, target
 from onceonly.cli.app import Cli, json_option
 from onceonly.cli.run import _time
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import owners
 from onceonly.runtime.job_report import Report
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -376,7 +378,7 @@ def test_what_is_no_state_table_is_left_alone(command: str, onceonly: Invoke, ho
 # ---- FILE.py:NAME and --interval
 
 DEFINITION = """
-from onceonly.pipeline.definition import *
+from onceonly import *
 print("loading")
 {} = Pipeline(name="flights", source=KafkaSource("flights"), transform="a:b", sinks=[DeltaSink("s", path="p")])
 """

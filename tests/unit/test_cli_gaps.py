@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from unit.world import World, minutes
 
 from onceonly.cli import main
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 
 pytestmark = pytest.mark.slow
 GAP = {"start": "2013-01-01T12:10:00Z", "end": "2013-01-01T12:30:00Z"}

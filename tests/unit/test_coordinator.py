@@ -24,7 +24,9 @@ from onceonly.errors import (
     OutcomeUnknown,
     SourceLost,
 )
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import View
 from onceonly.testing.fakes import FakeSink, FakeSource
 

@@ -14,7 +14,9 @@ from unit.world import World, minutes
 
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

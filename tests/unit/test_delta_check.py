@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.string())])

@@ -14,7 +14,9 @@ from unit.lightdelta import LightDelta, LightParts, transaction
 
 from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.sinks.delta import log, staged_folders
 from onceonly.statetable.table import StateTable, View
 from onceonly.testing.fakes import FakeParts

@@ -13,7 +13,7 @@ from patience import PATIENCE
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import lock, log, schema, stage, through_spark
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter

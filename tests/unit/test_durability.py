@@ -20,7 +20,7 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.filesystems import confined, durability
 from onceonly.filesystems.durability import Log
 from onceonly.filesystems.local import LocalFiles
-from onceonly.pipeline.definition import DeltaSink, FileSink
+from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.sinks.delta import log as deltalog
 from onceonly.sinks.delta import schema as deltaschema
 from onceonly.sinks.delta import stage as deltastage

@@ -27,7 +27,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.local import LocalFiles
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import moves, stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter

@@ -13,7 +13,7 @@ from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, StateSink
+from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.statetable import row_format
 from onceonly.views import formatting, queries
 

@@ -15,7 +15,10 @@ from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
 from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
-from onceonly.pipeline.definition import DeltaSink, Fresh, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Fresh, Gate
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400

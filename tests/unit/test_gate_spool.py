@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import gate_view
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile

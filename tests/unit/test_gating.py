@@ -12,7 +12,10 @@ from onceonly.checkpoint.model import Event, State
 from onceonly.checkpoint.offsets import has_data
 from onceonly.coordinator import gate as gating
 from onceonly.errors import Busy, Fenced, GateFailed, InvalidPipeline, NotCommitted
-from onceonly.pipeline.definition import DeltaSink, FileSink, Fresh, Gate, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Fresh, Gate
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 
 ASKS = {"lake": 1}
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from onceonly.errors import CannotPublish
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
 from onceonly.sinks.staging.handles import check_handle

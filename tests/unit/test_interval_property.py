@@ -17,7 +17,9 @@ from onceonly.checkpoint.interfaces import Found
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.pins import Pins
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSource
 

@@ -17,7 +17,9 @@ from onceonly.airflow import connections as in_airflow
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import java, kafkapython, lookup
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
 from onceonly.spark.conf import REDACTION

@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, NotCommitted, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Sighting
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka.handle import Part, Tx
 from onceonly.sinks.kafka.outcome import Fate, Settler

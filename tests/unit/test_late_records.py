@@ -10,7 +10,7 @@ from world import World, minutes, values
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Busy
-from onceonly.pipeline.definition import KafkaSource
+from onceonly.pipeline.sources import KafkaSource
 
 
 @pytest.fixture

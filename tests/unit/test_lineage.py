@@ -17,7 +17,7 @@ from onceonly.checkpoint.model import State
 from onceonly.cli import main
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink, StateSink
+from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.runtime import factory
 from onceonly.runtime.owners import nobody
 from onceonly.statetable.location import fork
@@ -423,7 +423,7 @@ class Shell:
 def shell(world, tmp_path, monkeypatch) -> Shell:
     for name in ("ONCEONLY_STATE", "ONCEONLY_NOTIFY"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "pipelines.py").write_text(f"from onceonly.pipeline.definition import *\nflights = {world.pipeline!r}")
+    (tmp_path / "pipelines.py").write_text(f"from onceonly import *\nflights = {world.pipeline!r}")
 
     def live(settings):
         world.parts.settings, world.parts.kafka = settings, lambda connection, bootstrap: SimpleNamespace(describe=str)

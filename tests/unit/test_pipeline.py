@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 
 RAW = KafkaSource("flights")
 LAKE = DeltaSink("lake", "lake/flights")

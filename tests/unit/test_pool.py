@@ -8,7 +8,7 @@ from unit.world import World, minutes
 from onceonly.checkpoint.interfaces import Pooled
 from onceonly.coordinator import id_pool
 from onceonly.errors import NotCommitted
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 
 POOL = KafkaSink(name="lake", topic="lake", ids="pool", pool_size=2)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from unit.world import World
 
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(tests/\S+\.py)::(\w+)`")

@@ -6,7 +6,7 @@ import pytest
 from unit.world import World
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import Busy, CannotPublish, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSource
 
 TEN = minutes(0, 10)

@@ -6,7 +6,9 @@ from unit.world import World, values
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.sequence import held_before
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, StateSink
+from onceonly.pipeline.sources import KafkaSource
 
 TOTALS = StateSink("totals", schema="n INT", key=["n"])
 

@@ -8,7 +8,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import Fenced
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 
 RUN = "airflow:flights:manual__2013-01-01T00:00:00+00:00"
 

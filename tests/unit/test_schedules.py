@@ -9,7 +9,8 @@ from unit.world import World
 from onceonly.checkpoint.model import Event, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.pipeline.definition import DeltaSink, KafkaSource
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSink, FakeSource
 
 

@@ -14,7 +14,10 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import CannotPublish, InDoubt
-from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import nobody
 from onceonly.statetable import row_format
 from onceonly.statetable.table import StateTable

@@ -6,7 +6,8 @@ from unit.world import World, minutes
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.sequence import held_before
 from onceonly.errors import Busy, InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink, StateSink
 
 TOTALS = StateSink("totals", schema="page STRING, views BIGINT", key=["page"])
 

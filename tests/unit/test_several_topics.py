@@ -8,7 +8,8 @@ from unit.world import NOON, World, minutes, values
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import range_of
 from onceonly.errors import InvalidPipeline, SourceLost
-from onceonly.pipeline.definition import KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSource
 
 BOTH = [KafkaSource("flights"), KafkaSource("weather")]

@@ -13,7 +13,7 @@ import pytest
 from onceonly.checkpoint.interfaces import Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
-from onceonly.pipeline.definition import StateSink
+from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state import handle as staterun
 from onceonly.sinks.state.sink import DONE, StateWriter
 from onceonly.testing.fakes import FakeReceipts

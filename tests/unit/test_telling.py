@@ -6,7 +6,7 @@ import pytest
 from unit.world import World
 
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.pipeline.definition import Gate
+from onceonly.pipeline.gate import Gate
 from onceonly.views import steps
 
 

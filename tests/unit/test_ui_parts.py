@@ -14,7 +14,9 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeParts
 
 pytestmark = pytest.mark.usefixtures("airflow_home")

@@ -13,7 +13,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.interface import Print
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.webhdfs import Cluster, _raise, split
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.settings import Settings
 from onceonly.sinks.files import moves, stage
 from onceonly.sinks.files.moves import StagedFile, Taken

@@ -10,7 +10,9 @@ import pytest
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import NotCommitted, exit_code
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable

@@ -7,7 +7,9 @@ from unit import tables
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from airflow.sdk import Asset, AssetAlias
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.pipeline.definition import AnySink, KafkaSink, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import AnySink, KafkaSink, StateSink
 
 RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes is known only when it runs
 

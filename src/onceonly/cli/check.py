@@ -10,7 +10,8 @@ from onceonly.cli import console as show
 from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import OnceonlyError
-from onceonly.pipeline.definition import KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 

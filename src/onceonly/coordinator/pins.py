@@ -16,7 +16,8 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
 from onceonly.coordinator import sequence
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
-from onceonly.pipeline.definition import KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import View
 
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong

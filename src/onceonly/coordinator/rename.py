@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import canonical
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import AnySink, KafkaSink, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import AnySink, KafkaSink, StateSink
 from onceonly.statetable.table import StateTable, View
 
 

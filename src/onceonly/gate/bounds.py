@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Sink
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import Fresh, Gate
+from onceonly.pipeline.gate import Fresh, Gate
 
 Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}
 

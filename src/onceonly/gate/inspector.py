@@ -14,7 +14,8 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
-from onceonly.pipeline.definition import Gate, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Gate
 
 LOG = logging.getLogger(__name__)
 

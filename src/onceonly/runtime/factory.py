@@ -16,7 +16,8 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import FileSink, KafkaSink, Pipeline, StateSink
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import FileSink, KafkaSink, StateSink
 from onceonly.runtime import owners, transforms
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter

@@ -16,7 +16,7 @@ from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
-from onceonly.pipeline.definition import KafkaSource
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.consumer_group import Group, Mark
 
 MARKERS = 1.0  # seconds in which the markers of a transaction follow its end, as a rule

@@ -4,7 +4,9 @@ import os
 from datetime import datetime, timedelta
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 
 MINUTE = timedelta(minutes=1)
 START = datetime.fromisoformat(os.environ.get("ONCEONLY_TRIAL_START", "2013-01-01T00:00:00+00:00"))

@@ -3,7 +3,9 @@
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 
 overlap_daily = Pipeline(
     name="overlap_daily",

@@ -14,7 +14,7 @@ from typing import Any
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.pipeline.definition import KafkaSource
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.settings import Settings
 from onceonly.sources.kafka import KafkaReader
 

@@ -9,7 +9,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import log
 from onceonly.sinks.staging.row_types import nullable
 

@@ -22,7 +22,7 @@ from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
-from onceonly.pipeline.definition import PARTITIONS, DeltaSink
+from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back

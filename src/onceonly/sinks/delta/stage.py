@@ -11,7 +11,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import PARTITIONS, DeltaSink
+from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import log
 from onceonly.sinks.staging.row_types import nullable
 

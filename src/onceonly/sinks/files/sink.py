@@ -17,7 +17,7 @@ from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.folders import named
 from onceonly.filesystems.interface import FileSystem, parent
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.handle import FileHandle, staging_of

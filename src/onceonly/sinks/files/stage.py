@@ -14,7 +14,7 @@ from onceonly.filesystems.confined import OwnPath, stem
 from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unfit, is_hidden
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
-from onceonly.pipeline.definition import FileSink
+from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging import row_text, spark_files

@@ -11,7 +11,7 @@ from onceonly.kafka import avro
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import TopicClient
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.limits import Topic, Topics
 
 ANY = 2**63 - 1  # milliseconds: Kafka's way to say that there is no bound

@@ -28,7 +28,7 @@ from onceonly.filesystems.folders import Folders
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_word

@@ -19,7 +19,7 @@ from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
-from onceonly.pipeline.definition import KafkaSink
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import limits
 from onceonly.sinks.kafka.limits import Rows
 from onceonly.sinks.kafka.produce import Output, Target

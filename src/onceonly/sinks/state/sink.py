@@ -22,7 +22,7 @@ from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
-from onceonly.pipeline.definition import StateSink
+from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.staging import spark_files
 from onceonly.sinks.state import handle as staterun
 

@@ -1,0 +1,44 @@
+"""What a definition may hold, and the error that says what it may not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PREFIX = re.compile(r"[A-Za-z0-9._]{1,64}")
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in")
+CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def check_connection(connection: str | None, bootstrap: str | None) -> None:
+    """A definition names a connection and holds none of it: it is stored with every checkpoint.
+
+    Raises:
+        InvalidPipeline: no connection id (its text is not repeated: it may hold a secret), or both are given.
+    """
+    if connection is not None and not CONNECTION.fullmatch(connection):
+        raise invalid("connection", "is no Airflow connection id", "Name one, as in connection='kafka_default'.")
+    if connection is not None and bootstrap is not None:
+        raise invalid(f"connection '{connection}'", "is given beside bootstrap", "Leave one of them out.")
+
+
+def condition(sink: str, part: Any) -> tuple[str, str, Any]:
+    if isinstance(part, (list, tuple)) and len(part) == 3 and part[1] in OPERATORS:
+        column, operator, value = part
+        if operator.endswith("in") and isinstance(value, (list, tuple)):
+            return column, operator, tuple(value)
+        if isinstance(value, (str, int, float)):
+            return column, operator, value
+    raise invalid(
+        f"sink '{sink}'",
+        f"replaces where {part!r}",
+        f'Write it as in replace=[("day", "=", "2013-01-01")]; operators: {", ".join(OPERATORS)}.',
+    )
+
+
+def invalid(what: str, why: str, todo: str) -> InvalidPipeline:
+    return InvalidPipeline(f"{what} {why}.", todo=todo)
