@@ -1,4 +1,4 @@
-"""The state table in memory: the same contract as the real one (tests/unit/test_state_contract.py)."""
+"""The state table in memory: the same contract as the real one (tests/unit/statetable/test_state_contract.py)."""
 
 from __future__ import annotations
 

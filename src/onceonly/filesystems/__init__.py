@@ -1,0 +1,1 @@
+"""Local disks and HDFS, names that are ours, and what is on disk for sure."""

@@ -1,0 +1,1 @@
+"""Carrying it out: live parts from plain definitions, Spark jobs, who owns what."""

@@ -1,0 +1,1 @@
+"""The durable log: one row per transition, each a compare-and-set."""

@@ -1,0 +1,1 @@
+"""A source and a sink without Spark, Kafka or Delta, for tests of pipelines."""

@@ -1,0 +1,1 @@
+"""Checkpoints for people: questions to the state table, and how values are written."""

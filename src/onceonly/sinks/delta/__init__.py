@@ -1,0 +1,1 @@
+"""Delta tables, appended to exactly once: begin with `sink`."""

@@ -1,0 +1,1 @@
+"""Folders of files, each published exactly once: begin with `sink`."""

@@ -1,0 +1,1 @@
+"""Kafka topics, written to exactly once: begin with `sink`."""

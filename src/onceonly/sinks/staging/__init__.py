@@ -1,0 +1,1 @@
+"""What the sinks share of staged rows: their types, their text, the shapes of handles."""

@@ -23,7 +23,7 @@ from onceonly.statetable import row_format
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / f"state-row.v{FORMAT}.json").read_text())
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 pytestmark = pytest.mark.slow
 HOUR = timedelta(hours=1)

@@ -24,7 +24,7 @@ from onceonly.runtime import owners
 
 pytestmark = pytest.mark.integration
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 TWO_DAYS = 1_639  # flights scheduled on 1 and 2 January, UTC
 Invoke = Callable[..., Result]
 PIPELINE = """

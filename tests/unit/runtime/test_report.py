@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from world import World
+from unit.world import World
 
 from onceonly.runtime import job_report
 from onceonly.runtime.job_report import Report

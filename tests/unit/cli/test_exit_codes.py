@@ -26,7 +26,7 @@ from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
 from onceonly.testing.fakes import FakeSink, FakeSource
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 PIPELINES = """
 from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
 

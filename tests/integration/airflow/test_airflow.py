@@ -35,7 +35,7 @@ from onceonly.runtime.owners import airflow_run
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
-from integration import test_airflow
+from integration.airflow import test_airflow
+from integration.airflow.test_airflow import Airflow
 from integration.project import Project, hour, make_project, produce
-from integration.test_airflow import Airflow
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, State

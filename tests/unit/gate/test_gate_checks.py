@@ -117,7 +117,7 @@ sys.argv = ["unit"]
 sys.path[:0] = ["tests"]
 from pathlib import Path
 from datetime import UTC, datetime
-from unit.test_gate_checks import look, NOON
+from unit.gate.test_gate_checks import look, NOON
 import pyarrow as pa
 from onceonly.pipeline.definition import Fresh
 look(Path("."), 1, pa.table({"at": [NOON]}), min_rows=1, fresh=Fresh("at", 60))

@@ -36,10 +36,10 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
-SCRIPT = Path(__file__).with_name("mortal_everything.py")
+SCRIPT = Path(__file__).parents[1].joinpath("mortal_everything.py")
 Hours = Mapping[Any, tuple[int, int, float]]  # (carrier, hour) -> flights, departed, minutes
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from world import World, minutes, values
+from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval

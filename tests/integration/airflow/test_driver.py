@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import pytest
 from integration import standalone
+from integration.airflow.test_airflow import Airflow
+from integration.gate.test_gate import SUITE
 from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
-from integration.test_airflow import Airflow
-from integration.test_gate import SUITE
 from patience import PATIENCE
 
 from onceonly.airflow import submit, triggers, unawaited

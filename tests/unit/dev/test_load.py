@@ -17,7 +17,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import flights
 from onceonly.errors import InvalidPipeline
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 SCHEMA = flights.read_schema(PROJECT)
 NEW_YORK = ZoneInfo("America/New_York")
 

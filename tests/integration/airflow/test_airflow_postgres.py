@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from integration.airflow.test_airflow import Airflow
 from integration.postgres import postgres, programs
 from integration.project import make_project, produce
-from integration.test_airflow import Airflow
 
 pytestmark = [
     pytest.mark.integration,
