@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 
 from onceonly.airflow import submit
-from onceonly.airflow.triggers import NOT_SEEN_ENDED
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
@@ -30,6 +29,7 @@ from onceonly.statetable.transitions import get
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
+ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, and perhaps at work"
 DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 

@@ -6,19 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from onceonly.airflow.driver import AT_WORK, ENDED_LATE, NOT_SEEN_ENDED, Driver
 from onceonly.errors import OnceonlyError
-
-if TYPE_CHECKING:
-    from onceonly.airflow.driver import Driver
 
 EVERY = 2.0  # seconds between two looks
 GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
 LAST = 60.0  # seconds after its time is over: then the task goes on, though no master says that the driver has ended
-ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, and perhaps at work"
 
 
 class DriverTrigger(BaseTrigger):
@@ -106,8 +103,6 @@ class DriverTrigger(BaseTrigger):
 
     def _look(self) -> tuple[str, str]:
         """The state in which the driver has ended, or nothing; and why the master was not understood, or nothing."""
-        from onceonly.airflow.driver import AT_WORK
-
         try:
             state = self._known().state()
         except OnceonlyError as error:
@@ -129,8 +124,6 @@ class DriverTrigger(BaseTrigger):
 
 def driver_of(event: Any) -> Driver:
     """The driver that an event of this trigger, or its arguments, are about."""
-    from onceonly.airflow.driver import Driver
-
     return Driver(event["master"], event["driver"], event["report"])
 
 

@@ -119,7 +119,7 @@ from pathlib import Path
 from datetime import UTC, datetime
 from unit.gate.test_gate_checks import look, NOON
 import pyarrow as pa
-from onceonly.pipeline.definition import Fresh
+from onceonly.pipeline.gate import Fresh
 look(Path("."), 1, pa.table({"at": [NOON]}), min_rows=1, fresh=Fresh("at", 60))
 assert not {"great_expectations", "pyspark"} & set(sys.modules)
 """

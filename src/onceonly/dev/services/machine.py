@@ -12,7 +12,7 @@ LOCALHOST = "127.0.0.1"
 
 def checkout() -> Path | None:
     """The checkout this package is used from, or None where it is installed as a wheel."""
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     return root if (root / "pyproject.toml").is_file() else None
 
 

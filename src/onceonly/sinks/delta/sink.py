@@ -24,6 +24,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
+from onceonly.sinks.staging import row_types
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
@@ -304,7 +305,7 @@ def _is_altered(target: DeltaTable, handle: Handle) -> bool:
     """Since the rows were staged. A column that they were to add may be there by now, of another type."""
     there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
     new = handle["added"]
-    others = any(schema.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
+    others = any(row_types.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
     return others or bool(log.fingerprint(target, _names(new)) != handle["fingerprint"])
 
 

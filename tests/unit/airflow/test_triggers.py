@@ -11,7 +11,7 @@ from onceonly.errors import NotCommitted
 from onceonly.runtime import job_report
 from onceonly.runtime.job_report import Report
 
-waiting = pytest.importorskip("onceonly.airflow.triggers")
+triggers = pytest.importorskip("onceonly.airflow.triggers")
 comms = pytest.importorskip("airflow.sdk.execution_time.comms")
 task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
 driver = pytest.importorskip("onceonly.airflow.driver")
@@ -40,7 +40,7 @@ class Master:
 def master(monkeypatch) -> Master:
     made = Master()
     monkeypatch.setattr(driver, "_ask", made.ask)
-    monkeypatch.setattr(waiting, "EVERY", 0.001)
+    monkeypatch.setattr(triggers, "EVERY", 0.001)
     return made
 
 
@@ -50,7 +50,7 @@ def world(tmp_path) -> World:
 
 
 def trigger(world: World, deadline: float | None = None):
-    return waiting.DriverTrigger("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri, 1.0, deadline)
+    return triggers.DriverTrigger("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri, 1.0, deadline)
 
 
 # ---- a triggerer that has to let go
@@ -73,7 +73,7 @@ class Airflow:
 def let_go(world: World, monkeypatch, *answers):
     airflow = Airflow(*answers)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
-    monkeypatch.setattr(waiting, "GRACE", len(answers))
+    monkeypatch.setattr(triggers, "GRACE", len(answers))
     monkeypatch.setattr(asyncio, "sleep", _at_once)
     waits = trigger(world)
     waits.task_instance = SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", map_index=-1)
@@ -145,8 +145,8 @@ def fired(waits):
 
 def test_a_task_whose_time_is_over_goes_on_although_its_master_never_comes_back(world, master, monkeypatch):
     master.answers = False
-    monkeypatch.setattr(waiting, "LAST", 0.0)
-    assert fired(trigger(world, time.time() - 1)) == waiting.NOT_SEEN_ENDED
+    monkeypatch.setattr(triggers, "LAST", 0.0)
+    assert fired(trigger(world, time.time() - 1)) == triggers.NOT_SEEN_ENDED
     assert master.asked == ["POST kill/driver-1"]
 
 
@@ -165,7 +165,7 @@ def test_a_master_that_answers_in_time_is_waited_for(world, master, monkeypatch)
 
 def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
     """That a master is gone says nothing about the driver."""
-    monkeypatch.setattr(waiting, "LAST", 0.0)
+    monkeypatch.setattr(triggers, "LAST", 0.0)
     master.answers = False
     said = Report.of(world.state.uri, JOB)
     asked = master.ask
@@ -237,7 +237,7 @@ def test_drivers_of_the_table_that_this_one_is_a_copy_of_are_not_its_own(world, 
     assert master.asked == []
 
 
-@pytest.mark.parametrize("state", ["FINISHED", waiting.NOT_SEEN_ENDED])
+@pytest.mark.parametrize("state", ["FINISHED", triggers.NOT_SEEN_ENDED])
 def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     world.plan(RUN)
     named(world)
@@ -245,4 +245,4 @@ def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     work = driver.Work("flights", 1, RUN)
     with pytest.raises(NotCommitted, match="left no report"):
         work._require(False, known, "is planned, not staged", state)
-    assert bool(job_report.drivers(world.state)) == (state == waiting.NOT_SEEN_ENDED)
+    assert bool(job_report.drivers(world.state)) == (state == triggers.NOT_SEEN_ENDED)
