@@ -217,8 +217,8 @@ GUARDS = [
     Mutant(
         "in doubt by what was judged already",
         PUBLISHING,
-        "            if sink not in now.in_doubt:\n                return None\n            body",
-        "            body",
+        "            if sink not in now.in_doubt:\n                return None\n            live",
+        "            live",
         "doubt-twice",
     ),
     Mutant(
@@ -295,7 +295,7 @@ GUARDS = [
     Mutant(
         "what waits in the pool is ended",
         POOLING,
-        "return waits and live.needs(holder.handles[live.name], txn)",
+        "return waits and live.needs(holder.handles[sink], txn)",
         "return False",
         "pool-kept",
     ),

@@ -9,9 +9,9 @@ from typing import Any
 from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
-from onceonly.checkpoint.interfaces import Pooled, Receipts, Sink, Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
-from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, OutcomeUnknown, StateBehind
+from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Pooled, PoolsIds, Receipts, Replaceable, Resolvable, Sink
+from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 
 TRIES = 5
 Watch = Callable[..., None]  # is told what is about to happen to a target: (what, sink, transaction's name, …)
@@ -34,7 +34,7 @@ class MemorySink(Sink):
         self._watch("stage", self.name, txn.name)
         self.target.staged[txn.name] = rows
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
         if self.step(f"looks for {_short(txn.name)}", lambda: self._discardable(txn.name), (BEFORE,)):
             self.step(f"deletes {_short(txn.name)}", lambda: self._delete(txn.name), EITHER)
 
@@ -51,16 +51,6 @@ class MemorySink(Sink):
 
     def _left(self) -> set[str]:
         return self.target.left()
-
-    def check_replace(self, old: Handle) -> None:
-        return
-
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        retracts = [{"txn": old["txn"]} for old in olds]
-        return {"txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracts}
-
-    def traces(self, pipeline: str) -> list[Trace]:
-        return []
 
     def look(self, name: str) -> tuple[int, ...] | None:
         """What is staged under that name, for a gate."""
@@ -93,6 +83,17 @@ class MemorySink(Sink):
         return StateBehind(f"sink '{self.name}': {last} and not {decision}.", "The state table went back.", self.exit)
 
 
+class TakesBack(Replaceable):
+    """What those share that take back what they have published."""
+
+    def check_replace(self, old: Handle) -> None:
+        return
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        retracts = [{"txn": old["txn"]} for old in olds]
+        return {"txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": retracts}
+
+
 MOVED: tuple[int, ...] = (-1,)  # what a staged folder shows whose files were moved away
 
 
@@ -105,7 +106,7 @@ def _instead(handle: Handle) -> tuple[str, ...]:
     return tuple(old["txn"] for old in taken_out(handle))
 
 
-class LakeSink(MemorySink):
+class LakeSink(MemorySink, TakesBack):
     """As the Delta sink: evidence is decision and name of the application's last entry, in its snapshot."""
 
     target: targets.Lake
@@ -156,7 +157,7 @@ class LakeSink(MemorySink):
         return self.target.publish(handle["app_id"], last, None, decision)
 
 
-class FolderSink(MemorySink):
+class FolderSink(MemorySink, TakesBack, KeepsCopies):
     """As the file sink: files get their final names first, then the manifest is put there, never over another."""
 
     target: targets.Folder
@@ -245,7 +246,7 @@ class FolderSink(MemorySink):
         return self.target.manifests.setdefault(handle["manifest"], "")
 
 
-class StateSinkInMemory(MemorySink):
+class StateSinkInMemory(MemorySink, TakesBack):
     """As the keyed sink: the handle that the state table holds is the publication; it lists the runs that count."""
 
     target: targets.Runs
@@ -295,7 +296,7 @@ class StateSinkInMemory(MemorySink):
         return Outcome(already=True, detail={"rows": handle["rows"]}) if done else None
 
 
-class TopicSink(MemorySink):
+class TopicSink(MemorySink, KeepsCopies, HoldsOpen, PoolsIds, Resolvable):
     """As the Kafka sink: rows are spooled; a lost transaction is written again, and recorded before it ends."""
 
     target: targets.Topic
@@ -391,12 +392,6 @@ class TopicSink(MemorySink):
     def judged(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "word": committed} if self._fate(handle["tx"]) == "doubt" else handle
 
-    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        raise self.cannot_take_back()
-
-    def check_replace(self, old: Handle) -> None:
-        raise self.cannot_take_back()
-
     # ---- what is open
 
     def _left(self) -> set[str]:
@@ -404,15 +399,15 @@ class TopicSink(MemorySink):
         txs = self.target.txs
         return set(self.target.staged) | {tx.name for id, tx in txs.items() if id in self.target.of(tx.name)}
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
-        self.renounce(txn)
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        self.revoke(txn)
         self.step(f"deletes the spool of {_short(txn.name)}", lambda: self._delete(txn.name), EITHER)
 
     def release(self, txn: Transaction) -> None:
-        self.renounce(txn)
+        self.revoke(txn)
         self.step(f"clears away {_short(txn.name)}", lambda: self.target.staged.pop(txn.name, None), EITHER)
 
-    def renounce(self, txn: Transaction) -> None:
+    def revoke(self, txn: Transaction) -> None:
         open_ = self.step(f"lists what is open of {_short(txn.name)}", lambda: self.target.of(txn.name), (BEFORE,))
         self._fence(open_)
 
@@ -446,13 +441,10 @@ class TopicSink(MemorySink):
     def needs(self, handle: Handle, txn: Pooled) -> bool:
         return handle["tx"] is None or handle["tx"] == txn.id
 
-    def end(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
         for txn in txns:
             self.step("ends what is idle in the pool", lambda id=txn.id: self._end_idle(id), EITHER)
 
     def _end_idle(self, id: str) -> None:
         self._take_from(id)
         self.target.end(id, "aborted")
-
-    def cannot_take_back(self) -> InvalidPipeline:
-        return InvalidPipeline(f"sink '{self.name}' cannot take back.", "Readers have seen it.", "A new name.")

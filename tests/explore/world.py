@@ -145,7 +145,7 @@ class MemoryParts:
         config, world = pipeline.sink(name), self._world
         given = (name, world.targets[name], world.steps, world.watch)
         if isinstance(config, KafkaSink):
-            return sinks.TopicSink(*given, late=pipeline.is_late(config), pool=config.ids == "pool")
+            return sinks.TopicSink(*given, late=config.is_late(pipeline.mode), pool=config.ids == "pool")
         return self.live[type(config)](*given)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Any]:

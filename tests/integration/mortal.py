@@ -31,7 +31,7 @@ def reach(point: str) -> None:
 def main() -> None:
     folder, spark, mode = sys.argv[1:4]
     around_rows(reach)
-    for method in ("stage", "commit", "abort"):
+    for method in ("stage", "commit", "discard"):
         around(DeltaWriter, method, method, reach)
     project = Project.found(folder, spark)
     intervals = [hour(int(number)) for number in sys.argv[5:]] or [None]

@@ -36,7 +36,7 @@ def reach(point: str) -> None:
 def main() -> None:
     around_rows(reach)
     for sink in (DeltaWriter, FileWriter, KafkaWriter, StateWriter):
-        for step in ("stage", "commit", "abort", "release"):
+        for step in [step for step in ("stage", "commit", "discard", "release") if hasattr(sink, step)]:
             around(sink, step, f"{step} of {sink.__name__}", reach)
     for kind, method in ((Transactions, "end"), (Transactions, "withdraw"), (Folders, "delete")):
         around(kind, method, method, reach)

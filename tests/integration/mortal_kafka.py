@@ -40,7 +40,7 @@ from onceonly.sinks.kafka.spool import SpoolFile
 DRIVER: list[tuple[type, str, str]] = [  # class, method, name of the point
     (KafkaWriter, "stage", "stage"),
     (KafkaWriter, "commit", "commit"),
-    (KafkaWriter, "abort", "abort"),
+    (KafkaWriter, "discard", "discard"),
     (KafkaWriter, "release", "release"),
     (DeltaWriter, "commit", "commit to Delta"),
     (Transactions, "end", "end"),

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import AnySink, KafkaSink, StateSink
+from onceonly.pipeline.sink_config import SinkConfig
 
 RECOVERED = AssetAlias("onceonly_recovered")  # what the recovery DAG publishes is known only when it runs
 
 
-def assets_of(sink: AnySink) -> list[Asset]:
-    """The assets of one sink: none for application state, one for each topic, else one."""
-    return [Asset(name=uri, uri=uri) for uri in _uris(sink)]
+def assets_of(sink: SinkConfig) -> list[Asset]:
+    """The assets of one sink: none for application state, one for each topic, else what its config says."""
+    return [Asset(name=uri, uri=uri) for uri in sink.asset_uris()]
 
 
 def outlets(pipeline: Pipeline) -> list[Asset]:
@@ -71,14 +70,3 @@ def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
         "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
     }
-
-
-def _uris(sink: AnySink) -> list[str]:
-    if isinstance(sink, StateSink):
-        return []
-    if isinstance(sink, KafkaSink):
-        cluster = sink.connection or (sink.bootstrap or "default").split(",")[0]
-        return [f"kafka://{cluster}/{topic}" for topic in sink.allowed]
-    if urlsplit(sink.path).scheme:
-        return [sink.path]
-    return [f"file://{sink.path}" if sink.path.startswith("/") else f"onceonly://{sink.path}"]

@@ -7,8 +7,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from onceonly.checkpoint.interfaces import Pooled
 from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.sink import Pooled
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, print_json, tell

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Parts, Pooled, Source
+from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.sink import Pooled
 from onceonly.coordinator import forward, gate, lineage, plan, rewind, skip
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper

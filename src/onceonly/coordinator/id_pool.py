@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from onceonly.checkpoint.interfaces import Pooled, Sink
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.sink import Pooled, PoolsIds, Sink
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable, View
@@ -42,13 +42,15 @@ def end_idle(state: StateTable, live: Sink, pipeline: str, ended: Collection[Att
     Args:
         ended: attempts that the caller knows to be over, though the state table does not say it.
     """
+    if not isinstance(live, PoolsIds):
+        return []
     found = live.pooled(f"{state.id}-{pipeline}-{live.name}")
     if not found:
         return []
     view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it
-    idle = [txn for txn in found if not _needed(view, live, txn, ended)]
+    idle = [txn for txn in found if not _needed(view, live, live.name, txn, ended)]
     if idle:
-        live.end(idle)
+        live.discard_pooled(idle)
     return idle
 
 
@@ -57,14 +59,14 @@ def _leased(checkpoints: Iterable[Checkpoint]) -> set[int]:
     return {slot for slot in slots if slot is not None}
 
 
-def _needed(view: View, live: Sink, txn: Pooled, ended: Collection[Attempt]) -> bool:
+def _needed(view: View, live: PoolsIds, sink: str, txn: Pooled, ended: Collection[Attempt]) -> bool:
     holder = _holder(view, txn.slot)
     if holder is None or (holder.epoch, holder.attempt) in ended:
         return False
     if holder.state is State.PLANNED:
         return True  # it is being staged
-    waits = live.name in holder.waiting and holder.state is not State.ABORTING
-    return waits and live.needs(holder.handles[live.name], txn)
+    waits = sink in holder.waiting and holder.state is not State.ABORTING
+    return waits and live.needs(holder.handles[sink], txn)
 
 
 def _holder(view: View, slot: int) -> Checkpoint | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
-from onceonly.checkpoint.interfaces import Parts, Source, Trace
+from onceonly.checkpoint.interfaces import Parts, Source
+from onceonly.checkpoint.sink import Trace, Traced
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import Head
@@ -56,7 +57,8 @@ def _of_source(source: Source, name: str) -> list[Trace]:
 
 
 def _of_sinks(parts: Parts, pipeline: Pipeline) -> list[Trace]:
-    return [trace for sink in pipeline.sinks for trace in parts.sink(pipeline, sink.name).traces(pipeline.name)]
+    sinks = [parts.sink(pipeline, sink.name) for sink in pipeline.sinks]
+    return [trace for sink in sinks if isinstance(sink, Traced) for trace in sink.traces(pipeline.name)]
 
 
 def _refuse(state: StateTable, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]) -> None:

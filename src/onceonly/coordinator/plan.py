@@ -9,6 +9,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
+from onceonly.checkpoint.sink import replaceable
 from onceonly.coordinator.pins import Cut
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -157,7 +158,7 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
             "Keep the sink until the interval is processed again. Nothing was written.",
         )
     for name, handle in shown.items():
-        parts.sink(pipeline, name).check_replace(handle)
+        replaceable(parts.sink(pipeline, name)).check_replace(handle)
 
 
 def _known_interval(view: View, name: str, interval: Interval, again: str | None) -> Checkpoint | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Parts, Sink
+from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
+from onceonly.checkpoint.sink import Explaining, KeepsCopies, Resolvable, Sink, never_in_doubt
 from onceonly.coordinator.id_pool import end_idle
+from onceonly.coordinator.sweep import revoke
 from onceonly.errors import Fenced, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import View
@@ -55,7 +57,8 @@ class Publisher:
             self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])
             for sink in done.published if done.claims else ():
                 live = self._sink(done, sink)
-                live.release(done.transaction(sink))
+                if isinstance(live, KeepsCopies):
+                    live.release(done.transaction(sink))
                 end_idle(self._ledger.state, live, done.pipeline)
         return view
 
@@ -85,9 +88,9 @@ class Publisher:
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
         txn = checkpoint.transaction(live.name, attempt)
         if checkpoint.keeps(attempt):
-            live.renounce(txn)
+            revoke(live, txn)
         else:
-            live.abort(txn, checkpoint.handles.get(live.name) if attempt == checkpoint.attempt else None)
+            live.discard(txn, checkpoint.handles.get(live.name) if attempt == checkpoint.attempt else None)
 
     # ---- a person's word
 
@@ -101,7 +104,8 @@ class Publisher:
                 f"Look first: onceonly describe {name} {epoch}. Nothing was changed.",
             )
         try:
-            return self._sink(checkpoint, sink).evidence(checkpoint.handles[sink])
+            live = self._sink(checkpoint, sink)
+            return live.evidence(checkpoint.handles[sink]) if isinstance(live, Explaining) else []
         except Exception as error:  # it does not answer: that is what there is to see
             return [f"{type(error).__name__}: {error}"]
 
@@ -153,7 +157,10 @@ class Publisher:
             now = get(view, epoch)
             if sink not in now.in_doubt:
                 return None
-            body = {"handle": dict(self._sink(now, sink).judged(now.handles[sink], committed))}
+            live = self._sink(now, sink)
+            if not isinstance(live, Resolvable):
+                raise never_in_doubt(sink)
+            body = {"handle": dict(live.judged(now.handles[sink], committed))}
             said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
             return _of_sink(view, now, sink, Event.REPLACED, body | said)
 

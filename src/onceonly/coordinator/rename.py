@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import canonical
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import AnySink, KafkaSink, StateSink
 from onceonly.statetable.table import StateTable, View
 
 
@@ -22,10 +22,9 @@ def refuse_renamed(state: StateTable, seen: View, pipeline: Pipeline, sources: M
         return
     for name in state.pipelines():
         latest = state.view(name).latest if name != pipeline.name else None
-        other = Pipeline.from_json(latest.definition) if latest else None
-        if latest is None or other is None or _does(other) != _does(pipeline):
+        if latest is None or _does(latest.definition) != _does(pipeline.to_json()):
             continue
-        shared = _targets(other) & _targets(pipeline)
+        shared = _targets(Pipeline.from_json(latest.definition)) & _targets(pipeline)
         if shared and all(sources[read.topic].log().topic_id == read.topic_id for read in latest.ranges):
             raise InvalidPipeline(
                 f"{pipeline.name}: it has no checkpoint yet, and does what '{name}' has done so far.",
@@ -36,16 +35,16 @@ def refuse_renamed(state: StateTable, seen: View, pipeline: Pipeline, sources: M
             )
 
 
-def _does(pipeline: Pipeline) -> str:
-    topics = sorted((source.topic, source.connection or source.bootstrap or "") for source in pipeline.sources)
-    return canonical([topics, pipeline.transform, pipeline.mode])
+def _does(definition: Mapping[str, Any]) -> str:
+    """Read without its sinks: of a pipeline that does something else, they need not be installed here."""
+    try:
+        read = definition["source"]
+        sources = read if isinstance(read, list) else [read]
+        topics = sorted((each["topic"], each["connection"] or each["bootstrap"] or "") for each in sources)
+        return canonical([topics, definition["transform"], definition["mode"]])
+    except (KeyError, TypeError):
+        return _does(Pipeline.from_json(definition).to_json())  # says what is wrong with it
 
 
 def _targets(pipeline: Pipeline) -> set[str]:
-    return {target for sink in pipeline.sinks for target in _places(sink)}
-
-
-def _places(sink: AnySink) -> list[str]:
-    if isinstance(sink, StateSink):
-        return []
-    return [f"topic '{topic}'" for topic in sink.allowed] if isinstance(sink, KafkaSink) else [f"'{sink.path}'"]
+    return {target for sink in pipeline.sinks for target in sink.targets()}

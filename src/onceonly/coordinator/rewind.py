@@ -12,6 +12,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.sink import replaceable
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import View
@@ -63,7 +64,7 @@ def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: s
             raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is not in the pipeline any more.")
         olds = [cp.handles[name] for cp in later if name in cp.published]
         txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
-        handles[name] = dict(parts.sink(pipeline, name).retraction(txn, olds, target.handles.get(name)))
+        handles[name] = dict(replaceable(parts.sink(pipeline, name)).retraction(txn, olds, target.handles.get(name)))
     body = {
         "definition": definition,
         "ranges": [_ends(range_).to_json() for range_ in target.ranges],

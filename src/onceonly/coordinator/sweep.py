@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Parts, Pooled, Sink
+from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
+from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Pooled, Sink
 from onceonly.coordinator.id_pool import end_idle
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable, View
@@ -37,15 +38,22 @@ def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | P
     for txn in found:
         owner = view.checkpoint(txn.epoch)
         if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
-            live.renounce(txn)
+            revoke(live, txn)
         elif owner is not None and _is_dead(txn, owner):
-            live.abort(txn, None)
+            live.discard(txn, None)
             yield txn
         elif owner is not None and txn.sink in owner.published:
-            live.release(txn)
+            if isinstance(live, KeepsCopies):
+                live.release(txn)
             yield txn
         elif owner is not None and txn.sink in owner.given_up:
-            live.renounce(txn)  # a committer that was stopped may have opened it since; the rows are kept
+            revoke(live, txn)  # a committer that was stopped may have opened it since; the rows are kept
+
+
+def revoke(live: Sink, txn: Transaction) -> None:
+    """No process publishes it any more; its rows are kept. Where nothing is held open, only a commit could."""
+    if isinstance(live, HoldsOpen):
+        live.revoke(txn)
 
 
 def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:

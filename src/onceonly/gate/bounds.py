@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Sink
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.sink import Sink, inspectable
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Fresh, Gate
 
@@ -23,7 +23,7 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
         found.append(critical(f"at most {most:,} rows", rows <= most, f"{rows:,}"))
     fresh: Fresh | None = _of(gate.fresh, sink.name)
     if fresh and rows:
-        found.append(_fresh(fresh, checkpoint, newest(sink.staged(handle), sink.name, fresh.column)))
+        found.append(_fresh(fresh, checkpoint, newest(inspectable(sink).staged(handle), sink.name, fresh.column)))
     return found
 
 

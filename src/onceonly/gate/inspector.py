@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Examined, Inspector, Sink
+from onceonly.checkpoint.interfaces import Examined, Inspector
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.sink import Sink, inspectable
 from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
@@ -42,7 +43,7 @@ class LiveInspector(Inspector):
         if self._gate.suites:
             suites.check_installed()
         for sink, suite in self._suites().items():
-            there = self._sink(sink).columns()
+            there = inspectable(self._sink(sink)).columns()
             if there is not None:
                 suite.check_columns(sink, there)
             unknown = "" if there is not None else ", whose columns are known when its first rows are staged"
@@ -52,7 +53,7 @@ class LiveInspector(Inspector):
     def check_outputs(self, outputs: Mapping[str, Any]) -> None:
         """Of a transform, a DataFrame per sink: those columns are staged, where the sink does not say otherwise."""
         for sink, suite in self._suites().items():
-            suite.check_columns(sink, self._sink(sink).columns() or list(outputs[sink].columns))
+            suite.check_columns(sink, inspectable(self._sink(sink)).columns() or list(outputs[sink].columns))
 
     def check_suites(self) -> None:
         """As Great Expectations itself sees them."""
@@ -78,7 +79,7 @@ class LiveInspector(Inspector):
         return {sink: suites.load(path, self._project) for sink, path in named.items()}
 
     def _subject(self, checkpoint: Checkpoint, name: str, suite: Suite) -> Subject:
-        handle, sink = checkpoint.handles[name], self._sink(name)
+        handle, sink = checkpoint.handles[name], inspectable(self._sink(name))
         rows, most = handle["rows"], self._gate.in_process_rows
         staged = sink.staged(handle) if rows <= most else None
         if not rows:

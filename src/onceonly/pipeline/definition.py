@@ -13,8 +13,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.checks import DOTTED, invalid
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
-from onceonly.pipeline.shapes import problem
-from onceonly.pipeline.sinks import PARTITIONS, SINKS, AnySink, DeltaSink, FileSink, KafkaSink, StateSink
+from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
+from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sources import KafkaSource, source_json
 
 
@@ -35,7 +35,7 @@ class Pipeline:
     name: str
     source: KafkaSource | Sequence[KafkaSource]
     transform: str
-    sinks: Sequence[AnySink]
+    sinks: Sequence[SinkConfig]
     mode: Literal["chained", "interval"] = "chained"
     gate: Gate | None = None
 
@@ -50,18 +50,7 @@ class Pipeline:
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is no dotted path", "Write 'package.module:function'.")
         self._check_mode()
-        names = [sink.name for sink in self.sinks]
-        if not names or len(set(names)) != len(names):
-            raise invalid(f"pipeline '{self.name}'", f"has the sinks {names}", "Name at least one sink, each once.")
-        if sum(isinstance(sink, StateSink) for sink in self.sinks) > 1:
-            raise invalid(f"pipeline '{self.name}'", "has several StateSinks", "Keep all of it in one.")
-        for sink in self.sinks:
-            if self.mode == "interval" and isinstance(sink, KafkaSink) and sink.mode == "staged" and not sink.unordered:
-                raise invalid(
-                    f"sink '{sink.name}'",
-                    "writes while staging, and intervals that run in parallel would arrive in any order",
-                    "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
-                )
+        self._check_sinks()
         self._check_gate()
 
     def _check_mode(self) -> None:
@@ -72,59 +61,45 @@ class Pipeline:
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Leave it out.")
 
+    def _check_sinks(self) -> None:
+        for sink in self.sinks:
+            check_sink(sink)
+        names = [sink.name for sink in self.sinks]
+        if not names or len(set(names)) != len(names):
+            raise invalid(f"pipeline '{self.name}'", f"has the sinks {names}", "Name at least one sink, each once.")
+        if sum(sink.keeps_state for sink in self.sinks) > 1:
+            raise invalid(f"pipeline '{self.name}'", "has several StateSinks", "Keep all of it in one.")
+        for sink in self.sinks:
+            sink.check_mode(self.mode)
+
     def _check_gate(self) -> None:
         """A gate can keep back what is written at commit only; what a checkpoint remembers is no output."""
         if self.gate is None:
             return
-        for sink in self.sinks:
-            if isinstance(sink, KafkaSink) and sink.guarantee == "none":
-                raise invalid(
-                    f"sink '{sink.name}'",
-                    "writes while staging and cannot take back, so a gate would come too late",
-                    "Use another guarantee, or leave the gate out.",
-                )
-        seen = [sink.name for sink in self.sinks if not isinstance(sink, StateSink)]
-        gate = self.gate.of(seen)
+        gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable])
         object.__setattr__(self, "gate", gate)
         for sink in self.sinks:
-            if isinstance(sink, FileSink) and sink.format == "avro" and gate.asks_fresh(sink.name):
-                why = "writes Avro files, of which only Spark reads a single column"
-                raise invalid(f"sink '{sink.name}'", why, "Ask it of a suite: expect_column_max_to_be_between.")
+            sink.check_gate(gate)
 
     @property
-    def state(self) -> StateSink | None:
+    def state(self) -> SinkConfig | None:
         """What it remembers from checkpoint to checkpoint; such a pipeline runs one after the other."""
-        return next((sink for sink in self.sinks if isinstance(sink, StateSink)), None)
+        return next((sink for sink in self.sinks if sink.keeps_state), None)
 
     def judges_no_records(self) -> bool:
         """Whether an interval without records goes through the gate.
 
         Never where a sink replaces by a condition: that there are no records is no reason to take all of it out.
         """
-        replacing = [sink.replace for sink in self.sinks if isinstance(sink, DeltaSink)]
-        return self.gate is not None and self.gate.asks_of_none() and set(replacing) <= {None, PARTITIONS}
-
-    def is_late(self, sink: KafkaSink) -> bool:
-        """Whether its rows are written at commit only."""
-        return (sink.mode or ("late" if self.mode == "interval" else "staged")) == "late"
+        clearing = any(sink.clears_when_empty() for sink in self.sinks)
+        return self.gate is not None and self.gate.asks_of_none() and not clearing
 
     def check_commits(self, within: float) -> None:
-        """Refuse transactions that would end before a commit which comes that late, in seconds.
-
-        A sink that says by itself how soon its commit follows (`commit_within`) was checked against that.
-        """
+        """Refuse sinks whose staged rows would not last for a commit that comes that late, in seconds."""
         for sink in self.sinks:
-            if not isinstance(sink, KafkaSink) or sink.commit_within or self.is_late(sink):
-                continue
-            if sink.guarantee == "exactly-once" and sink.transaction_timeout < within:
-                raise invalid(
-                    f"sink '{sink.name}'",
-                    f"has transactions that end after {sink.transaction_timeout:g} s, and a commit may take "
-                    f"{within:g} s: one schedule interval, at most 15 minutes",
-                    "Raise transaction_timeout, promise more with commit_within, or use mode='late'.",
-                )
+            sink.check_commits(within, self.mode)
 
-    def sink(self, name: str) -> AnySink:
+    def sink(self, name: str) -> SinkConfig:
         return next(sink for sink in self.sinks if sink.name == name)
 
     @property
@@ -135,7 +110,7 @@ class Pipeline:
     @property
     def pool_size(self) -> int | None:
         """Attempts that its pools of transactional ids have room for; None: it has no pool."""
-        pools = [sink.pool_size for sink in self.sinks if isinstance(sink, KafkaSink) and sink.ids == "pool"]
+        pools = [slots for sink in self.sinks if (slots := sink.slots()) is not None]
         return min(pools, default=None)
 
     @property
@@ -146,7 +121,7 @@ class Pipeline:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        sinks = [{"kind": sink.kind, **_plain(asdict(sink))} for sink in self.sinks]
+        sinks = [sink_json(sink) for sink in self.sinks]
         read = [source_json(source) for source in self.sources]
         del data["gate"]
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without one, definitions are as they always were
@@ -160,27 +135,27 @@ class Pipeline:
             InvalidPipeline: a kind or field that this version does not know, or a value of another type.
         """
         try:
-            kinds, read = {"kafka": KafkaSource}, data["source"]
-            source = [_build(kinds, each) for each in read] if isinstance(read, list) else _build(kinds, read)
-            sinks = [_build(SINKS, sink) for sink in data["sinks"]]
+            read = data["source"]
+            source = [_source(each) for each in read] if isinstance(read, list) else _source(read)
+            sinks = [_sink(data, sink) for sink in data["sinks"]]
             gate = {"gate": Gate.from_json(data["gate"])} if "gate" in data else {}
             return cls(**{**data, "source": source, "sinks": sinks, **gate})
         except (KeyError, TypeError, AttributeError) as error:
             raise _unreadable(data, error) from error
 
 
-def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
+    try:
+        sink_class(sink["kind"])
+    except InvalidPipeline as error:
+        what = f"definition of '{data['name']}' cannot be read: {error.what}"
+        raise InvalidPipeline(what, error.why, error.todo) from error
+    return sink_from_json(sink)
 
 
-def _build(kinds: Mapping[str, type[Any]], data: Mapping[str, Any]) -> Any:
-    kind, given = kinds[data["kind"]], {key: value for key, value in data.items() if key != "kind"}
-    if wrong := problem(given, kind):
-        raise TypeError(f"in '{data.get('name') or data['kind']}', {wrong}")
-    return kind(**given)
+def _source(data: Mapping[str, Any]) -> KafkaSource:
+    read: KafkaSource = build({"kafka": KafkaSource}[data["kind"]], data)
+    return read
 
 
 def _unreadable(data: Any, error: Exception) -> InvalidPipeline:

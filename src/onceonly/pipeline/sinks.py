@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
-from onceonly.pipeline.names import check_name
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sink_config import SinkConfig
 
 PARTITIONS = "partitions"
 
 
 @dataclass(frozen=True)
-class DeltaSink:
+class DeltaSink(SinkConfig):
     """A Delta table to append to.
 
     Args:
@@ -27,7 +29,6 @@ class DeltaSink:
             [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing.
     """
 
-    name: str
     path: str
     partition_by: Sequence[str] = ()
     add_columns: bool = False
@@ -35,8 +36,11 @@ class DeltaSink:
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
 
     kind = "delta"
+    writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
+    inspectable = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_folder(self)
         if self.replace is not None and self.replace != PARTITIONS:
             object.__setattr__(self, "replace", tuple(condition(self.name, part) for part in self.replace))
@@ -55,9 +59,18 @@ class DeltaSink:
                 "Only whole files can be replaced: use partition columns alone.",
             )
 
+    def targets(self) -> tuple[str, ...]:
+        return (f"'{self.path}'",)
+
+    def asset_uris(self) -> tuple[str, ...]:
+        return (folder_uri(self.path),)
+
+    def clears_when_empty(self) -> bool:
+        return self.replace not in (None, PARTITIONS)
+
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaSink:
+class KafkaSink(SinkConfig):
     """Topics to write to, in transactions that end with the commit.
 
     The rows' columns: `value`, and where wanted `key`, `headers`, `timestamp`, `partition`, `topic` (docs/kafka.md).
@@ -80,7 +93,7 @@ class KafkaSink:
         bootstrap, connection: as in `KafkaSource`.
     """
 
-    name: str
+    name: str  # again: by keyword
     topic: str | None = None
     topics: Sequence[str] = ()
     format: Literal["raw", "json", "avro"] = "raw"
@@ -97,9 +110,11 @@ class KafkaSink:
     connection: str | None = None
 
     kind = "kafka"
+    writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
+    inspectable = True
 
     def __post_init__(self) -> None:
-        check_name("sink", self.name)
+        super().__post_init__()
         check_connection(self.connection, self.bootstrap)
         if isinstance(self.topics, str):
             raise invalid(f"sink '{self.name}'", "topics is a string", "Use a list of topic names.")
@@ -119,6 +134,48 @@ class KafkaSink:
     def allowed(self) -> tuple[str, ...]:
         """Every topic that it may write to."""
         return (self.topic,) if self.topic else tuple(self.topics)
+
+    def targets(self) -> tuple[str, ...]:
+        return tuple(f"topic '{topic}'" for topic in self.allowed)
+
+    def asset_uris(self) -> tuple[str, ...]:
+        cluster = self.connection or (self.bootstrap or "default").split(",")[0]
+        return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed)
+
+    def is_late(self, mode: str) -> bool:
+        """Whether its rows are written at commit only, in a pipeline of that mode."""
+        return (self.mode or ("late" if mode == "interval" else "staged")) == "late"
+
+    def check_mode(self, mode: str) -> None:
+        if mode == "interval" and self.mode == "staged" and not self.unordered:
+            raise invalid(
+                f"sink '{self.name}'",
+                "writes while staging, and intervals that run in parallel would arrive in any order",
+                "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
+            )
+
+    def check_gate(self, gate: Gate) -> None:
+        if self.guarantee == "none":
+            raise invalid(
+                f"sink '{self.name}'",
+                "writes while staging and cannot take back, so a gate would come too late",
+                "Use another guarantee, or leave the gate out.",
+            )
+
+    def check_commits(self, within: float, mode: str) -> None:
+        """What says by itself how soon its commit follows (`commit_within`) was checked against that."""
+        if self.commit_within or self.is_late(mode) or self.guarantee != "exactly-once":
+            return
+        if self.transaction_timeout < within:
+            raise invalid(
+                f"sink '{self.name}'",
+                f"has transactions that end after {self.transaction_timeout:g} s, and a commit may take "
+                f"{within:g} s: one schedule interval, at most 15 minutes",
+                "Raise transaction_timeout, promise more with commit_within, or use mode='late'.",
+            )
+
+    def slots(self) -> int | None:
+        return self.pool_size if self.ids == "pool" else None
 
     def _check_transactions(self) -> None:
         if not 1 <= self.transaction_timeout <= 3600 * 24:
@@ -151,7 +208,7 @@ class KafkaSink:
 
 
 @dataclass(frozen=True)
-class FileSink:
+class FileSink(SinkConfig):
     """A folder to which each checkpoint adds files, every file whole and once.
 
     Args:
@@ -161,21 +218,34 @@ class FileSink:
         partition_by: columns that become folders, as in `day=2013-01-01/`.
     """
 
-    name: str
     path: str
     format: Literal["parquet", "json", "csv", "avro"] = "parquet"
     partition_by: Sequence[str] = ()
 
     kind = "files"
+    writer = "onceonly.sinks.files.sink:FileWriter.make"
+    inspectable = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_folder(self)
         if self.format not in ("parquet", "json", "csv", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'parquet', 'json', 'csv' or 'avro'.")
 
+    def targets(self) -> tuple[str, ...]:
+        return (f"'{self.path}'",)
+
+    def asset_uris(self) -> tuple[str, ...]:
+        return (folder_uri(self.path),)
+
+    def check_gate(self, gate: Gate) -> None:
+        if self.format == "avro" and gate.asks_fresh(self.name):
+            why = "writes Avro files, of which only Spark reads a single column"
+            raise invalid(f"sink '{self.name}'", why, "Ask it of a suite: expect_column_max_to_be_between.")
+
 
 @dataclass(frozen=True)
-class StateSink:
+class StateSink(SinkConfig):
     """What the transform remembers: rows by key, published with each checkpoint and read by the next.
 
     The transform becomes `transform(batch, state) -> outputs, changes`. Each row of `changes` takes the place of what
@@ -187,31 +257,37 @@ class StateSink:
         path: folder or URI that Spark and the committer reach; by default `appstate/` below ONCEONLY_HOME.
     """
 
-    name: str
     schema: str
     key: Sequence[str]
     path: str | None = None
 
     kind = "state"
+    writer = "onceonly.sinks.state.sink:StateWriter.make"
+    keeps_state = True
 
     def __post_init__(self) -> None:
-        check_name("sink", self.name)
+        super().__post_init__()
         if isinstance(self.key, str) or not self.key:
             raise invalid(f"sink '{self.name}'", f"has the key {self.key!r}", "Give a list of column names.")
         if not self.schema:
             raise invalid(f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').")
         object.__setattr__(self, "key", tuple(self.key))
 
-
-AnySink = DeltaSink | FileSink | KafkaSink | StateSink
-KINDS: tuple[type[AnySink], ...] = (DeltaSink, FileSink, KafkaSink, StateSink)
-SINKS: Mapping[str, type[AnySink]] = {kind.kind: kind for kind in KINDS}
+    def targets(self) -> tuple[str, ...]:
+        """None: what a pipeline remembers is no output, and lies in a folder named after the pipeline."""
+        return ()
 
 
 def check_folder(sink: DeltaSink | FileSink) -> None:
-    check_name("sink", sink.name)
     if not sink.path:
         raise invalid(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).")
     if isinstance(sink.partition_by, str):
         raise invalid(f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.")
     object.__setattr__(sink, "partition_by", tuple(sink.partition_by))
+
+
+def folder_uri(path: str) -> str:
+    """Of an asset: a URI as it is, an absolute path as file://…, a path below ONCEONLY_HOME as onceonly://…."""
+    if urlsplit(path).scheme:
+        return path
+    return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"

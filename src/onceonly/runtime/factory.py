@@ -1,4 +1,4 @@
-"""From plain definitions to live parts: the only module that knows which sink or source is which class."""
+"""From plain definitions to live parts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Sink, Source
+from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
+from onceonly.checkpoint.sink import Changes, KeepsState, Sink
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
@@ -17,14 +18,10 @@ from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import FileSink, KafkaSink, StateSink
 from onceonly.runtime import owners, transforms
 from onceonly.settings import Settings
-from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.sinks.files.sink import FileWriter
-from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
-from onceonly.sinks.state.sink import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import told as progress
@@ -45,18 +42,8 @@ class LiveParts:
     connections: lookup.Lookup = lookup.from_environment
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        return guarded(self._live(pipeline, name), pipeline.sink(name).kind)
-
-    def _live(self, pipeline: Pipeline, name: str) -> Sink:
         config = pipeline.sink(name)
-        if isinstance(config, KafkaSink):
-            reached = self.kafka(config.connection, config.bootstrap)
-            return KafkaWriter(config, reached, pipeline.is_late(config), self.settings.spool, self.settings.project)
-        if isinstance(config, FileSink):
-            return FileWriter(config, self.settings.locate(config.path), self.settings.webhdfs)
-        if isinstance(config, StateSink):
-            return StateWriter(config, self.settings.locate(config.path or f"appstate/{pipeline.name}/{name}"))
-        return DeltaWriter(config, self.settings.locate(config.path), self.spark)
+        return guarded(open_sink(config, self._context(pipeline)), config.kind)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
         return {
@@ -69,6 +56,9 @@ class LiveParts:
         return LiveInspector(
             pipeline, lambda name: self.sink(pipeline, name), settings.project, settings.docs, self.spark
         )
+
+    def _context(self, pipeline: Pipeline) -> Context:
+        return Context(pipeline, self.settings, self.connections, self.kafka, self.spark)
 
     def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
         """How to reach the brokers: the connection of that name, else bare addresses.
@@ -190,7 +180,7 @@ class _Producing:
         if state is None:
             return self._suited(self._outputs(claimed, self._transform(given)))
         writer = self._parts.sink(self._pipeline, state.name)
-        assert isinstance(writer, StateWriter)
+        assert isinstance(writer, KeepsState)
         outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
         return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.sink import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka.connection import DENIED
 

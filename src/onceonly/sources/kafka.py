@@ -9,9 +9,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Found, Trace
+from onceonly.checkpoint.interfaces import Found
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
+from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection

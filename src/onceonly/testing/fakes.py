@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Examined, Found, Inspector, Receipts, Sink, Trace
+from onceonly.checkpoint.interfaces import Examined, Found, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
+from onceonly.checkpoint.sink import Inspectable, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
 from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 from onceonly.pipeline.definition import Pipeline
 
@@ -125,7 +126,7 @@ class FakeSource:
             _write(self._file, topic)
 
 
-class FakeSink(Sink):
+class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
     """An output of JSON rows: one file per staged transaction, one for all that is published."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -133,7 +134,7 @@ class FakeSink(Sink):
         self._published, self._failures = folder / "published.json", folder / "failures.json"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def fail(self, step: Literal["stage", "commit", "abort"], *failures: Failure) -> None:
+    def fail(self, step: Literal["stage", "commit", "discard"], *failures: Failure) -> None:
         """The next calls of `step` fail like this, one after the other, in whichever process."""
         with _lock(self.folder):
             planned = _read(self._failures, {})
@@ -197,6 +198,9 @@ class FakeSink(Sink):
 
         return pa.Table.from_pylist(_read(self._staged(handle["txn"]), [])).to_reader()
 
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return spark.createDataFrame(_read(self._staged(handle["txn"]), []))
+
     def judged(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "judged": committed}
 
@@ -208,8 +212,8 @@ class FakeSink(Sink):
         taken = [{"txn": old["txn"]} for old in olds]
         return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": taken}
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
-        with self._failing("abort"), _lock(self.folder):
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        with self._failing("discard"), _lock(self.folder):
             if txn.name not in self._published_names():
                 self._staged(txn.name).unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from onceonly.statetable.table import StateTable
 pytestmark = pytest.mark.integration
 COMMAND = str(Path(sys.executable).with_name("onceonly"))
 PIPELINE = """
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly import DeltaSink, KafkaSource, Pipeline
 
 numbers = Pipeline(
     name="numbers_chained",

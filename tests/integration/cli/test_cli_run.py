@@ -28,7 +28,7 @@ PROJECT = Path(__file__).parents[3]
 TWO_DAYS = 1_639  # flights scheduled on 1 and 2 January, UTC
 Invoke = Callable[..., Result]
 PIPELINE = """
-from onceonly.pipeline.definition import DeltaSink, KafkaSource, Pipeline
+from onceonly import DeltaSink, KafkaSource, Pipeline
 
 def pipeline(name, transform="jobs.flights:clean", topic="{topic}", mode="chained", bootstrap=None):
     most = 1_000 if mode == "chained" else None

@@ -17,22 +17,22 @@ from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
-# in an order in which each point is reached: an abort is met only after a process died with a claim
+# in an order in which each point is reached: a discard is met only after a process died with a claim
 POINTS = [
     *(f"{side} {step}" for step in ["planned row"] for side in ("before", "after")),
     *(f"{side} {step}" for step in ["aborting row", "aborted row", "claimed row"] for side in ("before", "after")),
-    *(f"{side} {step}" for step in ["abort", "stage", "staged row"] for side in ("before", "after")),
+    *(f"{side} {step}" for step in ["discard", "stage", "staged row"] for side in ("before", "after")),
     *(f"{side} {step}" for step in ["committing row", "commit", "published row"] for side in ("before", "after")),
     *(f"{side} committed row" for side in ("before", "after")),
 ]
 # each step is met in one mode or the other, and each in an order in which it is reached
 SAMPLE = {
     "chained": [
-        *("after planned row", "before aborted row", "after claimed row", "before abort", "after stage"),
+        *("after planned row", "before aborted row", "after claimed row", "before discard", "after stage"),
         *("after committing row", "before published row"),
     ],
     "interval": [
-        *("before claimed row", "after aborting row", "before stage", "after abort", "after staged row"),
+        *("before claimed row", "after aborting row", "before stage", "after discard", "after staged row"),
         *("before commit", "after committed row"),
     ],
 }

@@ -196,7 +196,7 @@ def counted(batch):
     return batch.selectExpr("COUNT(*) AS n", "'all' AS part")
 """
 PIPELINES = """
-from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly import DeltaSink, Gate, KafkaSource, Pipeline
 
 def pipeline(name, **gate):
     sinks = [DeltaSink("numbers", path="lake/" + name)]

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from integration.kafka_reader import new_topic
 from pyspark.errors import PySparkException
 
-from onceonly.checkpoint.interfaces import Sink
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.sink import Sink
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.sinks import SINKS, DeltaSink, FileSink, KafkaSink
+from onceonly.pipeline.registry import OWN
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import gate_view as filelook
 from onceonly.sinks.files.sink import FileWriter
@@ -135,7 +136,7 @@ FORMATS: dict[str, tuple[str, ...]] = {  # as the code has them: a new one has t
     "kafka": get_args(get_type_hints(KafkaSink)["format"]),
     "delta": ("",),
 }
-EACH = [(kind, format) for kind in SINKS if kind != "state" for format in FORMATS[kind]]
+EACH = [(kind, format) for kind in OWN if kind != "state" for format in FORMATS[kind]]
 
 
 def columns(kind: str, format: str) -> dict[str, tuple[str, st.SearchStrategy[Any]]]:

@@ -36,7 +36,7 @@ import json
 from datetime import datetime
 
 from onceonly.airflow import checkpoint_dag
-from onceonly.pipeline.definition import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly import DeltaSink, KafkaSink, KafkaSource, Pipeline
 
 secrets = Pipeline(
     name="secrets",

@@ -164,7 +164,7 @@ def refused(delta: Delta, rows: Any, words: list[str]) -> None:
     with pytest.raises(Exception) as error:
         delta.stage(rows)
     assert all(word in str(error.value) for word in words), str(error.value)[:1000]
-    delta.writer().abort(transaction(), None)
+    delta.writer().discard(transaction(), None)
     assert delta.staged() == []
     assert delta.ns() == []
 
@@ -452,7 +452,7 @@ def test_tables_with_features_that_an_append_does_not_touch_take_the_light_path(
 LIGHT = """
 import json, os, sys
 from onceonly.checkpoint.model import Transaction
-from onceonly.pipeline.definition import DeltaSink
+from onceonly import DeltaSink
 from onceonly.sinks import deltalock
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -469,7 +469,7 @@ assert writer().commit(handle, 1, None).already is False
 assert writer().commit(handle, 1, None).already is True
 writer().release(Transaction.parse(handle["folder"].removeprefix("staged-")))
 assert writer().leftovers(waiting.prefix) == [waiting]
-writer().abort(waiting, None)
+writer().discard(waiting, None)
 children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
 print(json.dumps({"modules": sorted({"pyspark", "py4j"} & set(sys.modules)), "children": children}))
 """

@@ -239,7 +239,7 @@ def test_a_file_system_without_links_is_refused_before_any_row(lake: Lake, monke
     monkeypatch.setattr(os, "link", none)
     with pytest.raises(InvalidPipeline, match="files cannot be written"):
         lake.stage(lake.spark.range(1))
-    lake.sink().abort(transaction(), None)
+    lake.sink().discard(transaction(), None)
     assert lake.beside() == []
 
 
@@ -255,7 +255,7 @@ COMMIT = """
 import json, os, signal, sys
 from pathlib import Path
 from onceonly.testing.fakes import FakeReceipts
-from onceonly.pipeline.definition import FileSink
+from onceonly import FileSink
 from onceonly.sinks import filemoves
 from onceonly.sinks.files.sink import FileWriter
 
@@ -330,5 +330,5 @@ def test_what_a_killed_stage_left_is_found_and_removed(lake: Lake) -> None:
     prefix = transaction().prefix
     assert lake.sink().leftovers(prefix) == [transaction(1), transaction(2)]
     for txn in lake.sink().leftovers(prefix):
-        lake.sink().abort(txn, None)
+        lake.sink().discard(txn, None)
     assert lake.beside() == []

@@ -218,7 +218,7 @@ def test_what_a_killed_stage_left_is_found_and_removed(lake: Lake, spark: Any) -
     prefix = transaction().prefix
     assert lake.sink().leftovers(prefix) == [transaction(1), transaction(2)]
     for txn in lake.sink().leftovers(prefix):
-        lake.sink().abort(txn, None)
+        lake.sink().discard(txn, None)
     assert lake.beside() == []
 
 
@@ -340,7 +340,7 @@ def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
         lake.stage(rows)
     assert "cannot give a file its name in one step" in refused.value.why
     assert says in refused.value.why
-    lake.sink().abort(transaction(), None)
+    lake.sink().discard(transaction(), None)
     assert lake.beside() == []
 
 

@@ -16,12 +16,12 @@ from integration.kafka_reader import until
 from integration.sampling import sampled
 from patience import PATIENCE
 
-from onceonly.checkpoint.interfaces import Pooled
 from onceonly.checkpoint.model import State
+from onceonly.checkpoint.sink import Pooled
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka import stage
-from onceonly.sinks.kafka.outcome import give_back
+from onceonly.sinks.kafka.outcome import discard_open
 from onceonly.sinks.kafka.transactional_ids import slot_of
 
 pytestmark = [pytest.mark.integration]
@@ -146,7 +146,7 @@ def test_a_committer_that_comes_late_leaves_the_next_holder_alone(make: Make) ->
     with copy.known() as known:
         for part in late:
             assert part.tx
-            give_back(known, part.tx)
+            discard_open(known, part.tx)
     assert set(copy.open()) == ids(copy, 2)
     copy.commit(2)
     assert producers(copy, 2) == second

@@ -121,7 +121,7 @@ def test_an_abort_leaves_the_state_as_it_was(memory: Memory) -> None:
     memory.change([("a", 1, 1, False)])
     for with_handle in (True, False):
         handle = memory.stage([("a", 1, 2, False)])
-        memory.sink.abort(memory.txn(), handle if with_handle else None)
+        memory.sink.discard(memory.txn(), handle if with_handle else None)
         assert memory.folders() == [memory.handles[0]["txn"]]
         assert memory.read(memory.before) == {("a", 1): 1}
     with pytest.raises(CannotPublish, match="is gone"):
@@ -135,7 +135,7 @@ def test_only_what_was_never_published_is_a_leftover(memory: Memory) -> None:
     assert memory.sink.leftovers(memory.txn().prefix) == [memory.txn(1), memory.txn(2)]
     assert [memory.commit(second), memory.commit(second)] == [False, True]
     assert memory.sink.leftovers(memory.txn().prefix) == [memory.txn(1)]
-    memory.sink.abort(memory.txn(2), None)  # a late abort touches nothing that is published
+    memory.sink.discard(memory.txn(2), None)  # a late abort touches nothing that is published
     assert memory.read(second) == {("a", 1): 3}
     assert (memory.folder / second["txn"] / DONE).exists()
 
@@ -156,7 +156,7 @@ def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: 
         memory.stage(rows, schema=schema)
     assert why in refused.value.why
     assert refused.value.todo
-    memory.sink.abort(memory.txn(), None)  # as the coordinator does
+    memory.sink.discard(memory.txn(), None)  # as the coordinator does
     assert memory.folders() == []
 
 

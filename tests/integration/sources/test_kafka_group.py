@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.kafka_reader import new_topic
 from patience import PATIENCE
 
-from onceonly.checkpoint.interfaces import Trace
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.sink import Trace
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import InvalidPipeline

@@ -259,7 +259,7 @@ def test_abort_without_a_sink_that_is_gone_for_good(onceonly: Invoke, table: Tab
     def unreachable(*given: object) -> None:
         raise ConnectionError("no such host")
 
-    monkeypatch.setattr(DeltaWriter, "abort", unreachable)
+    monkeypatch.setattr(DeltaWriter, "discard", unreachable)
     table.stage()
     assert onceonly("abort", "flights", 1, "--reason", "over").exit_code == 3
     done = onceonly("abort", "flights", 1, "--reason", "over", "--gone", "lake", "--json")

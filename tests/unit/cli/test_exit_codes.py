@@ -28,7 +28,7 @@ from onceonly.testing.fakes import FakeSink, FakeSource
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 PIPELINES = """
-from onceonly.pipeline.definition import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly import DeltaSink, Gate, KafkaSource, Pipeline
 
 def pipeline(**more):
     sinks = [DeltaSink("lake", "lake"), DeltaSink("files", "files")]

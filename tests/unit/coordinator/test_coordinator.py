@@ -787,7 +787,7 @@ def unfinished(world: World, state: State, monkeypatch) -> None:
             world.commit()
     if state is State.ABORTING:
         world.stage()
-        world.lake.fail("abort", "before")
+        world.lake.fail("discard", "before")
         with pytest.raises(ConnectionError):
             world.abort()
     world.ended.add("run-1")

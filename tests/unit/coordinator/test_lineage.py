@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from unit.lightfiles import FileParts
 from unit.world import World, minutes, values
 
-from onceonly.checkpoint.interfaces import Trace
 from onceonly.checkpoint.model import State
+from onceonly.checkpoint.sink import Trace
 from onceonly.cli import main
 from onceonly.coordinator.forward import Forward
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown

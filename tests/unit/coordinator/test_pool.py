@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from unit.world import World, minutes
 
-from onceonly.checkpoint.interfaces import Pooled
+from onceonly.checkpoint.sink import Pooled, PoolsIds
 from onceonly.coordinator import id_pool
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
@@ -20,7 +20,7 @@ def world(tmp_path) -> World:
     return world
 
 
-class Brokers:
+class Brokers(PoolsIds):
     """Stands beside the fake sink: what is open under pooled ids, and which of it was ended."""
 
     name = "lake"
@@ -38,7 +38,7 @@ class Brokers:
     def needs(self, handle, txn: Pooled) -> bool:
         return txn.producer[1] == 1  # a handle names producers of epoch 1
 
-    def end(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
         self.ended += [(txn.slot, txn.producer[1]) for txn in txns]
 
 

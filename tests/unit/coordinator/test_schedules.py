@@ -114,7 +114,7 @@ def test_what_a_killed_process_staged_for_a_sink_is_removed_although_the_next_pl
 def test_so_it_is_when_it_was_aborted_in_between_and_the_abort_was_killed(world):
     world.plan("run-1")
     world.stage()
-    world.files.fail("abort", "before")
+    world.files.fail("discard", "before")
     with pytest.raises(ConnectionError):
         world.abort()
     without_files(world)
@@ -166,7 +166,7 @@ def test_recovery_that_saw_an_abort_leaves_what_was_planned_again_since(world):
     """It is stopped between its look and its step; meanwhile another ends the abort, plans again and stages."""
     world.plan("run-1")
     world.stage()
-    world.files.fail("abort", "before")
+    world.files.fail("discard", "before")
     with pytest.raises(ConnectionError):
         world.abort()
     seen = world.state.view("flights")
@@ -186,14 +186,14 @@ def dead(world, monkeypatch) -> World:
     """What is staged in `files` cannot be removed: its cluster was given back."""
     world.plan("run-1")
     world.stage()
-    abort = FakeSink.abort
+    discard = FakeSink.discard
 
     def unless_dead(self, txn, handle):
         if self.name == "files":
             raise ConnectionError("no such host")
-        abort(self, txn, handle)
+        discard(self, txn, handle)
 
-    monkeypatch.setattr(FakeSink, "abort", unless_dead)
+    monkeypatch.setattr(FakeSink, "discard", unless_dead)
     with pytest.raises(ConnectionError):
         world.abort()
     without_files(world)

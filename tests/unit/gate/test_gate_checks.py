@@ -12,6 +12,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, Row, fold
 from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.checkpoint.sink import Inspectable
 from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs, suites
 from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
@@ -24,7 +25,7 @@ NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400
 
 
-class Staged:
+class Staged(Inspectable):
     """A sink of which only the staged rows are of interest."""
 
     name = "lake"
@@ -34,6 +35,9 @@ class Staged:
 
     def staged(self, handle):
         return self.rows.to_reader()
+
+    def staged_frame(self, handle, spark):
+        raise AssertionError("no Spark here")
 
     def columns(self):
         return self.known

@@ -81,12 +81,12 @@ def test_a_release_that_died_half_way_is_finished(lake: LightDelta, monkeypatch:
 
 def test_rows_that_a_process_wrote_after_its_folder_was_deleted_are_found(lake: LightDelta) -> None:
     lake.stage(transaction(1), [1])
-    lake.abort(transaction(1), None)
+    lake.discard(transaction(1), None)
     late = Path(lake.uri) / (log.STAGED + transaction(1).name) / "part-0.parquet"
     late.parent.mkdir()
     late.touch()
     assert lake.leftovers(PREFIX) == [transaction(1)]
-    lake.abort(transaction(1), None)
+    lake.discard(transaction(1), None)
     assert not late.parent.exists()
 
 
@@ -100,7 +100,7 @@ def test_an_abort_never_deletes_what_the_target_refers_to(lake: LightDelta, sett
     if compacted:
         DeltaTable(lake.uri).optimize.compact()
     if settled or not compacted:
-        lake.abort(transaction(1), None)
+        lake.discard(transaction(1), None)
         assert any(folders[0].glob("*.parquet"))
     assert lake.numbers() == [1, 2]
 
@@ -110,7 +110,7 @@ def test_an_empty_folder_is_found_and_deleted(lake: LightDelta) -> None:
     empty = Path(lake.uri) / (log.STAGED + transaction(2).name)
     empty.mkdir()
     assert transaction(2) in lake.leftovers(PREFIX)
-    lake.abort(transaction(2), None)
+    lake.discard(transaction(2), None)
     assert not empty.exists()
 
 
@@ -118,7 +118,7 @@ def test_where_no_folder_is_the_table_is_not_opened(lake: LightDelta, monkeypatc
     publish(lake, 1, 1)
     lake.release(transaction(1))
     monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
-    lake.abort(transaction(2), None)
+    lake.discard(transaction(2), None)
     lake.release(transaction(2))
     assert lake.leftovers(PREFIX) == []
     assert not (Path(lake.uri) / (log.STAGED + transaction(2).name)).exists()
@@ -133,7 +133,7 @@ def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta,
     assert len(lake.leftovers(PREFIX)) == 2
     for _ in range(2):
         lake.release(transaction(1))
-        lake.abort(transaction(2), None)
+        lake.discard(transaction(2), None)
     aborted = Path(lake.uri) / (log.STAGED + transaction(2).name)
     assert [path for path in aborted.rglob("*") if path.is_file()] == []
     shutil.rmtree(aborted)

@@ -22,8 +22,8 @@ import pytest
 from patience import PATIENCE
 
 from onceonly import manifests
-from onceonly.checkpoint.interfaces import Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import Trace
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.local import LocalFiles
@@ -304,7 +304,7 @@ def test_what_is_given_up_takes_nobodys_place(lake: Lake) -> None:
 
 def test_what_is_gone_can_be_given_up(lake: Lake) -> None:
     handle = lake.stage(transaction())
-    lake.sink.abort(transaction(), None)
+    lake.sink.discard(transaction(), None)
     with pytest.raises(CannotPublish, match="a staged file is gone"):
         lake.commit(handle)
     assert lake.sink.fence(handle, 1) is None
@@ -531,14 +531,14 @@ def test_a_target_that_no_link_reaches_from_where_its_rows_are_staged(
         lake.sink.stage(transaction(), NO_ROWS)
     assert "on another file system or mount" in refused.value.why
     assert "below the mount point" in refused.value.todo
-    lake.sink.abort(transaction(), None)
+    lake.sink.discard(transaction(), None)
     assert [path.name for path in lake.folder.parent.rglob("*")] == ["lake"]
 
 
 MOUNTED = """
 import os, subprocess, sys
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import FileSink
+from onceonly import FileSink
 from onceonly.filesystems.confined import OwnPath
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.filesystems.interface import Unfit
@@ -584,7 +584,7 @@ def test_the_folder_for_what_is_staged_may_go_while_another_is_made_in_it(
         mkdir(path, *mode)
         if path == staging:
             monkeypatch.setattr(os, "mkdir", mkdir)
-            lake.sink.abort(transaction(9), None)
+            lake.sink.discard(transaction(9), None)
 
     monkeypatch.setattr(os, "mkdir", made_and_removed)
     LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
@@ -598,7 +598,7 @@ def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
     assert list(lake.folder.iterdir()) == list(Path(staging, transaction().name).iterdir()) == []
     left = lake.folder / f".{transaction().name}"
     left.touch()  # killed amid it
-    lake.sink.abort(transaction(), None)
+    lake.sink.discard(transaction(), None)
     assert not left.exists()
 
 

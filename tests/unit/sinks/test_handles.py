@@ -15,9 +15,19 @@ from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.staging.handles import check_handle
+from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
+SHAPES: dict[str, Any] = {
+    "delta": DeltaWriter.handle_shape,
+    "files": FileWriter.handle_shape,
+    "kafka": KafkaWriter.handle_shape,
+    "state": StateWriter.handle_shape,
+}
 TXN = "0123456789ab-flights-out-1-1-abcdef"
 FILE = {"staged": "day=1/part-0.parquet", "final": "day=1/flights-0.parquet", "bytes": 5, "sha256": "aa"}
 OLD_DELTA = {"folder": f"staged-{TXN}", "files": 1, "table_id": "t"}
@@ -83,7 +93,7 @@ Change = Callable[[Any], Any]
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_what_a_sink_makes_is_let_through(kind: str) -> None:
-    check_handle("out", kind, GOOD[kind])
+    check_handle("out", kind, SHAPES[kind], GOOD[kind])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ def test_a_damaged_handle_is_refused_with_what_is_wrong(kind: str, change: Chang
     handle = json.loads(json.dumps(GOOD[kind]))
     change(handle)
     with pytest.raises(CannotPublish, match="the handle in the state table is damaged") as refused:
-        check_handle("out", kind, handle)
+        check_handle("out", kind, SHAPES[kind], handle)
     assert said in refused.value.why
 
 
@@ -144,7 +154,7 @@ def test_no_step_of_a_live_sink_takes_one(name: str, parts: LiveParts, tmp_path:
         "staged": lambda: live.staged(bad),
         "evidence": lambda: live.evidence(handle=bad),
     }
-    for step in steps.values():
+    for step in (steps[step] for step in steps if hasattr(live, step)):
         with pytest.raises(CannotPublish, match="damaged"):
             step()
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onceonly.checkpoint.interfaces import Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import Trace
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state import handle as staterun

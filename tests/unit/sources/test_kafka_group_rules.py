@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.sink import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.sources import consumer_group
 from onceonly.sources.consumer_group import Group, Mark

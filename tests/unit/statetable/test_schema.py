@@ -118,7 +118,7 @@ def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> 
     dying = Pipeline(**{**vars(FLIGHTS), "name": "dying", "transform": "jobs.flights:dying"})
     coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
     coordinator.stage("dying", 1, parts.produce)
-    parts.sink(dying, "lake").fail("abort", "before")
+    parts.sink(dying, "lake").fail("discard", "before")
     coordinator.abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])
 
 

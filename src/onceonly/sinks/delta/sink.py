@@ -18,18 +18,28 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake import Transaction as DeltaTxn
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.sink import (
+    Inspectable,
+    KeepsCopies,
+    Receipts,
+    Replaceable,
+    Sink,
+    Trace,
+    Traced,
+    cannot_take_back,
+)
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
+from onceonly.sinks.context import Context
 from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
-from onceonly.sinks.staging import row_types
+from onceonly.sinks.staging import handles, row_types
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
 
-class DeltaWriter(Sink):
+class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
     """The live side of a `DeltaSink`.
 
     Args:
@@ -37,9 +47,15 @@ class DeltaWriter(Sink):
         spark: makes (or returns) a session; called only when the target needs publishing through Spark.
     """
 
+    handle_shape = handles.Delta
+
     def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
         self.name, self.config, self.uri = config.name, config, uri
         self._spark = spark
+
+    @classmethod
+    def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
+        return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
         """Raises InvalidPipeline when the target cannot be written; notes the publish path."""
@@ -163,7 +179,7 @@ class DeltaWriter(Sink):
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         if any("where" in old for old in olds):  # what they have replaced is gone
-            raise self.cannot_take_back()
+            raise cannot_take_back(self.name)
         for old in olds:
             self.check_replace(old)
         target = log.open_table(self.uri)
@@ -220,7 +236,7 @@ class DeltaWriter(Sink):
             )
         return out
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
         staged_folders.delete(self.uri, log.STAGED + txn.name)
 

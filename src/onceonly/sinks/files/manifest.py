@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Trace
+from onceonly.checkpoint.sink import Trace
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import MANIFESTS
 from onceonly.filesystems.interface import FileSystem

@@ -11,24 +11,25 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import Explaining, Inspectable, KeepsCopies, Receipts, Replaceable, Sink, Trace, Traced
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.folders import named
 from onceonly.filesystems.interface import FileSystem, parent
 from onceonly.pipeline.sinks import FileSink
+from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.handle import FileHandle, staging_of
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.files.moves import Missing, Taken
-from onceonly.sinks.staging import row_types
+from onceonly.sinks.staging import handles, row_types
 
 GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
 
 
-class FileWriter(Sink):
+class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining):
     """The live side of a `FileSink`.
 
     Args:
@@ -36,8 +37,14 @@ class FileWriter(Sink):
         webhdfs: HTTP address of the NameNode, for a target on HDFS; by default its host, at Hadoop's own port.
     """
 
+    handle_shape = handles.Files
+
     def __init__(self, config: FileSink, uri: str, webhdfs: str | None = None) -> None:
         self.name, self.config, self._uri, self._webhdfs = config.name, config, uri, webhdfs
+
+    @classmethod
+    def make(cls, config: FileSink, context: Context) -> FileWriter:
+        return cls(config, context.locate(config.path), context.settings.webhdfs)
 
     def check(self) -> list[str]:
         stage.check(self.config, self._on, self._target)
@@ -121,7 +128,7 @@ class FileWriter(Sink):
         ours = [file for file in mine.files if file.final not in theirs]
         moves.move_back(self._on, ours, staged.below(GIVEN_UP), self._target)
         if mine.rewinds:
-            self.abort(mine.txn, None)
+            self.discard(mine.txn, None)
 
     def traces(self, pipeline: str) -> list[Trace]:
         return manifest.traces(self._on, self._target, pipeline, self.name)
@@ -154,16 +161,16 @@ class FileWriter(Sink):
                 self._on.remove(OwnPath(self._target, file))
             self._on.remove(OwnPath(self._target, old.manifest))
         if mine.rewinds:
-            self.abort(mine.txn, None)  # where the manifest was made; no attempt owns it
+            self.discard(mine.txn, None)  # where the manifest was made; no attempt owns it
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete what is staged; what has its final name stays."""
         self._on.delete(OwnPath(self._staging, txn.name))
         self._on.remove(OwnPath(self._target, f".{txn.name}"))  # tried out by a stage that was killed
         self._on.remove_empty(self._staging)  # unless others are staged there
 
     def release(self, txn: Transaction) -> None:
-        self.abort(txn, None)
+        self.discard(txn, None)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         return named(self._on.names(self._staging), prefix)

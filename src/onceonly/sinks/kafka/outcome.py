@@ -29,8 +29,8 @@ COMPLETE = ("CompleteCommit", "CompleteAbort", "Empty")
 SHOWN = {Sighting.COMMITTED: Fate.WAS_COMMITTED, Sighting.ABORTED: Fate.LOST}
 
 
-def give_back(known: Transactions, tx: Tx) -> None:
-    """Afterwards it is not open."""
+def discard_open(known: Transactions, tx: Tx) -> None:
+    """Afterwards it is not open. What was committed before stays so."""
     if tx.pooled:
         known.withdraw(tx.id, *tx.producer)  # the id may be in other hands by now
     else:
@@ -63,7 +63,7 @@ class Settler:
                 self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
                 return self._seen(tx)
             except EndRefused:
-                give_back(self._known, tx)  # now it cannot be open: the log shows its end, or nothing does
+                discard_open(self._known, tx)  # now it cannot be open: the log shows its end, or nothing does
                 return self._seen(tx)
             except (OutcomeUnknown, NotCommitted):
                 if monotonic() > deadline:
@@ -81,7 +81,7 @@ class Settler:
             return Fate.LOST
         if tx.word is not None:
             return self._shown(tx) or Fate.DOUBT
-        give_back(self._known, tx)
+        discard_open(self._known, tx)
         return self._seen(tx)
 
     def describe(self, part: Part) -> list[str]:
@@ -106,7 +106,7 @@ class Settler:
             return self._seen(tx, Fate.WAS_COMMITTED)
         if fates == {Fate.LOST} and Sighting.NONE in seen:
             # Aborted by hand in one partition, it may be open in others: a committer that hangs could commit those.
-            give_back(self._known, tx)
+            discard_open(self._known, tx)
             return self._seen(tx)
         if fates:
             return fates.pop() if len(fates) == 1 else Fate.DOUBT

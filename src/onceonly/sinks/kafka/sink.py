@@ -20,8 +20,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Pooled, Receipts, Sink
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import (
+    Explaining,
+    HoldsOpen,
+    Inspectable,
+    KeepsCopies,
+    Pooled,
+    PoolsIds,
+    Receipts,
+    Resolvable,
+    Sink,
+)
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
@@ -29,17 +39,19 @@ from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_word
-from onceonly.sinks.kafka.outcome import Fate, Settler, give_back
+from onceonly.sinks.kafka.outcome import Fate, Settler, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Again, side_by_side
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
+from onceonly.sinks.staging import handles
 
 
-class KafkaWriter(Sink):
+class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explaining, Resolvable):
     """The live side of a `KafkaSink`.
 
     Args:
@@ -48,9 +60,17 @@ class KafkaWriter(Sink):
         root: the project's folder, in which the schema file is looked up.
     """
 
+    handle_shape = handles.Kafka
+
     def __init__(self, config: KafkaSink, connection: KafkaConnection, late: bool, spool: str, root: Path) -> None:
         self.name, self.config = config.name, config
         self._connection, self._late, self._spool, self._root = connection, late, Folders(spool), root
+
+    @classmethod
+    def make(cls, config: KafkaSink, context: Context) -> KafkaWriter:
+        settings, late = context.settings, config.is_late(context.pipeline.mode)
+        reached = context.kafka(config.connection, config.bootstrap)
+        return cls(config, reached, late, settings.spool, settings.project)
 
     def check(self) -> list[str]:
         with self._transactions() as known:
@@ -169,7 +189,7 @@ class KafkaWriter(Sink):
             again.end(tx.id for tx in opened.values())
             raise
         if recorded != new:
-            side_by_side(lambda tx: give_back(known, tx), list(opened.values()))
+            side_by_side(lambda tx: discard_open(known, tx), list(opened.values()))
         return recorded
 
     def _again(self, known: Transactions, handle: Handle) -> Again:
@@ -245,17 +265,17 @@ class KafkaWriter(Sink):
             f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
         )
 
-    # ---- abort, release, sweep
+    # ---- discard, release, sweep
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
-        self.renounce(txn)
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        self.revoke(txn)
         self._spool.delete(txn.name)
 
     def release(self, txn: Transaction) -> None:
         """What is still open was never recorded: rivals of the transactions that were committed."""
-        self.abort(txn, None)
+        self.discard(txn, None)
 
-    def renounce(self, txn: Transaction) -> None:
+    def revoke(self, txn: Transaction) -> None:
         """Fence what is open. `EndTxn(abort)` would not do: it leaves a zombie able to open a new one."""
         if self.config.guarantee == "exactly-once":
             with self._transactions() as known:
@@ -297,7 +317,7 @@ class KafkaWriter(Sink):
         parts = parts_of(handle)
         return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
 
-    def end(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
         with self._transactions() as known:
             for txn in txns:
                 known.withdraw(txn.id, *txn.producer)

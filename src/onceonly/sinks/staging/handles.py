@@ -5,18 +5,19 @@ in an error that says nothing. What a shape does not name is let through: a newe
 (No `from __future__ import annotations` here: `TypedDict` has to see what is not required.)
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
-from onceonly.checkpoint.interfaces import Sink
-from onceonly.errors import CannotPublish
+from onceonly.checkpoint.sink import Sink
+from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.shapes import Below, Count, Like, problem
 
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
-GUARDED = (  # whatever gets a handle; not `abort`: what is damaged may be discarded by its name
+GUARDED = (  # whatever gets a handle; not `discard`: what is damaged may be discarded by its name
     *("commit", "fence", "check_replace", "retraction", "needs"),
     *("staged", "staged_frame", "evidence", "judged", "read"),
 )
@@ -124,16 +125,13 @@ class State(TypedDict):
     rows: Count
 
 
-HANDLES: Mapping[str, type] = {"delta": Delta, "files": Files, "kafka": Kafka, "state": State}
-
-
-def check_handle(sink: str, kind: str, handle: Mapping[str, Any]) -> None:
+def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) -> None:
     """Refuse a handle that no sink of that kind has made.
 
     Raises:
         CannotPublish: what is wrong with it; the state table has to be put right.
     """
-    if wrong := problem(handle, HANDLES[kind]):
+    if wrong := problem(handle, shape):
         raise CannotPublish(
             f"sink '{sink}': the handle in the state table is damaged.",
             f"Of a handle of kind '{kind}', {wrong}.",
@@ -142,21 +140,50 @@ def check_handle(sink: str, kind: str, handle: Mapping[str, Any]) -> None:
         )
 
 
+def check_made(sink: str, shape: Any, handle: Any) -> None:
+    """Refuse what would be damaged as soon as it is stored.
+
+    Raises:
+        InvalidPipeline: it is not plain JSON, or not of the shape that the sink itself names.
+    """
+    try:
+        wrong = problem(json.loads(json.dumps(handle)), shape)
+    except (TypeError, ValueError) as error:
+        wrong = str(error)
+    if wrong:
+        raise InvalidPipeline(
+            f"sink '{sink}': what it has staged cannot be recorded.",
+            f"Of the handle that it returned, {wrong}.",
+            "Return plain JSON of the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
+        )
+
+
 def guarded(sink: S, kind: str) -> S:
     """The same sink, which looks at each handle that it is given before it does anything with it."""
     for name in GUARDED:
         if method := getattr(sink, name, None):
-            setattr(sink, name, _checking(method, sink.name, kind))
+            setattr(sink, name, _checking(method, sink.name, kind, sink.handle_shape))
+    setattr(sink, "stage", _staging(sink.stage, sink.name, sink.handle_shape))  # noqa: B010 - a method, for mypy
     return sink
 
 
-def _checking(method: Callable[..., Any], sink: str, kind: str) -> Callable[..., Any]:
+def _checking(method: Callable[..., Any], sink: str, kind: str, shape: Any) -> Callable[..., Any]:
     @wraps(method)
     def checked(*arguments: Any, **named: Any) -> Any:
         for each in (*arguments, *named.values()):
             for handle in each if isinstance(each, (list, tuple)) else [each]:
                 if isinstance(handle, Mapping):
-                    check_handle(sink, kind, handle)
+                    check_handle(sink, kind, shape, handle)
         return method(*arguments, **named)
+
+    return checked
+
+
+def _staging(method: Callable[..., Any], sink: str, shape: Any) -> Callable[..., Any]:
+    @wraps(method)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        handle = method(*arguments, **named)
+        check_made(sink, shape, handle)
+        return handle
 
     return checked

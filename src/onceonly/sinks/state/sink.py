@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Receipts, Sink, Trace
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import Changes, KeepsState, Receipts, Replaceable, Sink, Trace, Traced, cannot_take_back
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.staging import spark_files
+from onceonly.sinks.context import Context
+from onceonly.sinks.staging import handles, spark_files
 from onceonly.sinks.state import handle as staterun
 
 RUNS = 8  # of which the state is made before the youngest are merged
@@ -33,23 +33,21 @@ GIVEN_UP = "_given_up"  # and that of one which never will be, so a person says
 LOOKED_AT = 8  # published transactions that are looked at for a trace
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What the transform wants changed, and the state that it was given."""
-
-    rows: Any
-    before: Handle | None
-
-
-class StateWriter(Sink):
+class StateWriter(Sink, KeepsState, Traced, Replaceable):
     """The live side of a `StateSink`.
 
     Args:
         uri: its folder's absolute path or URI.
     """
 
+    handle_shape = handles.State
+
     def __init__(self, config: StateSink, uri: str) -> None:
         self.name, self.config, self._folders = config.name, config, Folders(uri)
+
+    @classmethod
+    def make(cls, config: StateSink, context: Context) -> StateWriter:
+        return cls(config, context.locate(config.path or f"appstate/{context.pipeline.name}/{config.name}"))
 
     def check(self) -> list[str]:
         return [f"{self.name}: keeps {self.config.schema} by {', '.join(self.config.key)} in {self._folders.uri}"]
@@ -184,6 +182,10 @@ class StateWriter(Sink):
     def _is_marked(self, txn: Transaction, mark: str) -> bool:
         return self._folders.has(f"{txn.name}/{mark}")
 
+    def check_replace(self, old: Handle) -> None:
+        """Later checkpoints went on from it: a rewind takes back all of them, and one alone cannot be replaced."""
+        raise cannot_take_back(self.name)
+
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
         """The state as `held` left it; what was written since is deleted."""
         runs = self._runs(held)
@@ -204,7 +206,7 @@ class StateWriter(Sink):
         with confined.refused_early():
             return staterun.runs(self.name, handle, which)
 
-    def abort(self, txn: Transaction, handle: Handle | None) -> None:
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
         if not self._is_marked(txn, DONE):
             self._folders.delete(txn.name)
 

@@ -1,0 +1,153 @@
+"""Which class a kind of sink is: ours, and those that installed packages offer as entry points of the group below.
+
+A definition in the state table names a kind and never a class: whoever can write there can run no code but that of
+sinks which were installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.names import check_name
+from onceonly.pipeline.shapes import problem
+from onceonly.pipeline.sink_config import SinkConfig
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+
+GROUP = "onceonly.sinks"  # of entry points: the name is the kind, the value the config class
+OURS: tuple[type[SinkConfig], ...] = (DeltaSink, FileSink, KafkaSink, StateSink)
+OWN: Mapping[str, type[SinkConfig]] = {each.kind: each for each in OURS}
+
+
+def sink_class(kind: str) -> type[SinkConfig]:
+    """The config class of that kind. Packages are searched for kinds that are not ours.
+
+    Raises:
+        InvalidPipeline: nobody offers it, several do, or what is offered is no such class.
+    """
+    return OWN.get(kind) or _installed(kind)
+
+
+def kinds() -> list[str]:
+    """All that are known here."""
+    return sorted({*OWN, *(offer.name for offer in entry_points(group=GROUP))})
+
+
+def sink_json(sink: SinkConfig) -> dict[str, Any]:
+    return {"kind": sink.kind, **plain(asdict(sink))}
+
+
+def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:
+    """The inverse.
+
+    Raises:
+        InvalidPipeline: its kind is not known here.
+        KeyError, TypeError: a field is missing, not known, or of another type.
+    """
+    made: SinkConfig = build(sink_class(data["kind"]), data)
+    return made
+
+
+def build(made: type[Any], data: Mapping[str, Any]) -> Any:
+    given = {key: value for key, value in data.items() if key != "kind"}
+    if wrong := problem(given, made):
+        raise TypeError(f"in '{data.get('name') or data['kind']}', {wrong}")
+    return made(**given)
+
+
+def plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def check_sink(sink: Any) -> None:
+    """Refuse a sink that another process could not make again from the definition.
+
+    Raises:
+        InvalidPipeline: it is no config of a sink, its kind is not registered, or its fields are not plain data.
+    """
+    if not isinstance(sink, SinkConfig):
+        raise InvalidPipeline(
+            f"{sink!r} is no sink.",
+            f"It is a {type(sink).__name__}, and what a pipeline writes to is declared by a SinkConfig.",
+            "Use DeltaSink, FileSink, KafkaSink or StateSink, or the config class of an installed sink.",
+        )
+    check_name("sink", sink.name)
+    if (known := sink_class(sink.kind)) is not type(sink):
+        raise InvalidPipeline(
+            f"sink '{sink.name}' is a {_path(type(sink))}, and its kind '{sink.kind}' belongs to {_path(known)}.",
+            "Other processes make a sink from its kind alone, so they would make another one.",
+            f"Give the class a kind of its own, and an entry point '{GROUP}' of that name.",
+        )
+    if sink.kind not in OWN:
+        _check_lasting(sink)
+
+
+def _check_lasting(sink: SinkConfig) -> None:
+    try:
+        same = sink_from_json(json.loads(json.dumps(sink_json(sink)))) == sink
+        why = "it comes back as another one"
+    except (KeyError, TypeError, ValueError) as error:
+        same, why = False, str(error)
+    if not same:
+        raise InvalidPipeline(
+            f"sink '{sink.name}' does not survive being stored as JSON.",
+            f"Its definition is stored with every checkpoint, and read by other processes: {why}.",
+            f"Give {_path(type(sink))} fields of text, numbers, booleans, and tuples and dicts of them.",
+        )
+
+
+@cache  # of what was found: a package that is missing may be installed later
+def _installed(kind: str) -> type[SinkConfig]:
+    offers = list(entry_points(group=GROUP, name=kind)) if isinstance(kind, str) else []
+    if not offers:
+        raise InvalidPipeline(
+            f"no sink of the kind '{kind}' is known here.",
+            f"Known are {', '.join(kinds())}; no other is offered by an installed package (entry point '{GROUP}').",
+            "Install the package that brings it in the environment of every process (Airflow, Spark, this command), "
+            "or, if a newer Onceonly wrote the definition, that version. Nothing was written.",
+        )
+    if len(offers) > 1:
+        raise InvalidPipeline(
+            f"several packages offer a sink of the kind '{kind}'.",
+            f"They are {', '.join(sorted(_package(offer) for offer in offers))}.",
+            "Uninstall all of them but one. Nothing was written.",
+        )
+    return _loaded(offers[0])
+
+
+def _loaded(offer: EntryPoint) -> type[SinkConfig]:
+    try:
+        found = offer.load()
+    except Exception as error:
+        raise _unusable(offer, f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, type) or not issubclass(found, SinkConfig):
+        raise _unusable(offer, "It is no subclass of SinkConfig")
+    if "__dataclass_params__" not in vars(found) or "kind" in {field.name for field in fields(found)}:
+        raise _unusable(offer, "It is no frozen dataclass with `kind` as a plain class attribute")
+    if getattr(found, "kind", None) != offer.name or ":" not in getattr(found, "writer", ""):
+        raise _unusable(offer, f"It needs kind = '{offer.name}', and writer = 'package.module:name'")
+    return found
+
+
+def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"the sink of the kind '{offer.name}' cannot be used.",
+        f"The package {_package(offer)} offers {offer.value} for it. {why}.",
+        "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
+    )
+
+
+def _package(offer: EntryPoint) -> str:
+    return f"{offer.dist.name} {offer.dist.version}" if offer.dist else offer.value
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

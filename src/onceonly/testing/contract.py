@@ -1,0 +1,397 @@
+"""What every sink promises, as a suite that any sink can run.
+
+    from onceonly.testing.contract import SinkContract, Target
+
+    @dataclass(frozen=True)
+    class Lines(Target):
+        folder: str
+        def sink(self): ...       # a new one each time, called "lake"
+        def published(self): ...  # the numbers that a reader sees, sorted
+        def traces(self, txn): ...  # what is left that carries the transaction's name
+
+    class TestLines(SinkContract):
+        @pytest.fixture
+        def target(self, tmp_path):
+            return Lines(str(tmp_path / "out"))
+
+Where rows are to be DataFrames, override the fixture `make_rows`. What a sink need not be able to do is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import HoldsOpen, Inspectable, KeepsCopies, Sink, Traced
+from onceonly.errors import CannotPublish, Fenced, StateBehind
+from onceonly.testing.fakes import FakeReceipts
+
+SINK = "lake"  # what the sink under test is called
+Rows = Callable[..., Any]  # numbers -> what its `stage` takes: rows with a column n
+Stage = Callable[..., Handle]  # transaction, numbers -> the handle, as it comes back from the state table
+
+
+class Target(ABC):
+    """An output by name. A frozen dataclass of plain data, so that another process finds it too.
+
+    What an output is not able to show is said by these:
+        shows_decisions: which decision has been published last, and by which transaction.
+        shows_each: what became of every transaction, and not only of the last one.
+        tells_first: of several commits at once, only one says that it was the first.
+        is_atomic: a commit and a fence at once end in one of the two, for all rows.
+    """
+
+    shows_decisions: bool = True
+    shows_each: bool = False
+    tells_first: bool = True
+    is_atomic: bool = True
+
+    @abstractmethod
+    def sink(self) -> Sink:
+        """A new one each time: no sink may rely on what it remembers. Its name is `SINK`."""
+
+    @abstractmethod
+    def published(self) -> list[int]:
+        """What a reader sees, sorted."""
+
+    @abstractmethod
+    def traces(self, txn: Transaction) -> list[Any]:
+        """Whatever there is that carries the transaction's name, published rows left aside."""
+
+
+class GivenUp:
+    """The `Receipts` of a sink that was given up."""
+
+    def replace(self, old: Handle, new: Handle) -> Handle:
+        raise Fenced("it was given up")
+
+
+@dataclass(frozen=True)
+class Committer:
+    """Commits and fences as the coordinator does: what the state table knows of a handle goes with it."""
+
+    target: Target
+    receipts: str
+
+    def commit(self, handle: Handle, decision: int) -> Outcome:
+        recorded = self._recorded(handle)
+        return self.target.sink().commit(recorded.current(handle), decision, recorded)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        """By whoever gives it up: the handle as it is recorded by now."""
+        return self.target.sink().fence(self._recorded(handle).current(handle), decision)
+
+    def commit_given_up(self, handle: Handle, decision: int) -> Outcome:
+        """A committer at work, to whom the state table says that the sink was given up."""
+        return self.target.sink().commit(self._recorded(handle).current(handle), decision, GivenUp())
+
+    def _recorded(self, handle: Handle) -> FakeReceipts:
+        receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
+        return FakeReceipts(Path(self.receipts) / receipt)
+
+
+def commit_twice_at_once(committer: Committer, handle: Handle) -> list[Outcome]:
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda _: committer.commit(handle, 1), range(2)))
+
+
+def numbers(rows: Any) -> list[int]:
+    """Of a pandas frame, whatever type the sink gives its rows."""
+    column = "n" if "n" in rows.columns else "value"
+    return sorted(int(value) for value in rows[column])
+
+
+def released(sink: Sink, txn: Transaction) -> None:
+    """As the coordinator does it once the outcome is recorded."""
+    if isinstance(sink, KeepsCopies):
+        sink.release(txn)
+
+
+class SinkContract:
+    """Subclass it as `Test…`, and give it a fixture `target`."""
+
+    state_id: str
+
+    @pytest.fixture
+    def target(self) -> Target:
+        raise NotImplementedError("Override the fixture `target`: see onceonly.testing.contract.")
+
+    @pytest.fixture
+    def make_rows(self) -> Rows:
+        """Override it where `stage` takes DataFrames."""
+        return lambda *numbers: [{"n": number} for number in numbers]
+
+    @pytest.fixture
+    def session(self) -> Any:
+        """A Spark session, where a gate's view of the rows is to be tried on Spark, too."""
+        return None
+
+    @pytest.fixture(autouse=True)
+    def own_state_table(self) -> None:
+        """Each test has a state table of its own; the services may be shared."""
+        self.state_id = uuid.uuid4().hex
+
+    @pytest.fixture
+    def committer(self, target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Committer]:
+        yield Committer(target, str(tmp_path_factory.mktemp("receipts")))
+
+    @pytest.fixture
+    def stage(self, target: Target, make_rows: Rows) -> Stage:
+        def stage(txn: Transaction, *numbers: int) -> Handle:
+            handle: Handle = json.loads(json.dumps(target.sink().stage(txn, make_rows(*numbers))))
+            return handle
+
+        return stage
+
+    def txn(self, epoch: int = 1, attempt: int = 1, pipeline: str = "flights") -> Transaction:
+        return Transaction(self.state_id, pipeline, SINK, epoch, attempt, f"{epoch:04x}{attempt:04x}0000")
+
+    def test_nothing_is_visible_before_the_commit(self, target: Target, stage: Stage) -> None:
+        stage(self.txn(), 1, 2, 3)
+        assert target.published() == []
+
+    def test_a_commit_publishes_all_rows(self, target: Target, committer: Committer, stage: Stage) -> None:
+        outcome = committer.commit(stage(self.txn(), 1, 2, 3), 1)
+        assert target.published() == [1, 2, 3]
+        assert (outcome.already, outcome.detail["rows"]) == (False, 3)
+
+    def test_a_handle_says_how_many_rows(self, stage: Stage) -> None:
+        assert stage(self.txn(), 1, 2, 3)["rows"] == 3
+
+    @pytest.mark.parametrize("some", [(), (1, 2, 3)])
+    def test_what_is_staged_can_be_looked_at_here_and_on_spark(
+        self, target: Target, stage: Stage, session: Any, some: tuple[int, ...]
+    ) -> None:
+        handle, sink = stage(self.txn(), *some), target.sink()
+        if not isinstance(sink, Inspectable):
+            pytest.skip("a gate does not look at it")
+        seen = sink.staged(handle).read_all()
+        assert numbers(seen.to_pandas()) == list(some) if some else seen.num_rows == 0
+        if session is not None and some:
+            assert numbers(sink.staged_frame(handle, session).toPandas()) == list(some)
+        assert target.published() == []
+
+    def test_what_is_revoked_can_still_be_looked_at(self, target: Target, stage: Stage) -> None:
+        handle, sink = stage(self.txn(), 1, 2, 3), target.sink()
+        if isinstance(sink, HoldsOpen):
+            sink.revoke(self.txn())
+        if isinstance(sink, Inspectable):
+            assert numbers(sink.staged(handle).read_all().to_pandas()) == [1, 2, 3]
+        assert target.published() == []
+        target.sink().discard(self.txn(), handle)
+        assert target.traces(self.txn()) == []
+
+    def test_an_output_without_rows_is_staged_and_published_too(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        empty = stage(self.txn(1))
+        assert empty["rows"] == 0
+        committer.commit(empty, 1)
+        committer.commit(stage(self.txn(2), 1), 2)
+        assert target.published() == [1]
+
+    def test_a_commit_repeated_ten_times_publishes_once(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        outcomes = [committer.commit(handle, 1) for _ in range(10)]
+        assert [outcome.already for outcome in outcomes] == [False] + [True] * 9
+        assert target.published() == [1, 2, 3]
+
+    def test_commits_from_several_processes_and_threads_at_once_publish_once(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+            outcomes = [o for both in pool.map(commit_twice_at_once, [committer] * 2, [handle] * 2) for o in both]
+        done = sorted(outcome.already for outcome in outcomes)
+        assert done == [False, True, True, True] if target.tells_first else done[0] is False
+        assert target.published() == [1, 2, 3]
+
+    def test_what_was_published_is_known_from_the_target_alone(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        """The record of it in the state table may be lost: the process died before it was written."""
+        first, second = stage(self.txn(1), 1), stage(self.txn(2), 2)
+        committer.commit(first, 1)
+        assert committer.commit(first, 1).already
+        committer.commit(second, 2)
+        if target.shows_each:
+            assert committer.commit(first, 1).already
+        assert committer.commit(second, 2).already
+        assert target.published() == [1, 2]
+
+    def test_decisions_are_published_one_after_the_other(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handles = {decision: stage(self.txn(epoch=10 - decision), decision) for decision in (1, 2, 3)}
+        assert [committer.commit(handles[decision], decision).already for decision in (1, 2, 3)] == [False] * 3
+        assert target.published() == [1, 2, 3]
+
+    # ---- evidence names the transaction
+
+    def test_another_transaction_at_the_same_decision_is_not_taken_for_ours(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        """A state table that was restored from an older copy gives its numbers a second time."""
+        if not target.shows_decisions:
+            pytest.skip("the marker that ends a transaction is that transaction's own")
+        ours, another = stage(self.txn(1, attempt=1), 1, 2), stage(self.txn(1, attempt=2), 2, 3)
+        committer.commit(ours, 1)
+        with pytest.raises(StateBehind) as behind:
+            committer.commit(another, 1)
+        assert "state table" in str(behind.value)
+        assert "onceonly state forward" in behind.value.todo
+        assert target.published() == [1, 2]
+        assert committer.commit(ours, 1).already
+
+    def test_a_lower_decision_than_the_published_one_is_not_taken_for_published(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        """A sink never publishes 8 while 7 waits: who sees 8 and has 7 to publish has a state table that went back."""
+        if target.shows_each:
+            pytest.skip("each transaction has an evidence of its own: its marker, its manifest, its folder")
+        earlier, later = stage(self.txn(1), 1), stage(self.txn(2), 2)
+        committer.commit(later, 8)
+        with pytest.raises(StateBehind):
+            committer.commit(earlier, 7)
+        assert target.published() == [2]
+
+    def test_the_target_shows_the_last_decision_to_whoever_has_no_other_memory(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        sink = target.sink()
+        if not isinstance(sink, Traced):
+            pytest.skip("it shows no decisions; a state table that is behind it is noticed by each commit alone")
+        assert sink.traces("flights") == []
+        for decision, epoch in ((3, 1), (4, 2)):
+            committer.commit(stage(self.txn(epoch), epoch), decision)
+        stage(self.txn(3), 3)
+        committer.commit(stage(self.txn(pipeline="flights_by_day"), 4), 9)
+        shown = [(trace.state_id, trace.decision) for trace in sink.traces("flights")]
+        assert shown == [(self.state_id, 4)]
+        assert all(trace.where for trace in sink.traces("flights"))
+        assert sink.traces("nobody") == []
+
+    # ---- given up
+
+    def test_what_is_fenced_is_never_published_and_its_rows_are_kept(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        assert [committer.fence(handle, 1), committer.fence(handle, 1)] == [None, None]
+        with pytest.raises((Fenced, CannotPublish)):
+            committer.commit_given_up(handle, 1)
+        assert target.published() == []
+        assert target.traces(self.txn()) != []
+        committer.commit(stage(self.txn(2), 4), 2)
+        assert target.published() == [4]
+
+    def test_what_was_published_is_said_by_the_fence(self, target: Target, committer: Committer, stage: Stage) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        committer.commit(handle, 1)
+        for _ in range(2):
+            outcome = committer.fence(handle, 1)
+            assert outcome is not None
+            assert (outcome.already, outcome.detail["rows"]) == (True, 3)
+        assert target.published() == [1, 2, 3]
+        assert committer.commit(handle, 1).already
+
+    def test_a_commit_and_a_fence_at_once_agree(self, target: Target, committer: Committer, stage: Stage) -> None:
+        if not target.is_atomic:
+            pytest.skip("its rows are published in several steps, or by the row in the state table")
+        handle = stage(self.txn(), 1, 2, 3)
+        with ThreadPoolExecutor(2) as pool:
+            committed, fenced = pool.submit(committer.commit, handle, 1), pool.submit(target.sink().fence, handle, 1)
+        if fenced.result() is None:
+            assert isinstance(committed.exception(), Fenced | CannotPublish)
+            assert target.published() == []
+        else:
+            assert committed.result().detail["rows"] == 3
+            assert target.published() == [1, 2, 3]
+
+    def test_rows_that_are_gone_are_never_taken_for_published(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handle = stage(self.txn(), 1)
+        target.sink().discard(self.txn(), handle)
+        with pytest.raises(CannotPublish) as refused:
+            committer.commit(handle, 1)
+        assert "onceonly resolve" in refused.value.todo
+        assert target.published() == []
+
+    @pytest.mark.parametrize("with_handle", [True, False])
+    def test_an_abort_leaves_nothing_and_may_be_repeated(self, target: Target, stage: Stage, with_handle: bool) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        for _ in range(2):
+            target.sink().discard(self.txn(), handle if with_handle else None)
+        assert target.traces(self.txn()) == []
+        assert target.sink().leftovers(self.txn().prefix) == []
+        assert target.published() == []
+
+    def test_an_abort_of_what_was_never_staged_does_nothing(self, target: Target) -> None:
+        target.sink().discard(self.txn(), None)
+        assert target.sink().leftovers(self.txn().prefix) == []
+
+    @pytest.mark.parametrize("with_handle", [True, False])
+    def test_an_abort_never_touches_what_is_published(
+        self, target: Target, committer: Committer, stage: Stage, with_handle: bool
+    ) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        committer.commit(handle, 1)
+        target.sink().discard(self.txn(), handle if with_handle else None)
+        assert target.published() == [1, 2, 3]
+        assert committer.commit(handle, 1).already
+
+    def test_an_abort_spares_every_other_attempt(self, target: Target, committer: Committer, stage: Stage) -> None:
+        stage(self.txn(attempt=1), 1)
+        current = stage(self.txn(attempt=2), 2)
+        target.sink().discard(self.txn(attempt=1), None)
+        committer.commit(current, 1)
+        assert target.published() == [2]
+
+    def test_leftovers_are_exactly_what_is_staged_and_not_published(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        prefix = self.txn().prefix
+        assert target.sink().leftovers(prefix) == []
+        published, aborted, waiting = (self.txn(epoch) for epoch in (1, 2, 3))
+        handle = stage(published, 1)
+        stage(aborted, 2)
+        stage(waiting, 3)
+        committer.commit(handle, 1)
+        released(target.sink(), published)
+        target.sink().discard(aborted, None)
+        assert target.sink().leftovers(prefix) == [waiting]
+
+    def test_a_release_leaves_what_is_published_and_may_be_repeated(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        committer.commit(handle, 1)
+        for _ in range(2):
+            released(target.sink(), self.txn())
+        assert target.published() == [1, 2, 3]
+        assert committer.commit(handle, 1).already
+
+    def test_two_pipelines_into_one_target_do_not_disturb_each_other(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        mine, other = self.txn(), self.txn(pipeline="flights_by_day")
+        handles = stage(mine, 1), stage(other, 2)
+        stage(self.txn(epoch=2, pipeline="flights_by_day"), 3)
+        assert target.sink().leftovers(mine.prefix) == [mine]
+        assert [committer.commit(handle, 1).already for handle in handles] == [False, False]
+        target.sink().discard(self.txn(epoch=2, pipeline="flights_by_day"), None)
+        assert target.published() == [1, 2]

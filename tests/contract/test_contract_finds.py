@@ -1,0 +1,151 @@
+"""The suite fails for sinks that break a promise: one guard of a good sink is taken out at a time."""
+
+import inspect
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.sink import Sink
+from onceonly.errors import OnceonlyError
+from onceonly.testing.contract import SINK, Committer, SinkContract, Target
+from onceonly.testing.fakes import FakeSink
+
+
+class LooksForNothing(FakeSink):
+    def _last(self, handle: Handle) -> tuple[int, str | None]:
+        return 0, None
+
+
+class TakesAnotherForItsOwn(FakeSink):
+    def _last(self, handle: Handle) -> tuple[int, str | None]:
+        return super()._last(handle)[0], handle["txn"]
+
+
+class TakesLaterForPublished(FakeSink):
+    def _overtaken(self, *_: Any) -> Any:
+        return OutcomeOf({"rows": 0})
+
+
+class OutcomeOf(Exception):
+    pass
+
+
+class FencesNothing(FakeSink):
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        return None
+
+
+class SaysNothingOfWhatItFenced(FakeSink):
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        super().fence(handle, decision)
+        return None
+
+
+class DiscardsNothing(FakeSink):
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        return
+
+
+class DiscardsEveryAttempt(FakeSink):
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        for path in self.folder.glob(f"{txn.prefix}-*"):
+            path.unlink()
+
+
+class DiscardsWhatIsPublished(FakeSink):
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        super().discard(txn, handle)
+        self.remove(txn.name)
+
+
+class ListsWhatIsPublished(FakeSink):
+    def _published_names(self) -> set[str]:
+        return set()
+
+
+class PublishesWhileStaging(FakeSink):
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        handle = super().stage(txn, rows)
+        self._publish(handle, 1)
+        return handle
+
+
+class TakesWhatIsGoneForEmpty(FakeSink):
+    def _publish(self, handle: Handle, decision: int) -> Outcome:
+        if not self._staged(handle["txn"]).exists():
+            self._staged(handle["txn"]).write_text("[]")
+        return super()._publish(handle, decision)
+
+
+class RemembersDecisionsOfOthers(FakeSink):
+    def traces(self, pipeline: str) -> list[Any]:
+        return super().traces("flights_by_day")
+
+
+BROKEN: list[tuple[type[FakeSink], str]] = [
+    (LooksForNothing, "test_a_commit_repeated_ten_times_publishes_once"),
+    (LooksForNothing, "test_what_was_published_is_known_from_the_target_alone"),
+    (TakesAnotherForItsOwn, "test_another_transaction_at_the_same_decision_is_not_taken_for_ours"),
+    (TakesLaterForPublished, "test_a_lower_decision_than_the_published_one_is_not_taken_for_published"),
+    (FencesNothing, "test_what_is_fenced_is_never_published_and_its_rows_are_kept"),
+    (SaysNothingOfWhatItFenced, "test_what_was_published_is_said_by_the_fence"),
+    (DiscardsNothing, "test_an_abort_leaves_nothing_and_may_be_repeated"),
+    (DiscardsEveryAttempt, "test_an_abort_spares_every_other_attempt"),
+    (DiscardsWhatIsPublished, "test_an_abort_never_touches_what_is_published"),
+    (ListsWhatIsPublished, "test_leftovers_are_exactly_what_is_staged_and_not_published"),
+    (PublishesWhileStaging, "test_nothing_is_visible_before_the_commit"),
+    (TakesWhatIsGoneForEmpty, "test_rows_that_are_gone_are_never_taken_for_published"),
+    (RemembersDecisionsOfOthers, "test_the_target_shows_the_last_decision_to_whoever_has_no_other_memory"),
+]
+
+
+@dataclass(frozen=True)
+class Out(Target):
+    folder: str
+    made: type[FakeSink] = FakeSink
+
+    def sink(self) -> Sink:
+        return self.made(SINK, Path(self.folder))
+
+    def published(self) -> list[int]:
+        return sorted(row["n"] for row in FakeSink(SINK, Path(self.folder)).rows())
+
+    def traces(self, txn: Transaction) -> list[Any]:
+        return list(Path(self.folder).glob(f"{txn.name}*"))
+
+
+def run(test: str, target: Target, folder: Path) -> None:
+    """One test of the suite, without pytest."""
+    suite = SinkContract()
+    suite.state_id = uuid.uuid4().hex
+    method: Callable[..., None] = getattr(suite, test)
+
+    def stage(txn: Transaction, *numbers: int) -> Handle:
+        handle: Handle = json.loads(json.dumps(target.sink().stage(txn, [{"n": number} for number in numbers])))
+        return handle
+
+    known = {"target": target, "committer": Committer(target, str(folder)), "stage": stage, "with_handle": False}
+    method(**{name: known[name] for name in inspect.signature(method).parameters})
+
+
+@pytest.mark.parametrize(("broken", "test"), BROKEN, ids=[f"{sink.__name__}-{test}" for sink, test in BROKEN])
+def test_a_broken_promise_is_found(broken: type[FakeSink], test: str, tmp_path: Path) -> None:
+    (tmp_path / "receipts").mkdir()
+    run(test, Out(str(tmp_path / "good")), tmp_path / "receipts")
+    with pytest.raises((AssertionError, OnceonlyError, OutcomeOf, pytest.fail.Exception)):
+        run(test, Out(str(tmp_path / "broken"), broken), tmp_path / "receipts")
+
+
+def test_a_forgotten_call_fails_when_the_sink_is_made() -> None:
+    class Forgetful(Sink):
+        def check(self) -> list[str]:
+            return []
+
+    with pytest.raises(TypeError, match="abstract methods commit, discard, fence, leftovers, stage"):
+        Forgetful()  # type: ignore[abstract]

@@ -1,0 +1,265 @@
+"""A sink of another package: found by its entry point, it goes through every step, and is shown everywhere."""
+
+import json
+import sqlite3
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from onceonly import InvalidPipeline, KafkaSource, Pipeline
+from onceonly.checkpoint.model import State, Transaction
+from onceonly.checkpoint.sink import Sink
+from onceonly.cli import main
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.pipeline import registry
+from onceonly.runtime import factory
+from onceonly.runtime.factory import LiveParts
+from onceonly.settings import Settings
+from onceonly.sinks.context import Context
+from onceonly.testing import contract
+from onceonly.testing.contract import SINK, SinkContract
+from onceonly.testing.fakes import FakeParts, FakeSource
+from onceonly.views import queries
+
+HERE = Path(__file__).parent
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+
+
+def install(folder: Path, name: str = "onceonly-sqlite", entry: str | None = None) -> None:
+    """As an installer does it: the modules, and what its pyproject says about entry points."""
+    said = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    lines = entry or "\n".join(f"{kind} = {value}" for kind, value in said["entry-points"]["onceonly.sinks"].items())
+    info = folder / f"{name.replace('-', '_')}-{said['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {said['version']}\n")
+    (info / "entry_points.txt").write_text(f"[onceonly.sinks]\n{lines}\n")
+    copy(HERE / "onceonly_sqlite.py", folder)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages; afterwards nothing of them is known."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    yield site
+    registry._installed.cache_clear()
+    sys.modules.pop("onceonly_sqlite", None)
+
+
+@pytest.fixture
+def sqlite(site: Path) -> Any:
+    install(site)
+    return import_module("onceonly_sqlite")
+
+
+class Parts(LiveParts):
+    """Live sinks, and fake topics."""
+
+    def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:  # type: ignore[override]
+        return {source.topic: FakeSource(source.topic, self.settings.home) for source in pipeline.sources}
+
+
+@dataclass
+class World:
+    """One pipeline into the database, with two records to be read."""
+
+    pipeline: Pipeline
+    parts: Parts
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return factory.planner(self.parts)
+
+    def run(self, owner: str = "run-1") -> Any:
+        planned = self.coordinator.plan(self.pipeline, owner, lambda checkpoint: False).checkpoint
+        assert planned
+        self.coordinator.stage("flights", planned.epoch, FakeParts(self.parts.settings.home).produce)
+        return self.coordinator.commit("flights", planned.epoch)
+
+    def rows(self) -> list[Any]:
+        with sqlite3.connect(self.parts.settings.home / "out.db") as db:
+            return [json.loads(row)["value"] for (row,) in db.execute("SELECT row FROM published")]
+
+
+@pytest.fixture
+def world(sqlite: Any, tmp_path: Path) -> World:
+    sinks = [sqlite.SqliteSink("out", "out.db")]
+    pipeline = Pipeline(name="flights", source=KafkaSource("flights"), transform="jobs.flights:same", sinks=sinks)
+    (tmp_path / "home").mkdir()
+    parts = Parts(Settings.from_env({"ONCEONLY_HOME": str(tmp_path / "home"), "ONCEONLY_PROJECT": str(tmp_path)}))
+    parts.sources(pipeline)["flights"].append(0, (NOON, "a"), (NOON, "b"))
+    return World(pipeline, parts)
+
+
+# ---- found
+
+
+def test_a_definition_brings_it_back(world: World) -> None:
+    stored = json.loads(json.dumps(world.pipeline.to_json()))
+    assert stored["sinks"] == [{"kind": "sqlite", "name": "out", "path": "out.db", "table": "published"}]
+    assert Pipeline.from_json(stored) == world.pipeline
+
+
+def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(world: World, site: Path) -> None:
+    registry._installed.cache_clear()
+    (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
+    with pytest.raises(InvalidPipeline, match="'flights' cannot be read: no sink of the kind 'sqlite'") as refused:
+        Pipeline.from_json(world.pipeline.to_json())
+    assert "delta, files, kafka, state" in refused.value.why
+    assert "Install the package that brings it" in refused.value.todo
+    with pytest.raises(InvalidPipeline, match="no sink of the kind 'sqlite'"):
+        Pipeline(name="other", source=KafkaSource("t"), transform="m:f", sinks=world.pipeline.sinks)
+
+
+def test_another_pipeline_whose_sink_is_not_installed_is_in_nobodys_way(world: World, site: Path) -> None:
+    world.run()
+    registry._installed.cache_clear()
+    (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
+    from onceonly import DeltaSink
+
+    other = Pipeline(name="other", source=KafkaSource("flights"), transform="m:f", sinks=[DeltaSink("lake", "lake")])
+    assert world.coordinator.plan(other, "run-1", lambda checkpoint: False).checkpoint
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("sqlite = onceonly_sqlite:SqliteWriter", "no subclass of SinkConfig"),
+        ("sqlite = onceonly_sqlite:Missing", "has no attribute 'Missing'"),
+        ("sqlite = no_such_module:SqliteSink", "No module named 'no_such_module'"),
+        ("lines = onceonly_sqlite:SqliteSink", "It needs kind = 'lines'"),
+    ],
+)
+def test_an_entry_point_that_leads_to_nothing_usable_is_refused(site: Path, entry: str, why: str) -> None:
+    install(site, entry=entry)
+    with pytest.raises(InvalidPipeline, match="cannot be used") as refused:
+        registry.sink_class(entry.split(" ")[0])
+    assert why in refused.value.why
+    assert "onceonly-sqlite 1.0" in refused.value.why
+
+
+def test_two_packages_that_offer_one_kind_are_refused(site: Path) -> None:
+    install(site)
+    install(site, "another-sqlite")
+    with pytest.raises(InvalidPipeline, match="several packages offer") as refused:
+        registry.sink_class("sqlite")
+    assert "another-sqlite 1.0, onceonly-sqlite 1.0" in refused.value.why
+
+
+def test_a_sink_that_other_processes_could_not_make_again_is_refused(sqlite: Any) -> None:
+    class Mine(sqlite.SqliteSink):  # type: ignore[name-defined, misc]
+        pass
+
+    for sink, said in [(Mine("out", "out.db"), "belongs to"), (sqlite.SqliteSink("out", Path("x")), "as JSON")]:
+        with pytest.raises(InvalidPipeline, match=said):
+            Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=[sink])
+
+
+# ---- used
+
+
+def test_it_is_planned_staged_and_committed_like_any_other(world: World) -> None:
+    assert world.run().state is State.COMMITTED
+    assert world.rows() == ["a", "b"]
+    world.parts.sources(world.pipeline)["flights"].append(0, (NOON, "c"))
+    assert world.run("run-2").decision == 2
+    assert world.rows() == ["a", "b", "c"]
+
+
+def test_an_aborted_attempt_leaves_nothing_and_is_staged_again(world: World) -> None:
+    through = world.coordinator
+    through.plan(world.pipeline, "run-1", lambda checkpoint: False)
+    through.stage("flights", 1, FakeParts(world.parts.settings.home).produce)
+    through.abort("flights", 1, "told to")
+    live = world.parts.sink(world.pipeline, "out")
+    assert live.leftovers(f"{through.state.id}-flights") == []
+    assert world.run("run-2").state is State.COMMITTED
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_renamed_pipeline_is_known_by_it(world: World) -> None:
+    world.run()
+    renamed = Pipeline.from_json({**world.pipeline.to_json(), "name": "journeys"})
+    with pytest.raises(InvalidPipeline, match="does what 'flights' has done so far") as refused:
+        world.coordinator.plan(renamed, "run-2", lambda checkpoint: False)
+    assert "table 'published' of 'out.db'" in refused.value.why
+
+
+def test_what_it_could_not_read_back_is_not_recorded(
+    world: World, sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite.SqliteWriter, "stage", lambda sink, txn, rows: {"txn": txn.name})
+    with pytest.raises(InvalidPipeline, match="cannot be recorded"):
+        world.run()
+    assert world.coordinator.state.view("flights").checkpoint(1).state is State.PLANNED  # type: ignore[union-attr]
+
+
+# ---- shown
+
+
+def test_status_and_describe_show_it(world: World) -> None:
+    world.run()
+    env = {"ONCEONLY_HOME": str(world.parts.settings.home), "ONCEONLY_PROJECT": str(world.parts.settings.project)}
+    status = CliRunner().invoke(main, ["status", "flights", "--json"], env=env)
+    assert status.exit_code == 0, status.output
+    described = CliRunner().invoke(main, ["describe", "flights", "1"], env=env)
+    assert (described.exit_code, "out" in described.output) == (0, True), described.output
+
+
+def test_the_page_shows_it(world: World) -> None:
+    done = world.run()
+    shown = queries.everything(done, queries.timeline(world.coordinator.state, done))
+    assert shown["definition"]["sinks"][0]["kind"] == "sqlite"
+    assert (shown["handles"]["out"]["rows"], shown["published"]["out"]["rows"], shown["rows"]) == (2, 2, 2)
+
+
+def test_its_assets_are_announced(world: World, airflow_home: None) -> None:
+    from onceonly.airflow import assets
+
+    assert [asset.uri for asset in assets.outlets(world.pipeline)] == ["sqlite://out.db/published"]
+    [(asset, extra)] = assets.published(world.run())
+    assert (asset.uri, extra["rows"]) == ("sqlite://out.db/published", 2)
+
+
+# ---- the contract
+
+
+@dataclass(frozen=True)
+class Database(contract.Target):
+    """The sink by itself, as any process makes it."""
+
+    path: str
+
+    def sink(self) -> Sink:
+        written = import_module("onceonly_sqlite")
+        config, settings = written.SqliteSink(SINK, self.path), Settings.from_env({})
+        pipeline = Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=[config])
+        parts = LiveParts(settings)
+        made: Sink = written.SqliteWriter(config, Context(pipeline, settings, dict, parts.kafka, parts.spark))
+        return made
+
+    def published(self) -> list[int]:
+        with sqlite3.connect(self.path) as db:
+            there = db.execute("SELECT name FROM sqlite_master WHERE name = 'published'").fetchall()
+            found = db.execute("SELECT row FROM published").fetchall() if there else []
+        return sorted(json.loads(row)["n"] for (row,) in found)
+
+    def traces(self, txn: Transaction) -> list[Any]:
+        with sqlite3.connect(self.path) as db:
+            return db.execute("SELECT txn FROM staged WHERE txn = ?", (txn.name,)).fetchall()
+
+
+class TestSqlite(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path, sqlite: Any) -> contract.Target:
+        return Database(str(tmp_path / "lake.db"))
