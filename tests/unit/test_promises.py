@@ -13,7 +13,7 @@ from unit.world import World
 from onceonly.pipeline.sinks import DeltaSink
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"`(tests/\S+\.py)::(\w+)`")
+NAMED = re.compile(r"`((?:tests|src)/\S+\.py)::(\w+)`")
 
 
 def promises() -> dict[str, list[tuple[str, str]]]:
