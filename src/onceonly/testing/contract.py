@@ -33,8 +33,8 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import HoldsOpen, Inspectable, KeepsCopies, Sink, Traced
-from onceonly.errors import CannotPublish, Fenced, StateBehind
+from onceonly.checkpoint.sink import HoldsOpen, Inspectable, KeepsCopies, Replaceable, Sink, Traced
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.fakes import FakeReceipts
 
 SINK = "lake"  # what the sink under test is called
@@ -283,6 +283,38 @@ class SinkContract:
         assert shown == [(self.state_id, 4)]
         assert all(trace.where for trace in sink.traces("flights"))
         assert sink.traces("nobody") == []
+
+    # ---- taken back
+
+    def test_what_is_replaced_gives_way_in_the_commit_that_replaces_it(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        old, sink = stage(self.txn(1), 1, 2), target.sink()
+        if not isinstance(sink, Replaceable):
+            pytest.skip("what it has published stays")
+        committer.commit(old, 1)
+        try:
+            sink.check_replace(old)
+        except InvalidPipeline:
+            pytest.skip("it can go back, and no single checkpoint of it can be replaced")
+        new = {**stage(self.txn(2), 2, 3), "replaces": old}
+        assert target.published() == [1, 2]
+        assert [committer.commit(new, 2).already for _ in range(2)] == [False, True]
+        assert target.published() == [2, 3]
+
+    def test_what_is_retracted_is_taken_out_and_stays_out(
+        self, target: Target, committer: Committer, stage: Stage
+    ) -> None:
+        olds, sink = [stage(self.txn(epoch), epoch) for epoch in (1, 2)], target.sink()
+        if not isinstance(sink, Replaceable):
+            pytest.skip("what it has published stays")
+        for decision, old in enumerate(olds, 1):
+            committer.commit(old, decision)
+        back: Handle = json.loads(json.dumps(sink.retraction(self.txn(3, attempt=0), olds[:0:-1], olds[0])))
+        assert target.published() == [1, 2]
+        for _ in range(2):
+            committer.commit(back, 3)
+        assert target.published() == [1]
 
     # ---- given up
 

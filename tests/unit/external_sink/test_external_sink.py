@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from onceonly import InvalidPipeline, KafkaSource, Pipeline
+from onceonly import DeltaSink, InvalidPipeline, KafkaSource, Pipeline
 from onceonly.checkpoint.model import State, Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.cli import main
@@ -86,6 +86,11 @@ class World:
         self.coordinator.stage("flights", planned.epoch, FakeParts(self.parts.settings.home).produce)
         return self.coordinator.commit("flights", planned.epoch)
 
+    @property
+    def env(self) -> dict[str, str]:
+        settings = self.parts.settings
+        return {"ONCEONLY_HOME": str(settings.home), "ONCEONLY_PROJECT": str(settings.project)}
+
     def rows(self) -> list[Any]:
         with sqlite3.connect(self.parts.settings.home / "out.db") as db:
             return [json.loads(row)["value"] for (row,) in db.execute("SELECT row FROM published")]
@@ -121,12 +126,10 @@ def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(worl
         Pipeline(name="other", source=KafkaSource("t"), transform="m:f", sinks=world.pipeline.sinks)
 
 
-def test_another_pipeline_whose_sink_is_not_installed_is_in_nobodys_way(world: World, site: Path) -> None:
+def test_another_pipeline_whose_sink_is_not_installed_does_not_matter(world: World, site: Path) -> None:
     world.run()
     registry._installed.cache_clear()
     (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
-    from onceonly import DeltaSink
-
     other = Pipeline(name="other", source=KafkaSource("flights"), transform="m:f", sinks=[DeltaSink("lake", "lake")])
     assert world.coordinator.plan(other, "run-1", lambda checkpoint: False).checkpoint
 
@@ -209,11 +212,21 @@ def test_what_it_could_not_read_back_is_not_recorded(
 
 def test_status_and_describe_show_it(world: World) -> None:
     world.run()
-    env = {"ONCEONLY_HOME": str(world.parts.settings.home), "ONCEONLY_PROJECT": str(world.parts.settings.project)}
-    status = CliRunner().invoke(main, ["status", "flights", "--json"], env=env)
+    status = CliRunner().invoke(main, ["status", "flights", "--json"], env=world.env)
     assert status.exit_code == 0, status.output
-    described = CliRunner().invoke(main, ["describe", "flights", "1"], env=env)
+    described = CliRunner().invoke(main, ["describe", "flights", "1"], env=world.env)
     assert (described.exit_code, "out" in described.output) == (0, True), described.output
+
+
+def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> None:
+    world.run()
+    registry._installed.cache_clear()
+    (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
+    for command in (["status"], ["status", "flights"], ["describe", "flights", "1"]):
+        shown = CliRunner().invoke(main, command, env=world.env)
+        assert (shown.exit_code, "flights" in shown.output) == (0, True), shown.output
+    refused = CliRunner().invoke(main, ["sweep", "flights"], env=world.env)
+    assert (refused.exit_code, "no sink of the kind 'sqlite'" in refused.output) == (2, True), refused.output
 
 
 def test_the_page_shows_it(world: World) -> None:
