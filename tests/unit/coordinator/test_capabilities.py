@@ -1,0 +1,129 @@
+"""What a sink is able to do beside the six calls is asked of it exactly where it says that it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from unit.coordinator.test_gating import Gated
+from unit.world import World, values
+
+from onceonly.checkpoint.model import Handle, Outcome, State, Transaction
+from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Receipts, Sink
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.testing.fakes import FakeParts, FakeSink
+
+
+class Open(FakeSink, HoldsOpen, KeepsCopies):
+    """Writes down what it was asked to end."""
+
+    asked: list[tuple[str, int, int]]
+
+    def revoke(self, txn: Transaction) -> None:
+        self.asked.append(("revoke", txn.epoch, txn.attempt))
+
+    def release(self, txn: Transaction) -> None:
+        self.asked.append(("release", txn.epoch, txn.attempt))
+
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        self.asked.append(("discard", txn.epoch, txn.attempt))
+        super().discard(txn, handle)
+
+
+class Bare(Sink):
+    """The six calls, and nothing else; the fake one does the work."""
+
+    def __init__(self, fake: FakeSink) -> None:
+        self.name, self._fake = fake.name, fake
+
+    def check(self) -> list[str]:
+        return self._fake.check()
+
+    def stage(self, txn: Transaction, rows: list[object]) -> Handle:
+        return self._fake.stage(txn, rows)
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+        return self._fake.commit(handle, decision, receipts)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        return self._fake.fence(handle, decision)
+
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        self._fake.discard(txn, handle)
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        return self._fake.leftovers(prefix)
+
+
+class OpenParts(FakeParts):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked: list[tuple[str, int, int]] = []
+
+    def sink(self, pipeline: Pipeline, name: str) -> FakeSink:
+        made = Open(name, self.folder / name)
+        made.asked = self.asked
+        return made
+
+
+class BareParts(FakeParts):
+    def sink(self, pipeline: Pipeline, name: str) -> Bare:  # type: ignore[override]
+        return Bare(super().sink(pipeline, name))
+
+
+def opened(world: World, folder: Path) -> OpenParts:
+    world.parts = parts = OpenParts(folder)
+    return parts
+
+
+def test_what_is_kept_is_revoked_and_not_discarded(tmp_path: Path) -> None:
+    world = Gated(tmp_path)
+    parts = opened(world, tmp_path)
+    world.failed()
+    world.abort()
+    assert set(parts.asked) == {("revoke", 1, 1)}
+    parts.asked.clear()
+    world.coordinator.sweep("flights")
+    assert set(parts.asked) == {("revoke", 1, 1)}  # a zombie may have opened it again
+
+
+def test_what_was_given_up_is_revoked_by_each_sweep(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.plan()
+    world.stage()
+    world.lake.fail("commit", *["refused"] * 3)
+    with pytest.raises(Exception, match="refuses"):
+        world.commit()
+    world.coordinator.give_up("flights", 1, "lake", "ann", "lost")
+    parts = opened(world, tmp_path)
+    world.coordinator.sweep("flights")
+    assert set(parts.asked) == {("revoke", 1, 1)}
+
+
+def test_copies_are_released_once_the_outcome_is_recorded(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts = opened(world, tmp_path)
+    world.run("run-1")
+    assert parts.asked == [("release", 1, 1)] * 2  # of both sinks, and nothing is discarded
+
+
+def test_six_calls_are_enough_for_every_step(tmp_path: Path) -> None:
+    world = Gated(tmp_path)
+    lake = world.lake
+    world.parts = BareParts(tmp_path)
+    world.failed()
+    world.abort()
+    world.stage()
+    world.gate()
+    assert world.commit().state is State.COMMITTED
+    assert values(lake) == [0, 1, 2, 3, 4]
+    world.coordinator.sweep("flights")
+    assert world.coordinator.evidence("flights", 1, "lake") == []
+    world.put(5)
+    assert world.plan("run-2")
+    world.stage(2)
+    world.gate(2)
+    world.commit(2)
+    with pytest.raises(InvalidPipeline, match="cannot be taken back"):
+        world.coordinator.rewind("flights", 1, "ann", "wrong day")
