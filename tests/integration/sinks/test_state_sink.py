@@ -12,9 +12,10 @@ import pandas
 import pytest
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.sink import Changes
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state.sink import DONE, RUNS, Changes, StateWriter
+from onceonly.sinks.state.sink import DONE, RUNS, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration

@@ -14,9 +14,10 @@ import pandas
 import pytest
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.sink import Changes
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
-from onceonly.sinks.state.sink import Changes, StateWriter
+from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
 
