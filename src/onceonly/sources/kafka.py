@@ -15,7 +15,7 @@ from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
+from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.consumer_group import Group, Mark
 
@@ -112,7 +112,7 @@ class KafkaReader:
         return self._group(pipeline).traces(partitions)
 
     def _group(self, pipeline: str) -> Group:
-        return Group(self._topic.client_config(), pipeline, self._config.topic, PATIENCE)
+        return Group(self._topic.client_config(), pipeline, self._config.topic, TIMEOUT)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """The committed records of `ranges`, their values decoded, as a lazy DataFrame (columns: see `spark.read`)."""
