@@ -27,7 +27,7 @@ from onceonly.sinks.staging.handles import guarded
 from onceonly.sinks.state.sink import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark.progress import Say
-from onceonly.spark.progress import told as progress
+from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify

@@ -130,7 +130,7 @@ def test_what_was_told_is_not_told_again(broker: Coordinator) -> None:
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNSTABLE_OFFSET_COMMIT])
 def test_an_error_of_one_partition_is_no_answer(broker: Coordinator, act: Callable[[], Any], code: int) -> None:
     broker.held, broker.wrong = {0: (70, mark(7, 70).to_text())}, {0: code}
-    with pytest.raises(OutcomeUnknown, match="Is the group in use by others"):
+    with pytest.raises(OutcomeUnknown, match="Check that no other consumer uses the group"):
         act()
     assert broker.commits == []
 
