@@ -242,5 +242,5 @@ def _explained(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
         f"{type(error).__name__}: {first_line}",
-        "Nothing was published and what was written is removed. Mend the cause and retry the stage.",
+        "Nothing was published, and what was written is removed. Fix the cause and retry the stage.",
     )

@@ -79,7 +79,7 @@ def how_to_settle(checkpoint: Checkpoint) -> str:
 
 def fenced(checkpoint: Checkpoint, why: str) -> Fenced:
     return Fenced(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch} is not this process's to change.",
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: ownership lost.",
         f"It is {checkpoint.state.value}, and {why}.",
-        "Nothing of the current attempt was touched; this process stops.",
+        "The current attempt was not touched. This process stops.",
     )

@@ -86,7 +86,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     return made
 
 
-GROUP = Group({}, "flights", "t", patience=9)
+GROUP = Group({}, "flights", "t", timeout=9)
 
 
 def mark(decision: int, end: int, table: str = "one") -> Mark:
@@ -169,7 +169,7 @@ def test_not_for_ever(broker: Coordinator) -> None:
     broker.failures = [failing(KafkaError._TIMED_OUT)] * 1000
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
         GROUP.traces([0])
-    assert broker.asked == GROUP.patience + 1
+    assert broker.asked == GROUP.timeout + 1
 
 
 def test_any_other_error_is_told_at_once(broker: Coordinator) -> None:
