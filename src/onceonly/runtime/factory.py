@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
@@ -145,9 +145,7 @@ def stage(
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
     view = through.state.view(name)
-    checkpoint = view.checkpoint(epoch)
-    if checkpoint is None:
-        raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
+    checkpoint = view.require(epoch)
     producing = _Producing(parts, checkpoint, sequence.held_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
