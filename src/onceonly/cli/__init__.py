@@ -8,6 +8,7 @@ from onceonly.cli.app import Cli
 from onceonly.cli.check import check
 from onceonly.cli.demo import demo
 from onceonly.cli.describe import describe
+from onceonly.cli.jars import jars
 from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
 from onceonly.cli.services import services
@@ -59,6 +60,7 @@ for command in (
     sweep,
     state,
     services,
+    jars,
     demo,
 ):
     main.add_command(command)

@@ -1,8 +1,10 @@
-"""What runs as Spark's driver in a process of its own: a stage, or a gate's examination. See jobs/."""
+"""What runs as Spark's driver in a process of its own: a stage, or a gate's examination. See `runtime/jobs`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Row
@@ -41,6 +43,7 @@ def gate(argv: list[str]) -> int:
 def _run(step: Step, reports: list[str]) -> int:
     die_with_jvm()
     stay_here()
+    _hide_programs()
     heard = [Report(uri) for uri in reports]
 
     def tell(line: str) -> None:
@@ -62,6 +65,12 @@ def _run(step: Step, reports: list[str]) -> int:
     for report in heard:
         report.end(code)
     return code
+
+
+def _hide_programs() -> None:
+    """Python looks beside the file it runs for modules first; a transform may be called `stage` or `gate`, too."""
+    here = Path(__file__).with_name("jobs").resolve()
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
 
 def say(line: str) -> None:
