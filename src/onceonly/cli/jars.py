@@ -14,15 +14,18 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(short_help="The jars of Spark and of the embedded broker.")
-def jars() -> None:
+@click.pass_context
+def jars(ctx: click.Context) -> None:
     """The jars that Spark and the embedded broker need beside PySpark, from a Maven repository."""
+    ctx.obj = Settings.from_env()
 
 
 @jars.command()
 @click.argument("folders", nargs=-1, metavar="[spark|broker|hdfs]…", type=click.Choice(["spark", "broker", "hdfs"]))
 @click.option("--settings", "repository", type=FILE, help="An ivysettings.xml that names another repository.")
 @json_option
-def fetch(folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
+@click.pass_obj
+def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
     """Fetch what is missing, for Spark and the broker unless folders are named; what is complete stays as it is.
 
     They go to ONCEONLY_JARS, where Spark and `onceonly services up` find them. --json prints {"folder", "fetched":
@@ -30,7 +33,7 @@ def fetch(folders: tuple[str, ...], repository: Path | None, as_json: bool) -> N
     """
     from onceonly.spark import jars
 
-    base, wanted = Settings.from_env().jars, folders or jars.NEEDED
+    base, wanted = settings.jars, folders or jars.NEEDED
     steps = show.Steps(quiet=as_json)
     with steps.step("fetch") as words:
         fetched = jars.fetch(base, wanted, repository or jars.SETTINGS)
