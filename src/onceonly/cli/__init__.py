@@ -8,6 +8,7 @@ from onceonly.cli.app import Cli
 from onceonly.cli.check import check
 from onceonly.cli.demo import demo
 from onceonly.cli.describe import describe
+from onceonly.cli.init import init
 from onceonly.cli.jars import jars
 from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
@@ -47,6 +48,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
 
 
 for command in (
+    init,
     run,
     status,
     describe,

@@ -286,6 +286,15 @@ def without_jars(here: Here) -> list[Any]:
     return []
 
 
+def below_a_file(here: Here) -> list[Any]:
+    return [here.home.parent / "pipelines.py" / "orders"]
+
+
+def written_before(here: Here) -> list[Any]:
+    assert invoke("init").exit_code == 0
+    return []
+
+
 def has_the_jars(here: Here) -> list[Any]:
     here.patch.setattr(jars, "fetch", lambda *_: ["spark"])
     return []
@@ -362,6 +371,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "services up": {0: starts, 1: without_jars, 2: given("--port", "x")},
     "services status": {0: nothing, 2: given("now")},
     "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
+    "init": {0: nothing, 1: below_a_file, 2: written_before},
     "jars fetch": {0: has_the_jars, 1: no_repository, 2: given("flink")},
     "jars packages": {0: nothing, 2: given("now")},
     "demo run": {0: is_shown, 1: beside_another, 2: given("now")},
