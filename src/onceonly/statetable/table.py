@@ -225,6 +225,15 @@ class StateTable:
         until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
         return self._reading().rows({pipeline: f"epoch >= {since_epoch}{until}"})
 
+    def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
+        """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
+        table, first = self._reading(), min(epochs)
+        replaces = f"""(event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%"replaces":%')"""
+        chosen = f"epoch > {first} AND (event = '{Event.REWOUND.value}' OR {replaces})"
+        found = sorted({row.epoch for row in table.rows({pipeline: chosen}) if _supersedes(row, epochs)})
+        loaded = _load(table, pipeline, found, table.version(pipeline))
+        return [loaded[epoch] for epoch in found]
+
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, when there are many; returns the view after it.
 
@@ -358,6 +367,11 @@ def _load(table: Reading, pipeline: str, epochs: Sequence[int], until: int) -> d
 def _recent(head: Head, most: int) -> str:
     old = ", ".join(str(epoch) for epoch in head.open if epoch <= head.epoch - most)
     return f"(epoch > {head.epoch - most}{f' OR epoch IN ({old})' if old else ''})"
+
+
+def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
+    to = row.body.get("to")
+    return row.body.get("replaces") in epochs or (to is not None and to < max(epochs))
 
 
 def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
