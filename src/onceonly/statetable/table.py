@@ -11,7 +11,7 @@ The cost of reading does not grow with history: a pipeline's last row names the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint import gaps
-from onceonly.checkpoint.model import Row, first, fold
+from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems.durability import Log
@@ -132,6 +132,15 @@ class StateTable:
         """All rows of these epochs, both ends included, in order; for display, not for decisions."""
         until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
         return self._reading().rows({pipeline: f"epoch >= {since_epoch}{until}"})
+
+    def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
+        """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
+        table, first = self._reading(), min(epochs)
+        replaces = f"""(event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%"replaces":%')"""
+        chosen = f"epoch > {first} AND (event = '{Event.REWOUND.value}' OR {replaces})"
+        found = sorted({row.epoch for row in table.rows({pipeline: chosen}) if _supersedes(row, epochs)})
+        loaded = load(table, pipeline, found, table.version(pipeline))
+        return [loaded[epoch] for epoch in found]
 
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, if there are many; returns the view after it.
@@ -262,6 +271,11 @@ def _last(table: DeltaTable, pipeline: str) -> int | None:
 def _recent(head: Head, most: int) -> str:
     old = ", ".join(str(epoch) for epoch in head.open if epoch <= head.epoch - most)
     return f"(epoch > {head.epoch - most}{f' OR epoch IN ({old})' if old else ''})"
+
+
+def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
+    to = row.body.get("to")
+    return row.body.get("replaces") in epochs or (to is not None and to < max(epochs))
 
 
 def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:

@@ -7,7 +7,7 @@ from unit.world import World
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.gate import Gate
-from onceonly.views import steps
+from onceonly.views import formatting, steps
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_each_step_is_one_line_and_each_staged_sink_another(world):
     ],
 )
 def test_amounts_are_in_words(handle, words):
-    assert steps.amount(handle) == words
+    assert formatting.staged(handle) == words
 
 
 def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
