@@ -104,6 +104,8 @@ def range_text(range_: TopicRange) -> str:
 def covers(checkpoint: Checkpoint) -> str:
     if checkpoint.skipped is not None:
         return f"nothing (skipped by {checkpoint.owner}: {checkpoint.skipped})"
+    if checkpoint.rewinds_to is not None:
+        return f"takes back what came after epoch {checkpoint.rewinds_to}"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)

@@ -394,7 +394,7 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("", "flights", "holds no onceonly.pipeline.definition.Pipeline"),
+        ("", "flights", "holds no onceonly.Pipeline at module level"),
         (DEFINITION.format("other"), "flights", "Its pipelines are: other."),
         (DEFINITION.format("a") + DEFINITION.format("b"), "", "Its pipelines are: a, b."),
         ("x = 1\nimport nowhere", "flights", r"ModuleNotFoundError: .*\(line 2\)"),
@@ -415,7 +415,7 @@ def test_no_such_file(onceonly: Invoke) -> None:
 
 def test_a_time_without_a_zone_is_utc() -> None:
     assert _time("2013-01-01") == _time("2013-01-01T00:00Z") == _time("2013-01-01T01:00+01:00")
-    with pytest.raises(InvalidPipeline, match="'noon' is no time"):
+    with pytest.raises(InvalidPipeline, match="'noon' is not a time"):
         _time("noon")
 
 

@@ -53,7 +53,11 @@ def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
     world.parts.inspector(world.pipeline).find("critical")
     through.gate("flights", 1, "run-1")
     through.approve("flights", 1, "ann", "a known gap")
-    assert told == ["flights epoch 1: verdict, failed, attempt 1", "flights epoch 1: approved by ann, a known gap"]
+    assert [told[0], told[2]] == [
+        "flights epoch 1: verdict, failed, attempt 1",
+        "flights epoch 1: approved by ann, a known gap",
+    ]
+    assert "epoch 1 is held" in told[1] and "onceonly approve flights 1" in told[1]
 
 
 def test_a_person_who_aborts_is_heard(world):

@@ -62,7 +62,7 @@ async def refused(request: Request, error: StarletteHTTPException) -> Response:
     if error.status_code == 401:
         what, todo = "You are not logged in.", "Log in to Airflow, then open this page again."
     else:
-        what, todo = str(error.detail), "Go back to the list of pipelines."
+        what, todo = str(error.detail), ""
     return pages.render(request, "error.html", error.status_code, what=what, why="", todo=todo)
 
 
@@ -70,8 +70,7 @@ async def refused(request: Request, error: StarletteHTTPException) -> Response:
 async def not_understood(request: Request, error: RequestValidationError) -> Response:
     if not _wants_page(request):
         return await request_validation_exception_handler(request, error)
-    what = "This address is not one of a page."
-    return pages.render(request, "error.html", 422, what=what, why="", todo="Go back to the list of pipelines.")
+    return pages.render(request, "error.html", 422, what="There is no page at this address.", why="", todo="")
 
 
 def _wants_page(request: Request) -> bool:
