@@ -60,7 +60,8 @@ class Sink(ABC):
         """Write `rows` (a DataFrame) durably and invisibly, under the name of `txn`.
 
         Returns:
-            What any process needs to finish it: plain JSON, no secret, with the number of "rows".
+            What any process needs to finish it: plain JSON, no secret, with the number of "rows". People are shown
+            these where they are there: "target" (where the rows go), "bytes" and "files".
         """
 
     @abstractmethod

@@ -37,7 +37,7 @@ def free_slot(view: View, checkpoint: Checkpoint) -> int | None:
     )
 
 
-def end_idle(state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()) -> list[Pooled]:
+def discard_idle(state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()) -> list[Pooled]:
     """End what is open in the pool of one sink and will never be published; returns what it was.
 
     Args:

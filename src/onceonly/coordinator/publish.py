@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.checkpoint.sink import Explaining, KeepsCopies, Resolvable, Sink, never_in_doubt
-from onceonly.coordinator.id_pool import end_idle
+from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.messages import fenced
 from onceonly.coordinator.sweep import revoke
 from onceonly.errors import Fenced, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
@@ -60,7 +60,7 @@ class Publisher:
                 live = self._sink(done, sink)
                 if isinstance(live, KeepsCopies):
                     live.release(done.transaction(sink))
-                end_idle(self._transitions.state, live, done.pipeline)
+                discard_idle(self._transitions.state, live, done.pipeline)
         return view
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Publisher:
                 try:
                     live = self._parts.sink(pipeline, sink)
                     self._discard(live, checkpoint, attempt)
-                    end_idle(self._transitions.state, live, checkpoint.pipeline, over)
+                    discard_idle(self._transitions.state, live, checkpoint.pipeline, over)
                 except Exception as error:
                     if sink not in gone:
                         raise
@@ -181,7 +181,7 @@ class Publisher:
             outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
             if outcome:
                 return outcome, {}  # what it shows counts, whatever fails from here on
-            end_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
+            discard_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
         except Exception as error:
             if not gone:
                 raise _not_fenced(checkpoint, sink, error) from error

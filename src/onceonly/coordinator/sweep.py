@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
 from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Pooled, Sink
-from onceonly.coordinator.id_pool import end_idle
+from onceonly.coordinator.id_pool import discard_idle
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -33,7 +33,7 @@ def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pool
 
 
 def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | Pooled]:
-    yield from end_idle(state, live, name)
+    yield from discard_idle(state, live, name)
     found = live.leftovers(f"{state.id}-{name}")
     view = state.view(name)  # after the list: what was claimed since cannot be in it
     for txn in found:

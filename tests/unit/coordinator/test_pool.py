@@ -48,7 +48,7 @@ def slots(world: World, epoch: int) -> list[int | None]:
 
 def ended(world: World, *open_: tuple[int, int], attempts=()) -> list[tuple[int, int]]:
     brokers = Brokers(*open_)
-    id_pool.end_idle(world.state, brokers, "flights", attempts)
+    id_pool.discard_idle(world.state, brokers, "flights", attempts)
     return brokers.ended
 
 
@@ -150,5 +150,5 @@ def test_a_lease_that_begins_while_we_look_is_seen(world):
     world.plan(interval=minutes(0, 10))
     brokers = Brokers((0, 1))
     brokers.meanwhile = lambda: claim(world, 1)
-    id_pool.end_idle(world.state, brokers, "flights")
+    id_pool.discard_idle(world.state, brokers, "flights")
     assert brokers.ended == []

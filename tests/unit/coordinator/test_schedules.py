@@ -343,7 +343,7 @@ def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monk
     monkeypatch.setattr("onceonly.coordinator.publish.Publisher.publish", lambda *_: [])
     broken = lambda *_: (_ for _ in ()).throw(OSError("no answer"))  # noqa: E731
     with monkeypatch.context() as patched:
-        patched.setattr("onceonly.coordinator.publish.end_idle", broken)
+        patched.setattr("onceonly.coordinator.publish.discard_idle", broken)
         patched.setattr("onceonly.coordinator.publish.Publisher.finish", lambda self, view, epoch: view)
         done = world.coordinator.give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
     assert (dict(done.given_up), "lake" in done.published) == ({}, True)

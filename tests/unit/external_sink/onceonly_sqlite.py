@@ -51,7 +51,7 @@ class SqliteWriter(Sink, Traced, Inspectable):
         found = rows if isinstance(rows, list) else [row.asDict() for row in rows.toLocalIterator()]
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO staged VALUES (?, ?)", (txn.name, json.dumps(found)))
-        return {"txn": txn.name, "app_id": txn.app_id, "rows": len(found)}
+        return {"txn": txn.name, "app_id": txn.app_id, "rows": len(found), "target": self._path}
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
         done = {"rows": handle["rows"]}

@@ -28,7 +28,7 @@ from onceonly.sinks.context import Context
 from onceonly.testing import contract
 from onceonly.testing.contract import SINK, SinkContract
 from onceonly.testing.fakes import FakeParts, FakeSource
-from onceonly.views import queries
+from onceonly.views import formatting, queries
 
 HERE = Path(__file__).parent
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -216,6 +216,7 @@ def test_status_and_describe_show_it(world: World) -> None:
     assert status.exit_code == 0, status.output
     described = CliRunner().invoke(main, ["describe", "flights", "1"], env=world.env)
     assert (described.exit_code, "out" in described.output) == (0, True), described.output
+    assert formatting.target(world.coordinator.state.view("flights").checkpoint(1).handles["out"]).endswith("out.db")  # type: ignore[union-attr]
 
 
 def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> None:
