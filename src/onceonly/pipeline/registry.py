@@ -92,7 +92,8 @@ def check_sink(sink: Any) -> None:
 
 def _check_lasting(sink: SinkConfig) -> None:
     try:
-        same = sink_from_json(json.loads(json.dumps(sink_json(sink)))) == sink
+        stored = json.loads(json.dumps(sink_json(sink)))
+        same = sink_json(sink_from_json(stored)) == stored
         why = "it comes back as another one"
     except (KeyError, TypeError, ValueError) as error:
         same, why = False, str(error)
@@ -100,7 +101,7 @@ def _check_lasting(sink: SinkConfig) -> None:
         raise InvalidPipeline(
             f"sink '{sink.name}' does not survive being stored as JSON.",
             f"Its definition is stored with every checkpoint, and read by other processes: {why}.",
-            f"Give {_path(type(sink))} fields of text, numbers, booleans, and tuples and dicts of them.",
+            f"Give {_path(type(sink))} fields of text, numbers, booleans, and lists and dicts of them.",
         )
 
 
