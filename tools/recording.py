@@ -1,6 +1,7 @@
 """A picture of a command's real output, as docs/images/demo.svg: what it prints on stdin, an SVG at the named path.
 
-COLUMNS=100 TTY_COMPATIBLE=1 TTY_INTERACTIVE=0 make demo EXIT=1 | python tools/recording.py docs/images/demo.svg "make demo"
+COLUMNS=100 TTY_COMPATIBLE=1 TTY_INTERACTIVE=0 make demo EXIT=1 |
+  python tools/recording.py docs/images/demo.svg "make demo"
 """
 
 from __future__ import annotations
