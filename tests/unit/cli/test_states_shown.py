@@ -8,6 +8,7 @@ from unit import tables
 from unit.world import World, minutes
 
 from onceonly.checkpoint.model import State
+from onceonly.checkpoint.sink import cannot_take_back
 from onceonly.cli import main, target
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Gate
@@ -123,7 +124,7 @@ def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monke
         world.put(7, 8)
 
     def refuses(self, txn, olds, held):
-        raise self.cannot_take_back()
+        raise cannot_take_back(self.name)
 
     monkeypatch.setattr(FakeSink, "retraction", refuses)
     result = onceonly("rewind", "flights", "1", "--reason", "wrong rates", input="n\n")
