@@ -20,86 +20,80 @@ class Mutant:
     seen_by: str
 
 
-COORDINATOR, PUBLISHING, GATING = (
-    "onceonly.coordinator.coordinator",
-    "onceonly.coordinator.publish",
-    "onceonly.coordinator.gate",
+COORDINATOR = "onceonly.coordinator.coordinator"
+PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL = (
+    f"onceonly.coordinator.{name}"
+    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool")
 )
-ADOPTION, SWEEPING, POOLING = "onceonly.coordinator.plan", "onceonly.coordinator.sweep", "onceonly.coordinator.id_pool"
-CHECKPOINT, PLANNING, REWINDING, OFFSETS = (
-    "onceonly.checkpoint.model",
-    "onceonly.coordinator.pins",
-    "onceonly.coordinator.rewind",
-    "onceonly.checkpoint.offsets",
-)
+MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 
 FIXES = [
     Mutant(
         "01: STAGED by the attempt's number alone",
-        COORDINATOR,
+        STAGE,
         "if now.staging is None or now.staging != mine.staging:",
         "if now.state is not State.PLANNED or now.attempt != mine.attempt:",
         "two-runs",
     ),
     Mutant(
         "02: a claim lives on when it is planned again",
-        CHECKPOINT,
+        MODEL,
         "return {**owners, **same, **NOTHING_STAGED}",
         'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging}',
         "sink-added",
     ),
     Mutant(
         "05: a rewind is given up while its rows are there",
-        PUBLISHING,
+        RESOLVE,
         "if waiting.rewinds_to is not None and not removed:",
         "if False:",
         "rewind-give-up",
     ),
     Mutant(
         "06: given up without a fence",
-        PUBLISHING,
+        RESOLVE,
         "outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)",
         "outcome = None",
         "give-up-in-flight",
     ),
     Mutant(
         "06: what the fence finds is not looked at",
-        PUBLISHING,
-        "        if outcome:\n            return self._record_published(seen, epoch, sink, outcome)\n",
+        RESOLVE,
+        "        if outcome:\n            return self._publisher.record_published(seen, epoch, sink, outcome)\n",
         "",
         "give-up-fails",
     ),
     Mutant(
         "06: a fence that fails is taken for one",
-        PUBLISHING,
+        RESOLVE,
         "            if not gone:\n                raise _not_fenced(checkpoint, sink, error) from error\n",
         "",
         "give-up-in-flight",
     ),
     Mutant(
         "10: a sink that was fenced is passed over",
-        PUBLISHING,
+        PUBLISH,
         "                raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end\n",
         "                raise\n",
         "fenced-by-others",
     ),
     Mutant(
         "14: discarded by the definition of now",
-        PUBLISHING,
+        PUBLISH,
         "pipeline = Pipeline.from_json(checkpoint.claimed_under[attempt])\n            for sink in checkpoint.sinks_of(attempt):",
         "pipeline = Pipeline.from_json(checkpoint.definition)\n            for sink in checkpoint.sinks:",
         "sink-gone-goes-on",
     ),
     Mutant(
         "14: swept by the definition of now",
-        SWEEPING,
+        SWEEP,
         "for definition in (checkpoint.definition, *checkpoint.claimed_under.values()):",
         "for definition in (checkpoint.definition,):",
         "sink-gone",
     ),
     Mutant(
         "given up out of order",
-        PUBLISHING,
+        RESOLVE,
         "            _refuse_out_of_order(view, view.require(epoch), sink)\n",
         "",
         "give-up-second",
@@ -109,14 +103,14 @@ FIXES = [
 GUARDS = [
     Mutant(
         "a handle is replaced whatever it is by now",
-        PUBLISHING,
+        PUBLISH,
         "if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):",
         "if self._sink not in now.waiting:",
         "two-write-again",
     ),
     Mutant(
         "claimed while it is being aborted",
-        COORDINATOR,
+        STAGE,
         "            if checkpoint.state is State.ABORTING:\n"
         '                raise fenced(checkpoint, "it is being aborted")\n'
         "            if checkpoint.state not in (State.PLANNED, State.ABORTED):",
@@ -127,13 +121,13 @@ GUARDS = [
         "aborted after the decision",
         COORDINATOR,
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
-        '                raise fenced(checkpoint, "the decision to publish it is taken")\n',
+        '                raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")\n',
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
         "abort-commit",
     ),
     Mutant(
         "claimed whoever owns it by now",
-        COORDINATOR,
+        STAGE,
         "            if owner is not None and checkpoint.owner != owner:\n"
         "                raise fenced(checkpoint, f\"'{checkpoint.owner}' has taken it over\")\n"
         "            if checkpoint.state is State.ABORTING:\n"
@@ -153,15 +147,15 @@ GUARDS = [
     ),
     Mutant(
         "claimed by who waited in a queue",
-        COORDINATOR,
+        STAGE,
         "if since is not None and checkpoint.last_seq != since:",
         "if False:",
         "queued",
     ),
     Mutant(
         "claimed although others have gone on without it",
-        COORDINATOR,
-        "if checkpoint.state is State.ABORTED and (newer := plan.overtaken_by(view, checkpoint)):",
+        STAGE,
+        "if checkpoint.state is State.ABORTED and (newer := overtaken_by(view, checkpoint)):",
         "if newer := None:",
         "rewind-staged-again",
     ),
@@ -174,77 +168,77 @@ GUARDS = [
     ),
     Mutant(
         "an error while staging leaves what is staged",
-        COORDINATOR,
+        STAGE,
         "            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded\n",
         "",
         "stage-fails",
     ),
     Mutant(
         "who is fenced leaves what it staged",
-        COORDINATOR,
+        STAGE,
         "        except Fenced:\n            self._publisher.discard(mine, [mine.attempt])\n            raise",
         "        except Fenced:\n            raise",
         "stage-fenced",
     ),
     Mutant(
         "a sink that failed takes its later decisions",
-        PUBLISHING,
+        PUBLISH,
         "                    held.add(sink)\n",
         "",
         "two-decisions",
     ),
     Mutant(
         "decisions are carried out as they are found",
-        PUBLISHING,
+        PUBLISH,
         "sorted(deciding, key=lambda cp: cp.decision or 0)",
         "deciding",
         "two-decisions",
     ),
     Mutant(
         "committed while sinks are waiting",
-        PUBLISHING,
+        PUBLISH,
         "if now.state is not State.COMMITTING or now.waiting:",
         "if now.state is not State.COMMITTING:",
         "commit-twice",
     ),
     Mutant(
         "given up by a handle that is another by now",
-        PUBLISHING,
+        RESOLVE,
         "if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:",
         "if sink not in now.waiting:",
         "give-up-fails-late",
     ),
     Mutant(
         "in doubt by what was judged already",
-        PUBLISHING,
-        "            if sink not in now.in_doubt:\n                return None\n            body",
-        "            body",
+        RESOLVE,
+        "if sink not in now.in_doubt or now.handles[sink] != old:",
+        "if False:",
         "doubt-twice",
     ),
     Mutant(
         "earlier attempts are left when it is committed",
-        PUBLISHING,
+        PUBLISH,
         "            self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])\n",
         "",
         "sink-gone-goes-on",
     ),
     Mutant(
         "decided without a verdict",
-        GATING,
+        GATE,
         "    if checkpoint.verdict is None:\n        raise NotCommitted(",
         "    if checkpoint.verdict is None:\n        return\n        raise NotCommitted(",
         "commit-ungated",
     ),
     Mutant(
         "a later verdict counts",
-        GATING,
+        GATE,
         "            if self._current(view, seen).verdict:\n                return None\n",
         "            self._current(view, seen)\n",
         "two-verdicts",
     ),
     Mutant(
         "a verdict on another attempt counts",
-        GATING,
+        GATE,
         "if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):",
         "if now.state is not State.STAGED and not now.verdict:",
         "staged-again",
@@ -253,48 +247,48 @@ GUARDS = [
         "aborted although a person decides",
         COORDINATOR,
         "            if checkpoint.for_a_person and who is None:\n"
-        '                raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")\n',
+        '                raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
         "held",
     ),
     Mutant(
         "approved what is not held",
-        GATING,
+        GATE,
         "            if not now.held:\n                raise _not_held(now)\n",
         "            if now.state is not State.STAGED:\n                raise _not_held(now)\n",
         "held",
     ),
     Mutant(
         "swept while it is staged",
-        SWEEPING,
+        SWEEP,
         "return txn.attempt < owner.attempt or owner.state is State.ABORTED",
         "return txn.attempt <= owner.attempt",
         "sweep-stage",
     ),
     Mutant(
         "the sweep reads the state first",
-        SWEEPING,
+        SWEEP,
         '    found = live.leftovers(f"{state.id}-{name}")\n    view = state.view(name)  # after the list: what was claimed since cannot be in it\n',
         '    view = state.view(name)\n    found = live.leftovers(f"{state.id}-{name}")\n',
         "sweep-stage",
     ),
     Mutant(
         "a slot is leased twice",
-        POOLING,
+        ID_POOL,
         "free = [slot for slot in range(pipeline.pool_size) if slot not in others]",
         "free = list(range(pipeline.pool_size))",
         "pool-intervals",
     ),
     Mutant(
         "the pool is ended by an older look",
-        POOLING,
+        ID_POOL,
         '    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n    view = state.view(pipeline)  # after the list: what a newer lease has opened since cannot be in it\n',
         '    view = state.view(pipeline)\n    found = live.pooled(f"{state.id}-{pipeline}-{live.name}")\n    if not found:\n        return []\n',
         "pool-intervals",
     ),
     Mutant(
         "what waits in the pool is ended",
-        POOLING,
+        ID_POOL,
         "return waits and live.needs(holder.handles[live.name], txn)",
         "return False",
         "pool-kept",
@@ -308,21 +302,21 @@ GUARDS = [
     ),
     Mutant(
         "a rewind beside what is open",
-        REWINDING,
+        REWIND,
         "    if view.open:\n",
         "    if False:\n",
         "rewind-run",
     ),
     Mutant(
         "a task that runs twice replaces twice",
-        ADOPTION,
-        "if known.request == self.again:",
+        PLAN,
+        "if known.request == self.reprocess:",
         "if False:",
         "reprocess-twice",
     ),
     Mutant(
         "taken over while its owner is at work",
-        ADOPTION,
+        PLAN,
         "if known.owner != self.owner and known.state is not State.ABORTED:",
         "if False:",
         "polite-runs",
@@ -336,7 +330,7 @@ GUARDS = [
     ),
     Mutant(
         "what another has published meanwhile is an error",
-        PUBLISHING,
+        PUBLISH,
         "            if sink in now.require(checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
         "",
         "late",

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Examined, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.coordinator.messages import fenced, how_to_settle
+from onceonly.coordinator.messages import because, fenced, how_to_settle
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions

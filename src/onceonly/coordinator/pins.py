@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Found, Source
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
-from onceonly.coordinator import sequence
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
@@ -42,7 +42,7 @@ class Cut:
         """
         self.check_lineage(view.latest)
         if self.interval:
-            sequence.check_next(self._pipeline, view.latest, self.interval)
+            _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         return tuple(pins.range(view) for pins in self._pins)
 
@@ -210,6 +210,35 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             f"{pipeline.name}: the interval {interval} ends in the future.",
             f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
             "Run it after its end. Nothing was written.",
+        )
+
+
+def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:
+    """Refuse an interval that does not follow the last one, where there is state to hand over.
+
+    Raises:
+        InvalidPipeline: an interval is missing before it, or it comes before what is covered already.
+        Busy: the one before it is not committed yet.
+    """
+    if pipeline.state is None or latest is None or latest.interval is None or pipeline.state.name not in latest.sinks:
+        return
+    if latest.state is not State.COMMITTED:
+        raise Busy(
+            f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
+            f"It covers {latest.interval}, is {latest.state.value}, and its state is what this interval goes on from.",
+            f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
+        )
+    if interval.start > latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
+            f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would go on without it.",
+            "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
+        )
+    if interval.start < latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} comes before what the state covers.",
+            f"It is kept up to {latest.interval.end:%Y-%m-%dT%H:%M:%SZ} (epoch {latest.epoch}).",
+            "Give a pipeline that starts earlier a new name. Nothing was written.",
         )
 
 

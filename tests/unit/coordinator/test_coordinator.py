@@ -120,7 +120,7 @@ def test_another_run_is_told_to_wait_while_the_owner_lives(world, staged):
     world.plan("run-1")
     if staged:
         world.stage()
-    with pytest.raises(Busy, match="epoch 1 is in the way") as busy:
+    with pytest.raises(Busy, match="blocked by unsettled epoch 1") as busy:
         world.plan("run-2")
     assert "onceonly recover flights" in busy.value.todo
     assert world.now().owner == "run-1"

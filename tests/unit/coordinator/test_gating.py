@@ -250,7 +250,7 @@ def test_what_is_held_waits_for_a_person(holding):
     holding.failed()
     holding.ended = {"run-1"}
     holding.recover()
-    with pytest.raises(Fenced, match="leaves the rest to a person"):
+    with pytest.raises(Fenced, match="its gate failed it and holds it"):
         holding.abort(owner="run-1")
     with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason …, or: onceonly abort flights 1"):
         holding.commit()
