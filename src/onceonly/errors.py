@@ -2,16 +2,16 @@
 
 OnceonlyError
 ├── NotCommitted         surely nothing was published: clean up, may be retried
-│   ├── InvalidPipeline  the user's to mend: definition, topic, table, transform
-│   ├── SourceLost       what was pinned is not in the log any more
+│   ├── InvalidPipeline  for the user to fix: definition, topic, table, transform
+│   ├── SourceLost       what was pinned is no longer in the log
 │   ├── BadRecord        a record that cannot be decoded
 │   ├── Busy             another checkpoint is in flight: retry later
 │   └── GateFailed       the gate failed the staged rows
-│       └── GateHeld     and leaves what follows to a person
+│       └── GateHeld     and holds them: a person has to approve or abort
 ├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
 └── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
     └── CannotPublish    decided, and this sink refuses: a person must act
-        ├── InDoubt      even the evidence is gone: a person must say what happened
+        ├── InDoubt      even the evidence no longer exists: manual resolution must say what happened
         └── StateBehind  the target shows decisions that the state table does not know: it was restored
 
 Every message has three lines: what, why, what to do.
@@ -46,7 +46,7 @@ class InvalidPipeline(NotCommitted):
 
 
 class SourceLost(NotCommitted):
-    """A pinned range, topic or partition is gone; retrying cannot help by itself."""
+    """A pinned range, topic or partition no longer exists; retrying alone cannot help."""
 
 
 class BadRecord(NotCommitted):
@@ -82,7 +82,7 @@ class CannotPublish(OutcomeUnknown):
 
 
 class InDoubt(CannotPublish):
-    """Whether it was published cannot be found out any more; only a person can say."""
+    """Whether it was published can no longer be found out; only manual resolution can say."""
 
 
 class StateBehind(CannotPublish):

@@ -73,7 +73,7 @@ FIXES = [
     Mutant(
         "10: a sink that was fenced is passed over",
         PUBLISH,
-        "                raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end\n",
+        "                raise _fenced_off(error, checkpoint, sink) from error  # at the target; no outcome is recorded\n",
         "                raise\n",
         "fenced-by-others",
     ),

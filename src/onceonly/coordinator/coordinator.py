@@ -93,7 +93,7 @@ class Coordinator:
 
         Args:
             since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
-                nothing over from whoever came first.
+                nothing over from a process that came first.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
         """
@@ -157,7 +157,7 @@ class Coordinator:
         return view.require(epoch)
 
     def _report(self, done: Checkpoint) -> None:
-        """Show how far the pipeline is. Nothing depends on it, so a failure is told and stops nobody."""
+        """Show how far the pipeline is. Nothing depends on it, so a failure is a warning and stops nothing."""
         try:
             sources = self.parts.sources(Pipeline.from_json(done.definition))
             for range_ in done.ranges:

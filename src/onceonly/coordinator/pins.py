@@ -118,7 +118,7 @@ class Pins:
         return self._found[time]
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
-        """A log that ends before a pinned boundary has lost records, whoever's they were."""
+        """A log that ends before a pinned boundary has lost records of this interval or of others."""
         if self._short(pinned):
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._short(pinned).items():
@@ -142,7 +142,7 @@ class Pins:
                     f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
                     f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
                     "before records that are still to come.",
-                    "Mend the producer's clock and remove the record (kafka-delete-records), then retry. "
+                    "Fix the producer's clock and remove the record (kafka-delete-records), then retry. "
                     "Nothing was written.",
                 )
 
@@ -248,7 +248,7 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
     over = interval.end + timedelta(seconds=grace)
     if over > now:
         raise Busy(
-            f"{pipeline.name}: late records of the interval {interval} are still waited for.",
+            f"{pipeline.name}: late records of the interval {interval} may still come.",
             f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
             "Plan again then. Nothing was written.",
         )

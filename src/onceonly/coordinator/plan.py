@@ -80,7 +80,7 @@ class Planning:
     def _is_past(self, view: View, done: Checkpoint) -> bool:
         """Whether this run has work left although a checkpoint under its name is committed.
 
-        That was taken back, or was of another run, which was deleted. An open one goes on, whose ever it was.
+        That was taken back, or was of another run, which was deleted. An open one goes on, whichever run planned it.
         """
         if done.state is not State.COMMITTED:
             return False
@@ -185,9 +185,9 @@ def _replaceable(known: Checkpoint) -> bool:
 
 def _check_kind(pipeline: Pipeline) -> None:
     if pipeline.mode == "chained" or pipeline.state:
-        why = "goes on from its state" if pipeline.state else "starts where the last one ended"
+        why = "continues from its state" if pipeline.state else "starts where the last one ended"
         raise InvalidPipeline(
-            f"{pipeline.name}: nothing of it can be processed again.",
+            f"{pipeline.name}: its checkpoints cannot be processed again.",
             f"Each checkpoint of this pipeline {why}.",
             "Give it a new name and new targets, and run it from the start. Nothing was written.",
         )
@@ -204,7 +204,7 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
     names = {sink.name for sink in pipeline.sinks}
     if gone := sorted(set(shown) - names):
         raise InvalidPipeline(
-            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which the pipeline does not name any more.",
+            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which are no longer sinks of the pipeline.",
             "Its rows there would stay beside those of the new one.",
             "Keep the sink until the interval is processed again. Nothing was written.",
         )

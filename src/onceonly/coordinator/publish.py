@@ -64,7 +64,7 @@ class Publisher:
         """Remove what these attempts have staged, in every sink; rows that are kept are only made unpublishable.
 
         Args:
-            gone: sinks that never answer again, as a person says. Nothing that they hold can be decided on.
+            gone: sinks that will never answer again, by manual resolution. Nothing that they hold can be published.
         Returns:
             Those of them that did not answer, and what came instead.
         """
@@ -103,7 +103,7 @@ class Publisher:
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:
-                raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end
+                raise _fenced_off(error, checkpoint, sink) from error  # at the target; no outcome is recorded
             raise
         return self.record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
@@ -170,11 +170,11 @@ def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnkn
 
 
 def _fenced_off(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
-    """A person may have died between fencing the sink and recording that it is given up: only a person ends that."""
+    """Giving up may have been interrupted after the fence and before its row: only manual resolution ends that."""
     name, epoch = checkpoint.pipeline, checkpoint.epoch
     return OutcomeUnknown(
         f"{name} epoch {epoch}: whether sink '{sink}' was published is not known.",
-        f"{cause(error)} Nobody has recorded an end of it.",
-        f"Retry: onceonly recover {name}. If it stays so, its giving up was interrupted, which this completes: "
+        f"{cause(error)} No process has recorded an outcome of it.",
+        f"Retry: onceonly recover {name}. If that does not help, giving the sink up was interrupted. To complete it: "
         f"onceonly resolve {name} {epoch} --give-up {sink} --reason …",
     )

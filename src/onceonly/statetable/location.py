@@ -5,7 +5,7 @@ would have every pipeline start again. So `make` is called for a person, or by t
 
 A copy of a state table must not pass for the table itself: both would number decisions of the same sinks. So the
 table remembers where it is (the folder's inode, or the URI) beside its identity, and a copy is refused until a person
-says what it is: `relocate` (the original is gone) or `fork` (a second table, with a new identity).
+says what it is: `relocate` (the original no longer exists) or `fork` (a second table, with a new identity).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def open_(uri: str) -> Opened:
             f"the state table at {uri} is a copy, or was moved.",
             f"It was made at {configuration[PLACE]} and is now at {place(uri)}; two tables with one identity would "
             "take each other's output for their own.",
-            "If the original is gone: onceonly state relocate. To use the copy beside it: onceonly state fork. "
-            "Nothing was written.",
+            "If the original no longer exists: onceonly state relocate. To use the copy beside it: onceonly state "
+            "fork. Nothing was written.",
         )
     return Opened(table, configuration[ID])
 

@@ -29,7 +29,7 @@ class Reading:
         self._behind = behind  # does not show yet what was written from it; often nobody asks
 
     def ask(self, question: Callable[[DeltaTable], T]) -> T:
-        """Its answer, of a newer version where this one cannot be read any more.
+        """Its answer, from a newer version where this one can no longer be read.
 
         Raises:
             OutcomeUnknown: nor can that one.
@@ -48,7 +48,7 @@ class Reading:
         raise OutcomeUnknown(
             f"the state table at {self.delta.table_uri} cannot be read.",
             f"{type(trouble).__name__}: {trouble}",
-            "Nothing was written. Check its storage; if files of it are gone, restore them, then recover.",
+            "Nothing was written. Check its storage; if files are missing, restore them, then recover.",
         )
 
     def version(self, pipeline: str) -> int:

@@ -136,7 +136,7 @@ class StateTable:
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, when there are many; returns the view after it.
 
-        Nothing depends on it, so a failure is told and stops nobody.
+        Nothing depends on it, so a failure is a warning and stops nothing.
         """
         try:
             if not compaction.tidy(view.table, view.pipeline, SMALL_FILES):
@@ -154,9 +154,9 @@ class StateTable:
         """The table as it is now; a new one in its place is not the table, and would number everything from 1."""
         try:
             opened = location.open_(self.uri)
-        except location.Missing as error:  # says "nothing was written", which this process cannot say any more
+        except location.Missing as error:  # says "nothing was written", which this process can no longer say
             raise OutcomeUnknown(
-                f"the state table at {self.uri} is gone.",
+                f"the state table at {self.uri} no longer exists.",
                 "This process began with it. Was its volume unmounted, or its folder deleted?",
                 "Nothing was deleted. Bring it back, then: onceonly recover",
             ) from error
@@ -178,7 +178,7 @@ class StateTable:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} may not survive a power failure.",
                 f"Its log could not be written to disk: {error}",
-                "Nothing follows from what it shows. When its disk is well again: onceonly recover",
+                "Nothing follows from what it shows. When its disk works again: onceonly recover",
             ) from error
 
     def _write(self, table: DeltaTable, row: Row) -> DeltaTable:
@@ -207,7 +207,7 @@ class StateTable:
         """Where its number is taken: the table, if the row itself has it. A write that failed may land after a look.
 
         Raises:
-            Lost: another has it, so no such write can land any more.
+            Lost: another has it, so such a write can no longer land.
             OutcomeUnknown: nobody is seen to have it; what it came from could not be brought up to date.
         """
         if error is None:
@@ -251,7 +251,7 @@ class Snapshot(StateTable):
 
 
 def _last(table: DeltaTable, pipeline: str) -> int | None:
-    """Its last number; None from a snapshot that can be brought up to date no more: its log was cleaned up."""
+    """Its last number; None from a snapshot that can no longer be updated, because its log was cleaned up."""
     with suppress(DeltaError, OSError):
         table.update_incremental()
         return table.transaction_version(pipeline) or 0

@@ -1,4 +1,4 @@
-"""Compare-and-set on the state table: read a view, decide from it, write from it, and when another was first, again."""
+"""The compare-and-set loop: read a view, decide from it, write from it; where another writer was first, begin again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Transitions:
             return view
 
     def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
-        """Nothing depends on who listens: a listener that fails is shown, and stops nobody."""
+        """Nothing depends on the notify function: where it fails, that is a warning and stops nothing."""
         try:
             self._notify(checkpoint, row)
         except Exception as error:

@@ -127,4 +127,4 @@ def test_a_sink_that_the_pipeline_has_no_more_stops_it(world):
     world.run("run-5")
     with pytest.raises(InvalidPipeline) as refused:
         rewind(world, 2)
-    assert "is not in the pipeline any more" in refused.value.why
+    assert "is no longer in the pipeline" in refused.value.why

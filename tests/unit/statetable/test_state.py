@@ -386,7 +386,7 @@ def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(tabl
     """A new one would number everything from 1 and read the log from its start."""
     table.append(table.view("flights"), planned(table.view("flights")))
     shutil.rmtree(uri)
-    with pytest.raises(OutcomeUnknown, match=r"is gone(.|\n)*unmounted(.|\n)*onceonly recover"):
+    with pytest.raises(OutcomeUnknown, match=r"no longer exists(.|\n)*unmounted(.|\n)*onceonly recover"):
         table.view("flights")
     assert not Path(uri).exists()
     StateTable.make(uri)
