@@ -27,6 +27,7 @@ from onceonly.errors import (
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
 from onceonly.testing.fakes import FakeSink, FakeSource
 
@@ -740,6 +741,43 @@ def test_a_persons_word_ends_the_doubt(world, committed, rows):
     said = next(row.body for row in world.state.history("flights") if row.event is Event.REPLACED)
     assert (said["who"], said["reason"]) == ("ann", "I have looked")
     assert said["verdict"] == ("committed" if committed else "aborted")
+
+
+def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatch):
+    """Judging may end transactions, so it is asked before the row is written, and another may be first meanwhile."""
+    staged_and_decided(world, "doubt")
+    with pytest.raises(InDoubt):
+        world.commit()
+    judged, asked = FakeSink.judged, []
+
+    def after_another(self, handle, committed):
+        asked.append(committed)
+        if len(asked) == 1:
+            Coordinator(world.state, world.parts).judge("flights", 1, "lake", True, "bob", "I was first")
+        return judged(self, handle, committed)
+
+    monkeypatch.setattr(FakeSink, "judged", after_another)
+    done = world.coordinator.judge("flights", 1, "lake", False, "ann", "I was slow")
+    assert (done.state, asked) == (State.COMMITTED, [False, True])
+    assert [row.body["who"] for row in world.state.history("flights") if row.event is Event.REPLACED] == ["bob"]
+
+
+def test_a_lost_write_judges_nothing_again(world, monkeypatch):
+    staged_and_decided(world, "doubt")
+    with pytest.raises(InDoubt):
+        world.commit()
+    append, judged, lost, asked = StateTable.append, FakeSink.judged, [], []
+
+    def losing(self, view, row):
+        if row.event is Event.REPLACED and not lost:
+            lost.append(row)
+            raise Lost
+        return append(self, view, row)
+
+    monkeypatch.setattr(StateTable, "append", losing)
+    monkeypatch.setattr(FakeSink, "judged", lambda *given: asked.append(given) or judged(*given))
+    assert world.coordinator.judge("flights", 1, "lake", True, "ann", "I have looked").state is State.COMMITTED
+    assert (len(lost), len(asked)) == (1, 1)
 
 
 def test_nobody_can_judge_what_is_not_in_doubt(world):
