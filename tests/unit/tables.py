@@ -18,9 +18,9 @@ import pyarrow as pa
 from explore.steps import Steps
 from explore.table import PINS, Chain, MemoryTable
 
-from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Row, canonical
 from onceonly.checkpoint.offsets import Interval
+from onceonly.statetable import gaps
 from onceonly.statetable.table import StateTable
 
 TIMES = pa.schema([(name, pa.timestamp("us", "UTC")) for name in gaps.COLUMNS])

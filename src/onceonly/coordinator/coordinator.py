@@ -190,8 +190,7 @@ class Coordinator:
         """
         said = {"reason": reason, "who": who} if who else {"reason": reason}
 
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
+        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
@@ -202,7 +201,7 @@ class Coordinator:
                 raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
-        checkpoint = self._transitions.change(name, decide).require(epoch)
+        checkpoint = self._transitions.advance(name, epoch, decide)
         return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
 
     def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
@@ -211,12 +210,11 @@ class Coordinator:
         return self._record_aborted(aborting, {"gone": left} if left else {})
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
             return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
 
-        return self._transitions.change(mine.pipeline, decide).require(mine.epoch)
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
     # ---- recover
 

@@ -68,15 +68,14 @@ class Gatekeeper:
             InvalidPipeline: it is not held.
         """
 
-        def decide(view: View) -> Row | None:
-            now = view.require(epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
                 raise _not_held(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
 
-        return self._transitions.change(name, decide).require(epoch)
+        return self._transitions.advance(name, epoch, decide)
 
 
 def require(checkpoint: Checkpoint) -> None:

@@ -50,8 +50,7 @@ class Stager:
         """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
         nonce, worker = uuid.uuid4().hex[:12], f"{socket.gethostname()}:{os.getpid()}"
 
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
+        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
@@ -65,17 +64,16 @@ class Stager:
             claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
-        return self._transitions.change(name, decide).require(epoch)
+        return self._transitions.advance(name, epoch, decide)
 
     def renew(self, mine: Checkpoint) -> bool:
         """See `Coordinator.renew`."""
 
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.staging is not None and now.staging == mine.staging
             return view.row(mine.epoch, Event.RENEWED, mine.attempt) if current else None
 
-        return self._transitions.change(mine.pipeline, decide).require(mine.epoch).staging == mine.staging
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
 
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
@@ -103,15 +101,14 @@ class Stager:
     def record(self, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             if now.staging is None or now.staging != mine.staging:
                 was = f"this was attempt {mine.attempt}, which has been ended"
                 raise fenced(now, f"attempt {now.attempt} is current and {was}")
             return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
 
         try:
-            return self._transitions.change(mine.pipeline, decide).require(mine.epoch)
+            return self._transitions.advance(mine.pipeline, mine.epoch, decide)
         except Fenced:
             self._publisher.discard(mine, [mine.attempt])
             raise

@@ -34,6 +34,10 @@ class Transitions:
             self._tell(view.require(row.epoch), row)
             return view
 
+    def advance(self, name: str, epoch: int, decide: Callable[[View, Checkpoint], Row | None]) -> Checkpoint:
+        """The same for one checkpoint, which `decide` is given; returns it as it is then."""
+        return self.change(name, lambda view: decide(view, view.require(epoch))).require(epoch)
+
     def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
         """Nothing depends on the notify function: where it fails, that is a warning and stops nothing."""
         try:

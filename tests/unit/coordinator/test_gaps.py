@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.world import World, minutes, values
 
-from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.statetable import row_format
+from onceonly.statetable import gaps, row_format
 from onceonly.views import formatting, queries
 
 TEN = minutes(0, 10)
