@@ -273,8 +273,16 @@ class Coordinator:
     # ---- rewind
 
     def undone(self, name: str, epoch: int) -> list[Checkpoint]:
-        """What a rewind to that epoch would take back, the last one first. Raises InvalidPipeline as `rewind`."""
-        return rewind.undone(self.state.view(name), epoch)
+        """What a rewind to that epoch would take back, the last one first; it changes nothing.
+
+        Raises:
+            InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
+        """
+        view = self.state.view(name)
+        later = rewind.undone(view, epoch)
+        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
+        rewind.retractions(view, epoch, self.parts, self.state.id)
+        return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
         """Take back what was published after `epoch`, and let the pipeline go on from there.
@@ -288,8 +296,7 @@ class Coordinator:
         def decide(view: View) -> Row:
             return rewind.row(view, epoch, rewind.retractions(view, epoch, self.parts, self.state.id), who, reason)
 
-        later = self.undone(name, epoch)
-        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
+        self.undone(name, epoch)
         view = self._transitions.change(name, decide)
         return self.commit(name, view.head.epoch)
 

@@ -24,7 +24,7 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
     return Fenced(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
         f"It is {checkpoint.state.value}, and {why}.",
-        "Nothing of the current attempt was touched; this process stops.",
+        "The current attempt was not touched. This process stops.",
     )
 
 

@@ -25,12 +25,12 @@ PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that
 
 @dataclass(frozen=True)
 class View:
-    """One pipeline as one snapshot of the table shows it."""
+    """One pipeline in one snapshot of the table."""
 
     pipeline: str
     table: Reading
     head: Head
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the latest
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
 
     @property
     def open(self) -> list[Checkpoint]:
@@ -70,25 +70,25 @@ class View:
         return Row(self.pipeline, self.head.seq + 1, epoch, event, attempt, **columns)
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
-        """What `owner` planned or took over, oldest first."""
+        """The checkpoints that `owner` planned or took over, oldest first."""
         return self._planned(f"owner = {sql_text(owner)}")
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
-        """What was pinned for any part of `interval`, oldest first."""
+        """The checkpoints that were pinned for any part of `interval`, oldest first."""
         return self._planned(f"interval_start < {sql_time(interval.end)} AND interval_end > {sql_time(interval.start)}")
 
     def taken_back(self, epoch: int) -> bool:
-        """Whether a rewind has taken out what that checkpoint published; once it has, that stays so."""
+        """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
         return any(to is not None and to < epoch for to in (rewind.rewinds_to for rewind in self._rewinds(epoch)))
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
-        """Those that were decided after that epoch."""
+        """The rewinds that were decided after that epoch."""
         chosen = f"event = '{Event.REWOUND.value}' AND epoch > {since} AND seq <= {self.head.seq}"
         epochs = self.table.scan({self.pipeline: chosen}, ["epoch"])["epoch"].to_pylist()
         return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
-        """The nearest boundaries of the topic that are pinned at or before, and at or after, `time`."""
+        """The topic's nearest pinned boundaries at or before, and at or after, `time`."""
         at, low, high = sql_time(time), sql_time(time - NEAR), sql_time(time + NEAR)
         before = self._pinned_at(f"interval_start <= {at} AND interval_end > {low}", f"interval_end <= {low}")
         after = self._pinned_at(f"interval_end >= {at} AND interval_start < {high}", f"interval_start >= {high}")
@@ -98,16 +98,16 @@ class View:
         )
 
     def gap_before(self, interval: Interval) -> Interval | None:
-        """What no pinned interval covers between the one that ends last before `interval` and its start."""
+        """The gap between the end of the last pinned interval before `interval` and its start."""
         at, low = sql_time(interval.start), sql_time(interval.start - NEAR)
         before = self._pinned_at(f"interval_end <= {at} AND interval_end > {low}", f"interval_end <= {low}")
         last = max((time for time, _ in before), default=interval.start)
         return Interval(last, interval.start) if last < interval.start else None
 
     def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
-        """Boundaries as (time, epoch): those near by, which statistics find at once; the far ones where there are none.
+        """Boundaries as (time, epoch): the near ones, which file statistics find fast; without any, the far ones.
 
-        Pinned intervals do not overlap, so one that is found near by leaves no closer one among the far.
+        Pinned intervals do not overlap. So if one is found near, no far one is closer.
         """
         for chosen in (near, far):
             found = self._pinned(chosen, ["epoch", *gaps.COLUMNS]).to_pylist()
