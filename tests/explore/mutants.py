@@ -331,7 +331,7 @@ GUARDS = [
     Mutant(
         "what another has published meanwhile is an error",
         PUBLISH,
-        "            if sink in now.require(checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
+        "            if sink in now.require(checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be why it failed here\n",
         "",
         "late",
     ),

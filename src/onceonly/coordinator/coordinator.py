@@ -114,7 +114,7 @@ class Coordinator:
             NotCommitted: nothing is staged.
             Fenced: it was aborted, or staged again, meanwhile.
         """
-        return self._gatekeeper.judge(name, epoch, by)
+        return self._gatekeeper.examine(name, epoch, by)
 
     def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
         """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
@@ -157,7 +157,7 @@ class Coordinator:
         return view.require(epoch)
 
     def _report(self, done: Checkpoint) -> None:
-        """Show how far the pipeline is. Nothing depends on it, so a failure is a warning and stops nothing."""
+        """Show how far the pipeline is. Nothing depends on it, so a failure only causes a warning."""
         try:
             sources = self.parts.sources(Pipeline.from_json(done.definition))
             for range_ in done.ranges:
@@ -202,10 +202,10 @@ class Coordinator:
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
         checkpoint = self._transitions.advance(name, epoch, decide)
-        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
+        return checkpoint if checkpoint.state is State.ABORTED else self._finish_abort(checkpoint, gone)
 
-    def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
-        """What was claimed before this abort began goes, whatever has come since."""
+    def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
+        """Discard every attempt that was claimed before this abort began, whatever has happened since."""
         left = self._publisher.discard(aborting, list(aborting.claims), gone)
         return self._record_aborted(aborting, {"gone": left} if left else {})
 
@@ -247,19 +247,19 @@ class Coordinator:
                     case State.STAGED if not alive(checkpoint):
                         self._settle_staged(checkpoint)
                     case State.ABORTING:
-                        self._carry_out(checkpoint)
+                        self._finish_abort(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
                         self.abort(
                             name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
                         )
             except Fenced:
-                continue  # settled by another process between our look and our step
+                continue  # another process has settled it since it was read
             except Exception as error:
                 errors.append(error)
         return errors
 
     def _settle_staged(self, staged: Checkpoint) -> None:
-        """By the verdict; where its owner has not got to it, the gate is asked now. What is held, abort refuses."""
+        """Commit or abort by the verdict. Without one, the gate is asked now. What is held, `abort` refuses."""
         self.gate(staged.pipeline, staged.epoch, "recovery")
         try:
             self.commit(staged.pipeline, staged.epoch)

@@ -22,7 +22,7 @@ class Gatekeeper:
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def judge(self, name: str, epoch: int, by: str) -> Checkpoint:
+    def examine(self, name: str, epoch: int, by: str) -> Checkpoint:
         """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
 
         Raises:
@@ -37,7 +37,7 @@ class Gatekeeper:
         try:
             examined = inspector.examine(seen)
         except Exception as error:
-            now = self._current(self._transitions.state.view(name), seen)  # what we tripped over may be its abort
+            now = self._current(self._transitions.state.view(name), seen)  # what failed may be its abort
             if now.verdict:
                 return now
             raise _classified(error, seen) from error

@@ -99,7 +99,7 @@ class Publisher:
         except Exception as error:
             now = self._transitions.state.view(view.pipeline)
             if sink in now.require(checkpoint.epoch).published:
-                return now  # by another process meanwhile, which may be what we tripped over
+                return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:

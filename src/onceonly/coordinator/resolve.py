@@ -18,7 +18,7 @@ from onceonly.statetable.view import View
 
 
 class Resolver:
-    """Records manual resolutions of single sinks; `said` is who resolves it, and why."""
+    """Records manual resolutions of single sinks; `said` holds who resolves it, and why."""
 
     def __init__(self, transitions: Transitions, publisher: Publisher) -> None:
         self._transitions, self._publisher = transitions, publisher
