@@ -111,14 +111,14 @@ def covers(checkpoint: Checkpoint) -> str:
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
 
 
-def gap(pipeline: str, found: Interval) -> str:
-    """What is left out, why that may be, and what to do."""
+def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:
+    """What is left out, why that may be, and what to do. `file`: what names the pipeline on the command line."""
     start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (found.start, found.end))
     return (
         f"{pipeline}: no checkpoint covers {found}.\n"
         "Its runs are still to come, or there were none: the scheduler was down, or the DAG was paused and has "
         "catchup=False.\n"
-        f"Run what is missing: airflow backfill create, or onceonly run FILE.py:NAME --interval {start} {end}. If it "
+        f"Run what is missing: airflow backfill create, or onceonly run {file} --interval {start} {end}. If it "
         f"is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 
