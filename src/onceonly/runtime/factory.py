@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
@@ -27,7 +27,7 @@ from onceonly.sinks.staging.handles import guarded
 from onceonly.sinks.state.sink import Changes, StateWriter
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark.progress import Say
-from onceonly.spark.progress import told as progress
+from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
@@ -145,9 +145,7 @@ def stage(
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
     view = through.state.view(name)
-    checkpoint = view.checkpoint(epoch)
-    if checkpoint is None:
-        raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
+    checkpoint = view.require(epoch)
     producing = _Producing(parts, checkpoint, sequence.held_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
@@ -242,5 +240,5 @@ def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> 
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
         error_site.explained(error, transforms.folders(settings)),
-        "Nothing was published and what was written is removed. Fix the cause and retry the stage.",
+        "Nothing was published, and what was written is removed. Fix the cause and retry the stage.",
     )

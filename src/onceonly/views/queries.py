@@ -73,15 +73,7 @@ def check_known(state: StateTable, pipeline: str) -> None:
 
 def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
     check_known(state, pipeline)
-    view = state.view(pipeline)
-    found = view.checkpoint(epoch)
-    if found is None:
-        raise InvalidPipeline(
-            f"{pipeline} has no epoch {epoch}.",
-            f"The last one planned is {view.head.epoch}.",
-            f"List them: onceonly status {pipeline}",
-        )
-    return found
+    return state.view(pipeline).require(epoch)
 
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
