@@ -51,7 +51,7 @@ class DriverTrigger(BaseTrigger):
                 self.log.info("%s", line)
             heard = max(heard, len(lines))
             if puzzled and puzzled != trouble:
-                self.log.warning("%s\nThis says nothing about the job: asking again.", puzzled)
+                self.log.warning("%s\nThe job may be running all the same: asking again.", puzzled)
             trouble = puzzled
             if over or state or self._is_over():
                 asked.cancel()
@@ -60,7 +60,7 @@ class DriverTrigger(BaseTrigger):
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
-        """This triggerer has to let go: nothing of a task that was cleared or marked goes on on Spark.
+        """This triggerer is told to stop: nothing of a task that was cleared or marked goes on on Spark.
 
         Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late. The
         next try of a task that was cleared may wait by now, too: for a driver of its own.

@@ -40,6 +40,6 @@ def _end(named: Named) -> str:
     except OnceonlyError as error:
         return f"{whose}, may still be at work: {error}"
     if now in AT_WORK:
-        return f"{whose}, is to end"
+        return f"{whose}, was asked to end"
     driver.forget()
     return f"{whose}, is {now}"

@@ -33,8 +33,8 @@ Where things are, from the environment:
 
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 wrong input,
-3 the outcome is not known (`onceonly recover` finds out), 4 a gate holds it for
-a person, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
+3 the outcome is not known (`onceonly recover` finds out), 4 held by its gate:
+approve or abort it, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
 With --json, an error is {"error": class, "what": …, "why": …, "todo": …} on stdout.
 """
 

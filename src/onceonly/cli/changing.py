@@ -1,4 +1,4 @@
-"""What a person changes: refused before any work where it could not be recorded."""
+"""What a command changes: refused before any work where it could not be recorded."""
 
 from __future__ import annotations
 

@@ -481,8 +481,8 @@ def test_a_table_that_somebody_has_placed_is_made_by_state_init_alone(shell, mon
         assert refused.exit_code == (5 if command[0] == "check" else 2)
         assert "there is no state table" in refused.stderr
     assert not (shell.folder / "volume").exists()
-    assert "is made" in shell("one", "state", "init").stdout
-    assert "is there already: nothing to do" in shell("one", "state", "init").stdout
+    assert "was made" in shell("one", "state", "init").stdout
+    assert "exists: nothing to do" in shell("one", "state", "init").stdout
     assert shell("one", *RUN).exit_code == 0
     monkeypatch.setenv("ONCEONLY_STATE", "hdfs://lake/state")
     assert "cannot hold the state table" in shell("one", "state", "init").stderr
