@@ -28,7 +28,7 @@ from onceonly.statetable.table import StateTable
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
-ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, and perhaps at work"
+ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, perhaps still running"
 DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 

@@ -77,7 +77,7 @@ class DriverTrigger(BaseTrigger):
                     await asyncio.to_thread(self._known().forget)
                     return
             await asyncio.sleep(1)
-        self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
+        self.log.error("driver %s may still be running: %s", self.driver, puzzled or "it has not ended yet")
 
     async def _is_awaited(self) -> tuple[bool, str]:
         """Whether the task still waits for this driver; and why that is not known, or nothing."""
@@ -134,7 +134,7 @@ def _outcome(state: str, over: bool, late: bool) -> str:
 
 
 async def _state_of(task: Any) -> str | None:
-    """The task instance's state, as Airflow has it now; None: it has none, or is gone."""
+    """The task instance's state, as Airflow has it now; None: it has none, or no longer exists."""
     from airflow.sdk.execution_time.comms import GetTaskStates
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
