@@ -766,7 +766,8 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
     staged_and_decided(world, "doubt")
     with pytest.raises(InDoubt):
         world.commit()
-    append, judged, lost, asked = StateTable.append, FakeSink.judged, [], []
+    kind = type(world.state)
+    append, judged, lost, asked = kind.append, FakeSink.judged, [], []
 
     def losing(self, view, row):
         if row.event is Event.REPLACED and not lost:
@@ -774,7 +775,7 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
             raise Lost
         return append(self, view, row)
 
-    monkeypatch.setattr(StateTable, "append", losing)
+    monkeypatch.setattr(kind, "append", losing)
     monkeypatch.setattr(FakeSink, "judged", lambda *given: asked.append(given) or judged(*given))
     assert world.coordinator.judge("flights", 1, "lake", True, "ann", "I have looked").state is State.COMMITTED
     assert (len(lost), len(asked)) == (1, 1)
