@@ -1,7 +1,6 @@
 # Every target prepares what it needs, once. `make help` lists them.
 SHELL  := /bin/bash
 PYTHON ?= python3
-JAVA   ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 BIN    := .venv/bin
 ARGS   ?=
 
@@ -88,8 +87,6 @@ $(SITE): requirements-docs.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
-$(JARS): jars/ivy.xml jars/ivysettings.xml | $(DEPS)
-	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); [ "$${version:-0}" -ge 17 ] || \
-	  { echo "Java 17 or newer is missing: install it, or make JAVA_HOME=/path/to/jdk"; exit 1; }
-	$(BIN)/python tools/jars.py --java "$(JAVA)"
+$(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml | $(SELF)
+	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker hdfs
 	@touch $@

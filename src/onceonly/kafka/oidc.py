@@ -1,4 +1,4 @@
-"""Tokens for kafka-python, which brings no OIDC client: OAuth 2 client credentials, kept while they are fresh."""
+"""Tokens for kafka-python, which has no OIDC client: OAuth 2 client credentials, cached until they expire soon."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
 
-PATIENCE = 10.0  # seconds for the endpoint's answer
-FRESH = 0.8  # of a token's life
+TIMEOUT = 10.0  # seconds for the endpoint's response
+FRESH = 0.8  # the part of a token's lifetime for which it is used
 PREFIX = "sasl.oauthbearer."
 
 
@@ -27,39 +27,39 @@ class Tokens:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._url = settings[PREFIX + "token.endpoint.url"]
-        credentials = ":".join(settings[PREFIX + name] for name in ("client.id", "client.secret"))  # as the others do
+        credentials = ":".join(settings[PREFIX + name] for name in ("client.id", "client.secret"))
         self._headers = {"Authorization": "Basic " + base64.b64encode(credentials.encode()).decode()}
         scope = settings.get(PREFIX + "scope")
         self._body = urlencode({"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})).encode()
         self._token, self._until, self._lock = "", 0.0, Lock()
 
     def token(self) -> str:
-        """A token that is still good for a while.
+        """A token that does not expire soon.
 
         Raises:
-            NotCommitted: the endpoint gave none; names its address.
+            NotCommitted: the endpoint returned none; the message names its address.
         """
         with self._lock:
             if not self._token or monotonic() > self._until:
-                answer = self._ask()
-                self._token = str(answer["access_token"])
-                self._until = monotonic() + FRESH * float(answer.get("expires_in", 0))
+                received = self._request()
+                self._token = str(received["access_token"])
+                self._until = monotonic() + FRESH * float(received.get("expires_in", 0))
             return self._token
 
-    def _ask(self) -> Any:
+    def _request(self) -> Any:
         try:
-            with urlopen(Request(self._url, self._body, self._headers), timeout=PATIENCE) as response:
-                answer = json.load(response)
-            answer["access_token"]
+            with urlopen(Request(self._url, self._body, self._headers), timeout=TIMEOUT) as response:
+                received = json.load(response)
+            received["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, HTTPError):
-                error.close()  # it is the response, too
+                error.close()  # it is also the response
             raise NotCommitted(
                 f"no token from {self._url} for Kafka.",
                 f"{type(error).__name__}: {error}.",
                 "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
             ) from None
-        return answer
+        return received
 
 
 def token_provider(connection: KafkaConnection) -> Any:
@@ -71,7 +71,7 @@ def token_provider(connection: KafkaConnection) -> Any:
 
 @cache
 def _provider_class() -> type[Any]:
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # kafka-python's own, as it is imported
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # raised by kafka-python's own import
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]

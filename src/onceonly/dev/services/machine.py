@@ -1,11 +1,11 @@
 """What this machine offers: Java, the jars, a port."""
 
 import os
-import shutil
 import socket
 from pathlib import Path
 
 from onceonly.dev.services.daemon import ServiceFailed
+from onceonly.spark import java as installed
 
 LOCALHOST = "127.0.0.1"
 
@@ -18,8 +18,7 @@ def checkout() -> Path | None:
 
 def java() -> str:
     """The java of JAVA_HOME, else the one on the path."""
-    home = os.environ.get("JAVA_HOME")
-    command = shutil.which(f"{home}/bin/java" if home else "java")
+    command = installed.command()
     if command is None:
         raise ServiceFailed(
             "Java is missing.", "Kafka and Spark need Java 17 or newer.", "Install it or set JAVA_HOME."
@@ -36,7 +35,7 @@ def jars(kind: str, home: Path) -> Path:
         raise ServiceFailed(
             f"There are no jars in {folder}.",
             "The embedded services run from there.",
-            "Run `make setup` in a checkout, or set ONCEONLY_JARS to a folder that has `spark` and `broker`.",
+            "Run `onceonly jars fetch` (in a checkout `make setup`), or set ONCEONLY_JARS to a folder that has them.",
         )
     return folder
 
