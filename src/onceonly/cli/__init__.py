@@ -5,19 +5,7 @@ from __future__ import annotations
 import click
 
 from onceonly.cli.app import Cli
-from onceonly.cli.check import check
-from onceonly.cli.demo import demo
-from onceonly.cli.describe import describe
-from onceonly.cli.init import init
-from onceonly.cli.jars import jars
-from onceonly.cli.rewind import rewind
-from onceonly.cli.run import run
-from onceonly.cli.services import services
-from onceonly.cli.settle import abort, approve, recover, resolve
-from onceonly.cli.skip import skip
-from onceonly.cli.state import state
-from onceonly.cli.status import status
-from onceonly.cli.sweep import sweep
+from onceonly.cli.commands import Commands
 
 HELP = """Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
@@ -37,32 +25,31 @@ Exit codes: 0 done or nothing to do, 1 nothing was published, 2 wrong input,
 a person, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
 With --json, an error is {"error": class, "what": …, "why": …, "todo": …} on stdout.
 """
+COMMANDS = Commands(  # where each is; the everyday ones first
+    {
+        "init": "init",
+        "run": "run",
+        "status": "status",
+        "describe": "describe",
+        "recover": "settle",
+        "check": "check",
+        "approve": "settle",
+        "abort": "settle",
+        "resolve": "settle",
+        "rewind": "rewind",
+        "skip": "skip",
+        "sweep": "sweep",
+        "state": "state",
+        "services": "services",
+        "jars": "jars",
+        "demo": "demo",
+    }
+)
 
 
-@click.group(cls=Cli, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Cli, commands=COMMANDS, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(package_name="onceonly", message="%(version)s")
 @click.pass_context
 def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
-
-
-for command in (
-    init,
-    run,
-    status,
-    describe,
-    recover,
-    check,
-    approve,
-    abort,
-    resolve,
-    rewind,
-    skip,
-    sweep,
-    state,
-    services,
-    jars,
-    demo,
-):
-    main.add_command(command)

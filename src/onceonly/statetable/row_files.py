@@ -1,7 +1,8 @@
 """Writing to the state table: rows as one file, which is on disk before a log entry names it, then the entry.
 
 delta-rs would give both their names before their content is on disk: after a power failure the log could name a file
-without content, and the table could not be read.
+without content, and the table could not be read. What only writers need of pyarrow is imported when something is
+written: `onceonly status` reads, and should answer at once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from onceonly.checkpoint.model import Row
@@ -46,6 +43,8 @@ def replace(table: DeltaTable, files: dict[str, int], merged: AddAction) -> None
 
 def put(uri: str, rows: Sequence[Row], name: str) -> AddAction:
     """A file of one pipeline's rows, and what makes it part of the table. The same name: the same rows."""
+    import pyarrow.parquet as pq
+
     table = row_format.to_arrow(rows).drop_columns(["pipeline"])
     path = path_of(rows[0].pipeline, name)
     out = pa.BufferOutputStream()
@@ -70,6 +69,9 @@ def remove(uri: str, pipeline: str, name: str) -> None:
 def _write(uri: str, path: str, content: bytes, anew: bool) -> None:
     local = local_path(uri)
     if local is None:
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
         files = pafs.PyFileSystem(DeltaStorageHandler(uri))
         with files.open_output_stream(path, buffer_size=len(content) + 1) as out:  # delta-rs takes bytes, not a Buffer
             out.write(content)
@@ -95,6 +97,8 @@ def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties)
 
 def _stats(table: pa.Table) -> dict[str, Any]:
     """What lets a reader skip the file."""
+    import pyarrow.compute as pc
+
     names = [name for name in table.column_names if name not in NOT_FOR_SKIPPING]
     ends = {name: pc.min_max(table[name]).as_py() for name in names if table[name].null_count < table.num_rows}
     return {
