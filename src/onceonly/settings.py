@@ -6,11 +6,12 @@ ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are
 ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
 ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
-ONCEONLY_JARS             folder of `onceonly jars fetch` ($ONCEONLY_PROJECT/.jars if there, else $ONCEONLY_HOME/jars)
+ONCEONLY_JARS             what `onceonly jars fetch` fills ($ONCEONLY_PROJECT/.jars if there, else $ONCEONLY_HOME/jars)
 ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
 ONCEONLY_TRANSFORMS       installed packages (a,b.c) that transforms and the above may come from, beside the project
-SPARK_REMOTE              a Spark Connect server, sc://host:port; else Spark runs in the process
+SPARK_REMOTE              a Spark Connect server, sc://host:port; by default that of `onceonly services up --spark`, for
+                          commands, where it runs, else Spark in the process (always: set it to nothing)
 
 Secrets are elsewhere: in Airflow's connections, or AIRFLOW_CONN_<ID> (see kafka/lookup.py), by the name in a pipeline.
 """
@@ -83,7 +84,7 @@ class Settings:
 
     def brokers(self, named: str | None) -> str:
         """The brokers that the pipeline names, else the environment's, else the embedded one's."""
-        found = named or self.bootstrap or self._embedded()
+        found = named or self.bootstrap or self.embedded_at("kafka")
         if not found:
             raise InvalidPipeline(
                 "no Kafka broker is known.",
@@ -96,11 +97,13 @@ class Settings:
     def spark_jars(self) -> list[str]:
         return sorted(str(jar) for jar in (self.jars / "spark").glob("*.jar"))
 
-    def _embedded(self) -> str | None:
+    def embedded_at(self, service: str) -> str | None:
+        """The address of "kafka" or "spark", where `onceonly services up` runs it for this home."""
         try:
-            return str(json.loads((self.home / "services.json").read_text())["kafka"])
+            found = json.loads((self.home / "services.json").read_text()).get(service)
         except FileNotFoundError:
             return None
+        return str(found) if found else None
 
 
 def _jars(given: str | None, project: Path, home: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,7 +45,7 @@ def status(pipeline: str | None, last: int, as_json: bool) -> None:
         queries.check_known(state, pipeline)
         _one(state, pipeline, queries.recent(state, pipeline, last), as_json)
     else:
-        _all(settings.state, _summaries(state) if state else [], as_json)
+        _all(settings.state, settings.project, _summaries(state) if state else [], as_json)
 
 
 def _summaries(state: StateTable) -> list[dict[str, Any]]:
@@ -68,14 +69,16 @@ def _summary(checkpoints: list[Checkpoint], gaps: list[Interval]) -> dict[str, A
     }
 
 
-def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
+def _all(uri: str, project: Path, found: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         stamped = [{**each, "committed_at": _iso(each["committed_at"]), **_spans(each["gaps"])} for each in found]
         return print_json({"state_table": uri, "pipelines": stamped})
     out = show.console()
     if not found:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(uri)}.", markup=False)
-        return out.print("Start with: onceonly run dags/flights.py:flights", style="dim", markup=False)
+        from onceonly.cli import target
+
+        return out.print(f"Start with: onceonly run {target.example(project)}", style="dim", markup=False)
     table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch", "rows"))
     for each in found:
         committed = f"{formatting.age(each['committed_at'])} ago" if each["committed_at"] else "never"

@@ -13,7 +13,7 @@ from types import ModuleType
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 
-USE = "Use FILE.py:NAME, such as dags/flights.py:flights. Nothing was written."
+USE = "Use FILE.py:NAME. Nothing was written."
 
 
 def load(target: str, project: Path) -> Pipeline:
@@ -31,14 +31,27 @@ def load(target: str, project: Path) -> Pipeline:
         return next(iter(found.values()))
     wanted = f"pipeline '{name}'" if name else "one pipeline"
     why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.pipeline.definition.Pipeline."
-    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, USE)
+    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, _use(file, *found))
+
+
+def example(project: Path) -> str:
+    """A file of that project that defines a pipeline, for hints; the first one by name."""
+    files = sorted((project / "dags").rglob("*.py")) if (project / "dags").is_dir() else []
+    found = (file for file in files if "Pipeline(" in file.read_text("utf-8", errors="replace"))
+    return next((str(file.relative_to(project)) for file in found), "FILE.py:NAME")
+
+
+def _use(file: str, *names: str) -> str:
+    return f"Use {' or '.join(f'{file}:{name}' for name in names)}. Nothing was written." if names else USE
 
 
 def _find(file: str, project: Path) -> Path:
     for path in (Path(file).absolute(), project / file):
         if path.is_file():
             return path
-    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", USE)
+    known = example(project)
+    use = USE if known.startswith("FILE") else f"Use FILE.py:NAME, such as {known}. Nothing was written."
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", use)
 
 
 def _module(path: Path, project: Path) -> ModuleType:

@@ -55,7 +55,7 @@ def required(settings: Settings) -> StateTable:
         raise InvalidPipeline(
             f"there is no state table at {settings.state}.",
             "ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for; without the latter, the first run makes it.",
-            "Run a pipeline: onceonly run dags/flights.py:flights",
+            "Run a pipeline: onceonly run FILE.py:NAME",
         )
     return state
 
