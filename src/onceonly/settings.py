@@ -1,17 +1,6 @@
 """Where things are, from the environment; nothing here is secret.
 
-ONCEONLY_HOME             the embedded default keeps everything here: state table, lake, services (./.onceonly)
-ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state: embedded, made by the first plan)
-ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are published ($ONCEONLY_HOME/spool)
-ONCEONLY_PROJECT          the folder that holds dags/, jobs/ and schemas/ (the current folder)
-ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
-ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, when it runs)
-ONCEONLY_JARS             what `onceonly jars fetch` fills ($ONCEONLY_PROJECT/.jars if there, else $ONCEONLY_HOME/jars)
-ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
-ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
-ONCEONLY_TRANSFORMS       installed packages (a,b.c) that transforms and the above may come from, beside the project
-SPARK_REMOTE              a Spark Connect server, sc://host:port; by default that of `onceonly services up --spark`, for
-                          commands, where it runs, else Spark in the process (always: set it to nothing)
+`VARIABLES` is what there is to set: `onceonly --help` shows it, and docs/settings.md.
 
 Secrets are elsewhere: in Airflow's connections, or AIRFLOW_CONN_<ID> (see kafka/lookup.py), by the name in a pipeline.
 """
@@ -26,6 +15,40 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One setting: an environment variable, what it means, and what counts where it is not set."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+VARIABLES = (
+    Variable("ONCEONLY_HOME", "folder of everything that has no place of its own", "$ONCEONLY_PROJECT/.onceonly"),
+    Variable("ONCEONLY_STATE", "state table: a path or URI, made by `onceonly state init`", "$ONCEONLY_HOME/state"),
+    Variable("ONCEONLY_SPOOL", "rows of Kafka sinks until they are published: a path or URI", "$ONCEONLY_HOME/spool"),
+    Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/, whose code transforms are", "the current one"),
+    Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
+    Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
+    Variable(
+        "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
+    ),
+    Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
+    Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
+    Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, that transforms may come from, too", "none"),
+    Variable(
+        "SPARK_REMOTE",
+        "Spark Connect server, sc://host:port; set to nothing: Spark in the process",
+        "the server of `onceonly services up --spark`, for commands; else Spark in the process",
+    ),
+    Variable("ONCEONLY_KAFKA_PORT", "port of the broker of `onceonly services up`", "that of the last start, or 19092"),
+    Variable("ONCEONLY_SPARK_PORT", "port of its Spark Connect server", "that of the last start, or 15002"),
+    Variable("ONCEONLY_SPARK_MEMORY", "memory of that server", "2g"),
+    Variable("ONCEONLY_AIRFLOW_PORT", "port of the Airflow of `onceonly demo run`", "8080"),
+)
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,18 @@ import click
 
 from onceonly.cli.app import Cli
 from onceonly.cli.commands import Commands
+from onceonly.settings import VARIABLES
 
-HELP = """Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
+HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
 \b
-Where things are, from the environment:
-  ONCEONLY_HOME             state table, lake, embedded services (./.onceonly)
-  ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state)
-  ONCEONLY_SPOOL            rows of Kafka sinks until published ($ONCEONLY_HOME/spool)
-  ONCEONLY_PROJECT          folder with dags/, jobs/ and schemas/ (the current one)
-  ONCEONLY_DOCS             Data Docs of the gates ($ONCEONLY_HOME/docs)
-  ONCEONLY_KAFKA_BOOTSTRAP  brokers (those of `onceonly services up`)
-  SPARK_REMOTE              a Spark Connect server (else Spark runs in the process)
-
+Settings are environment variables:
+{"".join(f"  {each.name}{chr(10)}      {each.meaning}{chr(10)}      ({each.default}){chr(10)}" for each in VARIABLES)}
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 wrong input,
 3 the outcome is not known (`onceonly recover` finds out), 4 a gate holds it for
 a person, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
-With --json, an error is {"error": class, "what": …, "why": …, "todo": …} on stdout.
+With --json, an error is {{"error": class, "what": …, "why": …, "todo": …}} on stdout.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first
     {
