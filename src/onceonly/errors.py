@@ -1,27 +1,27 @@
 """Errors by outcome, not by origin: the class says what may be done next.
 
 OnceonlyError
-├── NotCommitted         surely nothing was published: clean up, may be retried
-│   ├── InvalidPipeline  the user's to mend: definition, topic, table, transform
-│   ├── SourceLost       what was pinned is not in the log any more
-│   ├── BadRecord        a record that cannot be decoded
+├── NotCommitted         nothing was published, for certain: clean up, may be retried
+│   ├── InvalidPipeline  for the user to fix: definition, topic, table, transform
+│   ├── SourceLost       a pinned range is no longer in the log
+│   ├── BadRecord        a record cannot be decoded
 │   ├── Busy             another checkpoint is in flight: retry later
 │   └── GateFailed       the gate failed the staged rows
-│       └── GateHeld     and leaves what follows to a person
-├── Fenced               someone newer owns the attempt: stop, touch nothing of theirs
-└── OutcomeUnknown       keep everything, recover; anything unclassified counts as this
-    └── CannotPublish    decided, and this sink refuses: a person must act
-        ├── InDoubt      even the evidence is gone: a person must say what happened
-        └── StateBehind  the target shows decisions that the state table does not know: it was restored
+│       └── GateHeld     and somebody has to approve or abort them
+├── Fenced               a newer attempt or owner has taken over: stop, touch nothing of it
+└── OutcomeUnknown       keep everything, recover; any unclassified error counts as this
+    └── CannotPublish    decided, but this sink refuses: manual action needed
+        ├── InDoubt      the evidence no longer exists: manual resolution needed
+        └── StateBehind  the target shows decisions that the state table does not have: it was restored
 
-Every message has three lines: what, why, what to do.
+Every message has three lines: what happened, why, what to do.
 """
 
 from __future__ import annotations
 
 
 class OnceonlyError(Exception):
-    """Base of all; `exit_code` is what the command line ends with."""
+    """Base class of all errors; `exit_code` is that of the command line."""
 
     exit_code = 3
 
@@ -34,7 +34,7 @@ class OnceonlyError(Exception):
 
 
 class NotCommitted(OnceonlyError):
-    """Surely nothing was published."""
+    """Nothing was published, for certain."""
 
     exit_code = 1
 
@@ -46,7 +46,7 @@ class InvalidPipeline(NotCommitted):
 
 
 class SourceLost(NotCommitted):
-    """A pinned range, topic or partition is gone; retrying cannot help by itself."""
+    """A pinned range, topic or partition no longer exists. A retry alone cannot help."""
 
 
 class BadRecord(NotCommitted):
@@ -54,41 +54,41 @@ class BadRecord(NotCommitted):
 
 
 class Busy(NotCommitted):
-    """Another checkpoint of this pipeline is unsettled and its owner is alive."""
+    """Another checkpoint of this pipeline is unsettled, and its owner is alive."""
 
 
 class GateFailed(NotCommitted):
-    """The gate failed what is staged; only other rows, or a person, can change that."""
+    """The gate failed the staged rows. A retry needs other rows, or manual approval."""
 
 
 class GateHeld(GateFailed):
-    """The gate failed what is staged, and a person has to approve or abort it."""
+    """The gate failed the staged rows and holds them until somebody approves or aborts the checkpoint."""
 
     exit_code = 4
 
 
 class Fenced(OnceonlyError):
-    """A newer attempt, an abort or another owner has taken this over."""
+    """A newer attempt, an abort or another owner has taken over."""
 
     exit_code = 1
 
 
 class OutcomeUnknown(OnceonlyError):
-    """Whether it landed is not known: delete nothing, recover."""
+    """Whether the operation succeeded is not known: delete nothing, recover."""
 
 
 class CannotPublish(OutcomeUnknown):
-    """The decision stands, but this sink cannot carry it out as things are."""
+    """The decision stands, but this sink cannot publish until something is fixed."""
 
 
 class InDoubt(CannotPublish):
-    """Whether it was published cannot be found out any more; only a person can say."""
+    """Whether it was published can no longer be determined: manual resolution needed."""
 
 
 class StateBehind(CannotPublish):
-    """The target shows a later decision, or another transaction at this one: the state table went back."""
+    """The target shows a later decision, or another transaction for this one: an older state table was restored."""
 
 
 def exit_code(error: BaseException) -> int:
-    """By outcome (docs: `onceonly --help`); an error that nobody classified leaves the outcome unknown."""
+    """The exit code by outcome (see `onceonly --help`). An unclassified error means that the outcome is unknown."""
     return error.exit_code if isinstance(error, OnceonlyError) else OutcomeUnknown.exit_code

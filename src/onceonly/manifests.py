@@ -1,9 +1,9 @@
-"""Reading a folder of a FileSink by its manifests: of each checkpoint all files or none.
+"""Reading a FileSink's folder by its manifests: all files of a checkpoint or none.
 
 for path in onceonly.manifests.files("lake/delays"): ...
 onceonly.manifests.dataset("lake/delays").to_table()
 
-An hdfs:// folder is read over HTTP, as the sink writes it: see `onceonly.filesystems.webhdfs`.
+An hdfs:// folder is read over HTTP, as the sink writes it. See `onceonly.filesystems.webhdfs`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def files(folder: str | Path) -> list[Any]:
-    """The files of every checkpoint that is published whole, in order of their names: paths; on HDFS its URIs.
+    """The files of every completely published checkpoint, in order of their names: paths, or URIs on HDFS.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -35,14 +35,14 @@ def files(folder: str | Path) -> list[Any]:
         return sorted(f"{root}/{path}" for path in _listed(_manifests(cluster, root)))
     local = Path(folder)
     if not local.is_dir():
-        raise FileNotFoundError(f"{local} is no folder")
+        raise FileNotFoundError(f"{local} is not a folder")
     place = local / FOLDER
     found = _all(lambda: [path.name for path in place.glob("*.manifest")], lambda name: (place / name).read_text())
     return sorted(local / path for path in _listed(found))
 
 
 def dataset(folder: str | Path) -> Any:
-    """A pyarrow dataset of them, partition folders as columns. Not for Avro, which pyarrow does not read."""
+    """A pyarrow dataset of these files, with partition folders as columns. Not for Avro, which pyarrow cannot read."""
     import pyarrow.dataset as ds
 
     found = files(folder)
@@ -57,20 +57,20 @@ def dataset(folder: str | Path) -> Any:
 def _all(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
     """Every manifest by its name.
 
-    Listed until a second look brings nothing new: what takes another's place is there before that goes, and one look
-    may meet neither.
+    Listed until a listing shows nothing new: a replacement is written before the original is removed, and one listing
+    may show neither.
     """
     known: dict[str, Any] = {}
-    looks = 0
-    while (new := sorted(set(names()) - known.keys())) or not looks:
-        looks += 1
+    listings = 0
+    while (new := sorted(set(names()) - known.keys())) or not listings:
+        listings += 1
         with ThreadPoolExecutor(AT_ONCE) as pool:
             known |= zip(new, pool.map(partial(_read, read), new), strict=True)
     return {name: content for name, content in known.items() if content is not None}
 
 
 def _read(read: Callable[[str], str | bytes], name: str) -> Any:
-    """None: another has taken its place."""
+    """The manifest's content; None if it was replaced meanwhile."""
     try:
         return json.loads(read(name))
     except FileNotFoundError:
@@ -78,14 +78,14 @@ def _read(read: Callable[[str], str | bytes], name: str) -> Any:
 
 
 def _listed(manifests: Mapping[str, Any]) -> list[str]:
-    """What they list, but for those that others have taken the place of."""
+    """The files of all manifests that no other one replaces."""
     replaced = {name for manifest in manifests.values() for name in manifest.get("replaces", [])}
     current = (manifest for name, manifest in manifests.items() if name not in replaced)
     return [file["path"] for manifest in current for file in manifest["files"]]
 
 
 def _hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
-    """The cluster and the folder's URI; None: the folder is local."""
+    """The cluster and the folder's URI; None for a local folder."""
     if not str(folder).startswith("hdfs://"):
         return None
     from onceonly.filesystems.webhdfs import Cluster, split
@@ -97,7 +97,7 @@ def _hdfs(folder: str | Path) -> tuple[Cluster, str] | None:
 def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
     fs = cluster.fs
     if fs.info(cluster.path(root))["type"] != "directory":
-        raise FileNotFoundError(f"{root} is no folder")
+        raise FileNotFoundError(f"{root} is not a folder")
     place = cluster.path(f"{root}/{FOLDER}")
 
     def names() -> list[str]:

@@ -1,8 +1,8 @@
-"""Where things are, from the environment; nothing here is secret.
+"""Settings from the environment. None of them is secret.
 
-`VARIABLES` is what there is to set: `onceonly --help` shows it, and docs/settings.md.
+`VARIABLES` lists them: `onceonly --help` shows it, and docs/settings.md.
 
-Secrets are elsewhere: in Airflow's connections, or AIRFLOW_CONN_<ID> (see kafka/lookup.py), by the name in a pipeline.
+Secrets are in Airflow connections, or in AIRFLOW_CONN_<ID> (see kafka/lookup.py). A pipeline names a connection.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Settings:
     notify: str | None
     spark_remote: str | None = field(repr=False)  # may hold a token
     transforms: tuple[str, ...]
-    embedded: bool = False  # nobody has said where the state table is
+    embedded: bool = False  # ONCEONLY_STATE is not set
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -86,7 +86,7 @@ class Settings:
         )
 
     def environment(self) -> dict[str, str]:
-        """The same for a process on another machine, where all paths have to mean the same."""
+        """The same settings for a process on another machine, where all paths have to be valid."""
         given = {
             "HOME": self.home,
             "STATE": self.state,
@@ -102,18 +102,18 @@ class Settings:
         return {f"ONCEONLY_{name}": str(value) for name, value in given.items() if value}
 
     def locate(self, path: str) -> str:
-        """A sink's path as an absolute path or URI; relative ones are below the home."""
+        """A sink's path as an absolute path or URI. A relative path is below the home."""
         return path if urlsplit(path).scheme or Path(path).is_absolute() else str(self.home / path)
 
     def brokers(self, named: str | None) -> str:
-        """The brokers that the pipeline names, else the environment's, else the embedded one's."""
+        """The brokers that the pipeline names, else those of the environment, else the embedded broker."""
         found = named or self.bootstrap or self.embedded_at("kafka")
         if not found:
             raise InvalidPipeline(
-                "no Kafka broker is known.",
-                "The pipeline names none, ONCEONLY_KAFKA_BOOTSTRAP is not set and no embedded one runs in "
-                f"{self.home}.",
-                "Set one of them, or name an Airflow connection, or: onceonly services up. Nothing was written.",
+                "no Kafka broker is configured.",
+                "The pipeline has neither bootstrap nor connection, ONCEONLY_KAFKA_BOOTSTRAP is not set, and no "
+                f"embedded broker runs in {self.home}.",
+                "Set one of these, or start a broker: onceonly services up. Nothing was written.",
             )
         return found
 

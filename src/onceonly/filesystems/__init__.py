@@ -1,1 +1,1 @@
-"""Local disks and HDFS, names that are ours, and what is on disk for sure."""
+"""Local disks and HDFS, the names that Onceonly gives, and what is durable."""

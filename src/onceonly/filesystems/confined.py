@@ -1,7 +1,7 @@
-"""Names and paths that come back from the state table, confined to what is ours.
+"""Names and paths from the state table, confined to what Onceonly itself has written.
 
-A handle may be damaged, or made by somebody who wants a file elsewhere. So a path of it counts only where it follows
-from a transaction's name, below a folder that the configuration names; and an `OwnPath` is all that can be deleted.
+A handle may be damaged, or forged to reach another file. So a path in it is used only if it is derived from a
+transaction's name, below a folder that the configuration names. Only an `OwnPath` can be deleted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.names import NAME
 
-MARKS = ("", "staged-", ".")  # in front of a transaction's name: its folder; a nested Delta table; a file tried out
-PART = re.compile(r"[A-Za-z0-9_]+")  # of a transaction's name, beside pipeline and sink
+MARKS = ("", "staged-", ".")  # prefixes of a transaction's name: its folder, a nested Delta table, a probe file
+PART = re.compile(r"[A-Za-z0-9_]+")  # a part of a transaction's name other than pipeline and sink
 STEM = re.compile(rf"({NAME.pattern})-({NAME.pattern})-(\d{{6,}})-([A-Za-z0-9_]{{1,8}})")
 FILE = re.compile(rf"{STEM.pattern}-\d{{5,}}\.[a-z]+")
 MANIFESTS = "_onceonly"  # the folder of a FileSink's manifests
@@ -25,14 +25,14 @@ HIDDEN = ("_", ".")  # what Spark, Hive and pyarrow do not read
 
 @dataclass(frozen=True)
 class OwnPath:
-    """What Onceonly itself has written, below a root: the only thing that can be deleted, or moved from its place.
+    """A path that Onceonly itself has written, below a root. Only such a path can be deleted or moved.
 
     Args:
-        root: path or URI of a folder that the configuration names; never out of a handle.
-        name: a transaction's name (behind one of MARKS), or a path below it; or a file or manifest that a FileSink
-            has published.
+        root: path or URI of a folder that the configuration names; never one from a handle.
+        name: a transaction's name (after one of MARKS) or a path below it; or a file or manifest that a FileSink has
+            published.
     Raises:
-        InvalidPipeline: it is anything else. Nothing was touched.
+        InvalidPipeline: the name is anything else. Nothing was touched.
     """
 
     root: str
@@ -42,8 +42,8 @@ class OwnPath:
         if not self.root.strip("/") or not is_own(self.name):
             raise InvalidPipeline(
                 f"'{self.name}' below '{self.root}' is not deleted.",
-                "It does not carry the name of a transaction of Onceonly, or lies elsewhere.",
-                "Was a handle in the state table damaged or forged? Nothing was deleted.",
+                "It does not have the name of an Onceonly transaction, or is outside of the folder.",
+                "Check whether a handle in the state table was damaged or forged. Nothing was deleted.",
             )
 
     @property
@@ -62,7 +62,7 @@ def is_own(name: str) -> bool:
 
 
 def is_plain(path: object) -> bool:
-    """Whether it is relative, normalised, and stays below where it starts."""
+    """Whether the path is relative, normalised, and does not leave its folder."""
     return isinstance(path, str) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
@@ -71,7 +71,7 @@ def is_transaction(name: object) -> bool:
 
 
 def parsed(name: object) -> Transaction | None:
-    """The transaction of that name, where every part of it is one that Onceonly gives."""
+    """The transaction of that name; None unless Onceonly could have given every part of the name."""
     txn = Transaction.parse(name) if isinstance(name, str) else None
     if txn is None or not all(map(PART.fullmatch, (txn.state_id, txn.nonce))):
         return None
@@ -79,7 +79,7 @@ def parsed(name: object) -> Transaction | None:
 
 
 def is_published(path: object) -> bool:
-    """Whether a FileSink gives such a name, to a file (in folders by partition) or to a manifest."""
+    """Whether a FileSink gives such a name to a file (in partition folders) or to a manifest."""
     if not isinstance(path, str) or not is_plain(path):
         return False
     *folders, name = path.split("/")
@@ -89,7 +89,7 @@ def is_published(path: object) -> bool:
 
 
 def stem(txn: Transaction) -> str:
-    """First part of every name that a FileSink gives: of this state table, pipeline, sink and epoch."""
+    """The first part of every name that a FileSink gives: state table, pipeline, sink and epoch."""
     return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
 
 
@@ -98,20 +98,20 @@ def manifest_of(txn: Transaction) -> str:
 
 
 def check_folder(sink: str, folder: object, mark: str = "") -> None:
-    """Refuse a handle whose folder is not a transaction's. `mark`: what stands in front of the name."""
+    """Refuse a handle whose folder is not that of a transaction. `mark`: the prefix of the name."""
     if not isinstance(folder, str) or not folder.startswith(mark) or not is_transaction(folder.removeprefix(mark)):
         raise damaged(sink, f"Its folder is {folder!r}.")
 
 
 def check_file(sink: str, name: object) -> None:
-    """Refuse a handle that names a file somewhere else than in its own folder."""
+    """Refuse a handle that names a file outside of its own folder."""
     if not is_plain(name) or "/" in str(name):
         raise damaged(sink, f"It names the file {name!r}.")
 
 
 @contextmanager
 def refused_early() -> Iterator[None]:
-    """Nothing has been decided yet: what would stop a commit is an invalid input."""
+    """Raise InvalidPipeline for CannotPublish: before the decision, what would stop a commit is an invalid input."""
     try:
         yield
     except CannotPublish as error:
@@ -121,7 +121,7 @@ def refused_early() -> Iterator[None]:
 def damaged(sink: str, why: str) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': the handle in the state table is damaged or forged.",
-        f"{why} That is not what this sink writes there.",
-        "Nothing was touched. Find out who can write to the state table, and restore it from before that "
+        f"{why} This sink does not write such a value.",
+        "Nothing was touched. Find out who can write to the state table, restore an earlier copy of it "
         "(docs/operations.md), then: onceonly recover",
     )

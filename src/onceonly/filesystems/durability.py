@@ -1,8 +1,8 @@
-"""What a power failure leaves on a local disk: for sure only files and folders that fsync has been told of.
+"""Durability on a local disk: only files and folders that were synced (fsync) survive a power failure for certain.
 
-Of a Delta log it may leave an entry without its content. Readers take an empty entry for a commit of nothing: such a
-row was not written. But whoever acted on it would be wrong, hence `Log.keep`: for those who write an entry, and for
-those who read one.
+A power failure may leave an entry of a Delta log without its content. Readers take an empty entry for an empty commit,
+so its row counts as not written. A process that had acted on the row would then be wrong. Hence `Log.keep`, for
+writers and for readers of an entry.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from onceonly.errors import NotCommitted
 
 AT_ONCE = 8
-ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # of a Delta log: a commit, or the state after it
+ENTRY = re.compile(r"(\d{20})\.(json|checkpoint.*)")  # in a Delta log: a commit, or the state after one
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse, before any work, a folder in which nothing could be recorded; one that is missing could be made.
+    """Refuse a folder that cannot be written to, before any work. A missing folder passes if it can be created.
 
     Raises:
         NotCommitted: nothing was written.
@@ -34,41 +34,41 @@ def require_writable(folder: Path) -> None:
     raise NotCommitted(
         f"{folder} cannot be written to.",
         f"{place} is mounted read-only." if os.statvfs(place).f_flag & os.ST_RDONLY else denied,
-        "Make it writable, or choose another place: ONCEONLY_HOME, ONCEONLY_STATE. Nothing was written.",
+        "Make it writable, or set ONCEONLY_HOME or ONCEONLY_STATE to another folder. Nothing was written.",
     )
 
 
 def to_disk(path: Path) -> None:
-    """fsync, of a file or a folder."""
+    """Sync (fsync) a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some network file systems have no fsync of folders
+        if error.errno != errno.EINVAL or not path.is_dir():  # some network file systems cannot sync folders
             raise
     finally:
         os.close(descriptor)
 
 
 def way_to_disk(folder: Path) -> None:
-    """A folder and all above it: any of them may be new."""
+    """Sync a folder and all its parents: any of them may be new."""
     to_disk(folder)
     for place in folder.absolute().parents:
-        with suppress(PermissionError):  # somebody else's
+        with suppress(PermissionError):  # a folder of another user
             to_disk(place)
 
 
 def tree_to_disk(folder: Path) -> None:
-    """All that is below a folder, and the way to it."""
+    """Sync everything below a folder, the folder, and its parents."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(_if_there, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
+        list(pool.map(_sync_existing, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
     for root, _, _ in os.walk(folder):
-        _if_there(Path(root))
+        _sync_existing(Path(root))
     way_to_disk(folder.parent)
 
 
 def write(path: Path, content: bytes) -> None:
-    """A file under its name, whole: never in part, and not before it is on disk."""
+    """Write a file atomically: it has its name only once its whole content is on disk."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         draft.write_bytes(content)
@@ -87,32 +87,32 @@ class Log:
         self._kept = -1
 
     def keep(self) -> None:
-        """See to it that every entry that is there is on disk. One look at the folder, where nothing is new.
+        """Make sure that every existing entry is on disk. Without new entries this costs one directory listing.
 
         Raises:
-            OSError: it may not be there after a power failure.
+            OSError: an entry may be lost in a power failure.
         """
         tail = self.tail()
         newest = version_of(tail[-1])
-        known = self._kept if self._kept <= newest else -1  # -1: a new process, or a log that went back
+        known = self._kept if self._kept <= newest else -1  # -1: a new process, or a restored older log
         new = [name for name in tail if version_of(name) > known]
         for name in new:
-            _if_there(self.folder / name)  # else it was cleaned up, and a later log checkpoint is on disk
+            _sync_existing(self.folder / name)  # a missing one was cleaned up, and a later log checkpoint is on disk
         if new:
             (way_to_disk if known < 0 else to_disk)(self.folder)
         self._kept = newest
 
     def tail(self) -> list[str]:
-        """Names of the entries from the last log checkpoint on, in order: all that a reader needs."""
+        """The names of the entries since the last log checkpoint, in order: all that a reader needs."""
         names = sorted(name for name in os.listdir(self.folder) if ENTRY.fullmatch(name))
         if not names:
-            raise FileNotFoundError(f"{self.folder} holds no log")
+            raise FileNotFoundError(f"{self.folder} contains no Delta log")
         checkpoints = [name for name in names if not name.endswith(".json") and self._has_content(name)]
         start = version_of(checkpoints[-1]) if checkpoints else 0
         return [name for name in names if version_of(name) >= start]
 
     def passes_over(self, version: int) -> bool:
-        """Whether readers begin after that version, so that an entry of that number may have been cleaned up."""
+        """Whether readers start after that version, so that its entry may have been cleaned up."""
         return version_of(self.tail()[0]) >= version
 
     def _has_content(self, name: str) -> bool:
@@ -121,7 +121,7 @@ class Log:
         return False
 
 
-def _if_there(path: Path) -> None:
+def _sync_existing(path: Path) -> None:
     with suppress(FileNotFoundError):
         to_disk(path)
 

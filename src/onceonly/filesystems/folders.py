@@ -1,4 +1,4 @@
-"""Folders that carry a transaction's name, below one path or URI: local, or wherever pyarrow knows a file system."""
+"""Folders with the names of transactions, below one path or URI: local, or on any file system of pyarrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceonly.filesystems.paths import local_path
 
 
 class Folders:
-    """All of one sink."""
+    """The folders of one sink."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -28,14 +28,16 @@ class Folders:
         return bool(files.get_file_info(path).type is not pafs.FileType.NotFound)
 
     def delete(self, name: str) -> None:
-        """All that is under that name, if anything is. Raises InvalidPipeline: no name of ours."""
+        """Delete the folder with all its content, if it exists. Raises InvalidPipeline: not a transaction's name."""
         delete(OwnPath(self.uri, name))
 
     def mark(self, name: str, text: str) -> bool:
-        """A new small file, durable; False: it is there. On an object store, which is asked first, two may be told so.
+        """Create a small file, durably; False: it exists already.
+
+        On an object store the check comes first, so two processes may both see that they created it.
 
         Raises:
-            FileNotFoundError: there is no folder for it.
+            FileNotFoundError: the folder for it does not exist.
         """
         if local := local_path(self.path(name)):
             return _mark(local, text)
@@ -52,28 +54,28 @@ class Folders:
             return str(stream.read().decode())
 
     def holding(self, prefix: str) -> list[Transaction]:
-        """Transactions with that `Transaction.prefix` of which a folder is there."""
+        """Transactions with that `Transaction.prefix` that have a folder."""
         return named(self.names(), prefix)
 
     def names(self) -> list[str]:
-        """What is there; nothing, where there is no folder."""
+        """The names of all entries; empty if the folder does not exist."""
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in found]
 
 
 def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
-    """Transactions with that `Transaction.prefix` among the names of folders, in order."""
+    """The transactions with that `Transaction.prefix` among the names of folders, in order."""
     ours = sorted(name for name in folders if name.startswith(f"{prefix}-"))
     return [txn for name in ours if (txn := Transaction.parse(name))]
 
 
 def delete(own: OwnPath) -> None:
-    """A folder with all that is in it, if it is there; another process may be at it, too."""
+    """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
     files, root = file_system(own.root)
-    path = f"{root}/{own.name}"  # behind the decoding of a URI: nothing in the name is an escape
+    path = f"{root}/{own.name}"  # added after the URI was decoded: nothing in the name is an escape
     while files.get_file_info(path).type is not pafs.FileType.NotFound:
-        with suppress(FileNotFoundError):  # another process deletes it, too
+        with suppress(FileNotFoundError):  # another process deletes it as well
             files.delete_dir(path)
 
 

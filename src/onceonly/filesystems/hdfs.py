@@ -1,7 +1,7 @@
-"""HDFS: a name is made by the NameNode's rename, which refuses where it is taken; everything over WebHDFS.
+"""HDFS over WebHDFS. A file gets its final name by the NameNode's rename, which refuses a name that exists.
 
-Nothing is left to be made durable here: a closed file was acknowledged by every DataNode that holds a copy, and the
-NameNode has its edit log on disk before it answers. The DataNodes compute the checksums; no file is downloaded for it.
+Nothing has to be synced here: every DataNode with a copy has acknowledged a closed file, and the NameNode writes its
+edit log to disk before it responds. The DataNodes compute the checksums, so no file is downloaded for them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class HdfsFiles(FileSystem):
         self._cluster, self._fs = cluster, cluster.fs
 
     def check(self, target: str) -> None:
-        """Raises Unfit; NotCommitted: the NameNode does not answer within seconds, or is none."""
+        """Raises Unfit; NotCommitted: no response within seconds, or not from a NameNode."""
         cluster = self._cluster
         try:
-            cluster.ask("get", "GETFILESTATUS", "/", seconds=CONNECT)
+            cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT)
             nearest = self._nearest(target)
             if not self._is_folder(nearest):
                 raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
-            cluster.ask("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
+            cluster.request("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
             if self.exists(f"{target}/_delta_log"):
                 raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         except PermissionError as error:
-            todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME; Kerberos is not spoken."
+            todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME. Kerberos is not supported."
             raise Unfit(f"{error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
-                f"{error}. The NameNode was asked for at {cluster.address}.",
+                f"{error}. The address used for the NameNode is {cluster.address}.",
                 "Start it, or set ONCEONLY_WEBHDFS=http://namenode:9870 to its address. Nothing was written.",
             ) from error
 
@@ -50,31 +50,31 @@ class HdfsFiles(FileSystem):
         return one == other
 
     def try_out(self, folder: OwnPath, target: str) -> None:
-        """Also a name that is taken, which a gateway in front of HDFS might let be overwritten."""
+        """Also check that a rename refuses an existing name: a gateway in front of HDFS might overwrite it."""
         first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
         third = OwnPath(target, f".{folder.name}")
         try:
             for probe in (first, second):
                 self._cluster.create(probe.path, b"")
-            self._refuses_taken(first, second)
+            self._check_no_overwrite(first, second)
             if self.exists(target):
                 self._cluster.rename(first.path, third.path)
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
             raise Unfit(
-                f"{self._cluster.address} cannot give a file its name in one step ({error}).",
+                f"{self._cluster.address} cannot rename a file atomically ({error}).",
                 "Use the NameNode's own address, or a DeltaSink.",
             ) from error
         finally:
             for probe in (first, second, third):
-                with suppress(OSError):  # an abort removes them
+                with suppress(OSError):  # an abort removes what is left
                     self.remove(probe)
 
-    def _refuses_taken(self, first: OwnPath, second: OwnPath) -> None:
+    def _check_no_overwrite(self, first: OwnPath, second: OwnPath) -> None:
         with suppress(FileExistsError):
             self._cluster.rename(first.path, second.path)
-            raise OSError("it renames over a file")
+            raise OSError("its rename overwrites an existing file")
 
     def move(self, old: OwnPath, new: str) -> None:
         try:
@@ -89,7 +89,7 @@ class HdfsFiles(FileSystem):
             self._cluster.rename(old.path, new.path)
 
     def fingerprint(self, path: str) -> Print:
-        """The checksum that HDFS keeps: of the checksums of its parts, the same for a file that was renamed."""
+        """HDFS's own checksum, which a rename does not change: a checksum of the checksums of the parts."""
         info = self._info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(path)
@@ -145,13 +145,13 @@ class HdfsFiles(FileSystem):
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """Not by the scanner's own reader, which is made while Python is held up: see `Cluster.dataset`."""
+        """Not by the scanner's own reader, which is created while the GIL is held: see `Cluster.dataset`."""
         path = self._cluster.path(folder)
         scanner = self._cluster.dataset(pafs.FileSelector(path, recursive=True), path, format, schema, by).scanner()
         return pa.RecordBatchReader.from_batches(scanner.projected_schema, scanner.to_batches())
 
     def _nearest(self, path: str) -> str:
-        """The path, or the first of its parents that is there."""
+        """The path itself, or its nearest parent that exists."""
         while path != self._cluster.root and not self.exists(path):
             path = parent(path)
         return path

@@ -1,4 +1,4 @@
-"""What publishing files asks of a file system; where it is not known to do that, no file is published."""
+"""What a file system must support to publish files. On any other one, publishing is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow.dataset as ds
 
 from onceonly.filesystems.confined import HIDDEN, OwnPath
 
-AT_ONCE = 8  # requests, or files written to disk, side by side
+AT_ONCE = 8  # requests, or syncs of files, in parallel
 
 
 class Unfit(Exception):
-    """No files can be published there: why, and what to do."""
+    """No files can be published there: the reason, and what to do."""
 
     def __init__(self, why: str, todo: str) -> None:
         super().__init__(why)
@@ -22,7 +22,7 @@ class Unfit(Exception):
 
 
 class Print(NamedTuple):
-    """What a file is: its size in bytes, and a checksum of its content by a named algorithm."""
+    """The fingerprint of a file: its size in bytes, and a checksum of its content by a named algorithm."""
 
     bytes: int
     algorithm: str
@@ -33,27 +33,27 @@ class FileSystem(Protocol):
     """Paths are absolute: local ones, or URIs. Errors are OSErrors, as a local file system raises them."""
 
     def check(self, target: str) -> None:
-        """Refuse a target that is something else; writes nothing. Raises Unfit; NotCommitted: nobody answers."""
+        """Refuse a target that cannot take files; writes nothing. Raises Unfit; NotCommitted: no response."""
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two paths are one folder."""
+        """Whether two paths are the same folder."""
 
     def try_out(self, folder: OwnPath, target: str) -> None:
-        """Make the folder, and a name in one step: in the target, from the folder. Raises Unfit.
+        """Create the staging folder, and test that a file can be moved from it into the target. Raises Unfit.
 
-        In the folder itself, where there is no target yet: it will be made beside it.
+        If the target does not exist yet, the test stays in the staging folder, beside which it will be created.
         """
 
     def move(self, old: OwnPath, new: str) -> None:
-        """Give a file its name, in one step.
+        """Give a file its final name, atomically.
 
         Raises:
-            FileExistsError: the name is taken; nothing was changed.
+            FileExistsError: the name exists; nothing was changed.
             FileNotFoundError: there is no such file, or no folder for the name.
         """
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
-        """In one step, with all that is in it; nothing, where it is gone or there is a new one: that was done."""
+        """Atomically, with all its content. Nothing happens if the old one is missing or the new one exists."""
 
     def fingerprint(self, path: str) -> Print:
         """Raises IsADirectoryError for a folder."""
@@ -63,40 +63,40 @@ class FileSystem(Protocol):
     def read(self, path: str) -> str: ...
 
     def write(self, path: str, text: str) -> None:
-        """A new file, durable but for its name."""
+        """Create a file. Its content is durable; its name is durable after `keep_names`."""
 
     def make_folder(self, folder: str, root: str) -> None:
-        """With its parents, whose names survive from `root` on; it may be there."""
+        """Create a folder and its parents, if missing. Their names are durable from `root` on."""
 
     def keep_names(self, folder: str) -> None:
-        """The names in this folder, made or removed until now, survive a power failure."""
+        """Make the names that were created or removed in this folder durable."""
 
     def make_durable(self, folder: str) -> None:
-        """Every file below, and every name, survives a power failure."""
+        """Make every file below the folder, and every name, durable."""
 
     def visible(self, folder: str) -> Iterator[str]:
         """The files below that a reader would see, in order, relative to the folder."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in the folder; nothing, where there is none."""
+        """The entries of the folder; empty if it does not exist."""
 
     def remove(self, file: OwnPath) -> None:
-        """One file, if it is there."""
+        """Remove one file, if it exists."""
 
     def remove_empty(self, folder: str) -> None:
-        """A folder, if it is there and nothing is in it."""
+        """Remove a folder, if it exists and is empty."""
 
     def delete(self, folder: OwnPath) -> None:
-        """A folder with all that is in it, if it is there; another process may be at it, too."""
+        """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
 
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """Of the files below that a reader would see; names of folders are columns.
+        """The rows of the files below that a reader would see. Partition folders become columns.
 
         Args:
-            schema: of all columns; by default as the first file looks.
-            by: of the columns that are names of folders; by default as they look.
+            schema: of all columns; by default that of the first file.
+            by: of the partition columns; by default inferred from the folders' names.
         """
 
 
@@ -109,5 +109,5 @@ def is_hidden(name: str) -> bool:
 
 
 def parents(paths: Iterable[str]) -> list[str]:
-    """Each once, in order."""
+    """The parent folders of these paths, each once, in order."""
     return sorted({parent(path) for path in paths})

@@ -1,4 +1,4 @@
-"""A local or mounted file system with hard links: a name is made by link(2), which fails where it is taken."""
+"""A local or mounted file system with hard links: a file gets its final name by link(2), which fails if it exists."""
 
 from __future__ import annotations
 
@@ -19,45 +19,44 @@ from onceonly.filesystems.durability import to_disk, tree_to_disk
 from onceonly.filesystems.interface import FileSystem, Print, Unfit, is_hidden, parent
 
 MOUNTS = Path("/proc/self/mountinfo")
-TRIES = 20  # folders that were removed again while they were made
+TRIES = 20  # attempts to create a folder whose parent another process removes
 
 
 class LocalFiles(FileSystem):
-    """Durable is what fsync has been told of, files and folders."""
+    """Files and folders are durable once they were synced (fsync)."""
 
     def check(self, target: str) -> None:
-        """Raises Unfit also for the root of a file system of its own: rows are staged beside it, on another one."""
+        """Raises Unfit also for the root of a file system: rows are staged beside it, on another file system."""
         place = Path(target)
         nearest = next(found for found in (place, *place.parents) if found.exists())
         if not nearest.is_dir():
             raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
         if not os.access(nearest, os.W_OK | os.X_OK):
-            raise Unfit(f"this process may not write in {nearest}.", "Grant it, or choose another path.")
+            raise Unfit(f"this process has no write permission in {nearest}.", "Grant it, or choose another path.")
         if (place / "_delta_log").exists():
             raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
             raise Unfit(
                 f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
-                "Choose a folder below it.",
+                "Choose a folder below it, so that a hard link can publish a staged file.",
             )
         above = os.path.realpath(place.parent)
         if mounted := {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points():
             raise Unfit(
-                f"{mounted.pop()} is a mount point: no link goes from where the rows are staged to where they are "
-                "published.",
+                f"{mounted.pop()} is a mount point: no hard link can go from the staging folder to the published one.",
                 "Mount the folder above it, or choose a folder below it.",
             )
 
     def same(self, one: str, other: str) -> bool:
-        """By what they are, not by how they are called: through whatever mount or link."""
+        """By device and inode, so through any mount or link."""
         with suppress(FileNotFoundError):
             return one == other or os.path.samefile(one, other)
-        with suppress(FileNotFoundError):  # none there yet
+        with suppress(FileNotFoundError):  # neither exists yet
             return Path(one).name == Path(other).name and os.path.samefile(parent(one), parent(other))
         return False
 
     def try_out(self, folder: OwnPath, target: str) -> None:
-        """A bind mount has the same device number on both sides, and no link goes across."""
+        """A bind mount has the same device number on both sides, and no hard link can cross it."""
         probe = folder.below(".probe")
         name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
         try:
@@ -71,7 +70,7 @@ class LocalFiles(FileSystem):
             self.remove(probe)
 
     def move(self, old: OwnPath, new: str) -> None:
-        """Two steps: for a moment the file has both names."""
+        """By two steps: for a moment the file has both names."""
         os.link(old.path, new)
         self.remove(old)
 
@@ -101,7 +100,7 @@ class LocalFiles(FileSystem):
         place.mkdir(parents=True, exist_ok=True)
         while place != end:
             place = place.parent
-            with suppress(PermissionError):  # above the target it may be somebody else's
+            with suppress(PermissionError):  # a parent of the target may be another user's
                 to_disk(place)
 
     def keep_names(self, folder: str) -> None:
@@ -138,7 +137,7 @@ class LocalFiles(FileSystem):
 
 
 def _make(folder: str) -> None:
-    """With the folder above it, which another process may remove just then, as nothing is in it."""
+    """Create a folder and its parent, which another process may remove at the same time because it is empty."""
     for _ in range(TRIES):
         with suppress(FileNotFoundError):
             return os.makedirs(folder, exist_ok=True)
@@ -148,17 +147,17 @@ def _make(folder: str) -> None:
 def _no_link(folder: str, target: str, error: OSError) -> Unfit:
     if error.errno == errno.EXDEV:
         return Unfit(
-            f"{target} is on another file system or mount than {folder}, where its rows are staged ({error.strerror}).",
+            f"{target} is on another file system or mount than its staging folder {folder} ({error.strerror}).",
             "Mount the folder above it, or choose a folder below the mount point.",
         )
     return Unfit(
-        f"the file system of {target} cannot give a file its name in one step ({error.strerror}).",
+        f"the file system of {target} has no hard links ({error.strerror}).",
         "Use one with hard links, or a DeltaSink.",
     )
 
 
 def _mount_points() -> set[str]:
-    """As Linux tells them, blanks and such escaped; elsewhere none: `try_out` meets them."""
+    """Mount points, on Linux; elsewhere none, and `try_out` fails instead. Special characters come escaped."""
     with suppress(OSError):
         found = (line.split(" ")[4] for line in MOUNTS.read_text().splitlines())
         return {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in found}

@@ -1,10 +1,10 @@
-"""Folders on HDFS over HTTP: fsspec's WebHDFS, made to end in time, to say what went wrong and never to overwrite.
+"""Folders on HDFS over HTTP: fsspec's WebHDFS with timeouts, clear errors and no overwriting.
 
-No JVM and no Hadoop library. What hdfs://namenode:8020/… names is asked of the NameNode's HTTP address: the given one,
-else http://namenode:9870, Hadoop's own default. The user is Hadoop's, too: HADOOP_USER_NAME, else the process's.
+It needs neither a JVM nor a Hadoop library. Requests for hdfs://namenode:8020/… go to the NameNode's HTTP address: the
+configured one, or http://namenode:9870, Hadoop's default. The user is HADOOP_USER_NAME, or that of the process.
 
-Every error is an OSError: FileNotFoundError, FileExistsError, NotADirectoryError and PermissionError say what they say;
-Unreachable: nobody answered in time. What the request has done is not known then.
+Every error is an OSError: FileNotFoundError, FileExistsError, NotADirectoryError and PermissionError as usual;
+Unreachable: no response in time, so the effect of the request is not known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from requests.adapters import HTTPAdapter
 from onceonly.errors import InvalidPipeline
 
 SCHEME = "hdfs://"
-CONNECT, ANSWER = 10.0, 60.0  # seconds
+CONNECT, RESPONSE = 10.0, 60.0  # timeouts in seconds
 PORTS = {"http": 9870, "https": 9871}
 ERRORS: Mapping[str, type[OSError]] = {
     "AccessControlException": PermissionError,
@@ -38,7 +38,7 @@ ERRORS: Mapping[str, type[OSError]] = {
 
 
 class Unreachable(ConnectionError):
-    """No answer, or none in time."""
+    """No response in time."""
 
 
 class Cluster:
@@ -54,19 +54,19 @@ class Cluster:
     def __init__(self, uri: str, address: str | None = None) -> None:
         authority, _ = split(uri)
         self.root = SCHEME + authority
-        asked = _checked(address or f"http://{urlsplit(self.root).hostname}")
-        port = asked.port or PORTS[asked.scheme]
-        self.address = f"{asked.scheme}://{asked.hostname}:{port}"
+        namenode = _checked(address or f"http://{urlsplit(self.root).hostname}")
+        port = namenode.port or PORTS[namenode.scheme]
+        self.address = f"{namenode.scheme}://{namenode.hostname}:{port}"
         self.user = _user()
         self.fs: Any = WebHDFS(
-            asked.hostname, port, user=self.user, use_https=asked.scheme == "https", skip_instance_cache=True
+            namenode.hostname, port, user=self.user, use_https=namenode.scheme == "https", skip_instance_cache=True
         )
         for prefix in ("http://", "https://"):
-            self.fs.session.mount(prefix, _Limited())
+            self.fs.session.mount(prefix, _WithTimeout())
         self.fs.session.hooks["response"].append(_raise)
 
     def path(self, uri: str) -> str:
-        """What `fs` calls it.
+        """The path for `fs`.
 
         Raises:
             FileNotFoundError: it is on another cluster.
@@ -76,19 +76,19 @@ class Cluster:
         return uri.removeprefix(self.root)
 
     def rename(self, old: str, new: str) -> None:
-        """In one step; never over anything, nor into a folder of that name.
+        """Rename atomically. Never overwrites, and never moves into an existing folder.
 
-        Source: Hadoop's `rename2`. The rename without options, fsspec's `mv`, answers false where it refuses and moves
-        a file *into* a folder that has its name.
+        Source: Hadoop's `rename2`. The rename without options (fsspec's `mv`) returns false where it refuses, and moves
+        a file *into* an existing folder of that name.
         """
-        answer = self.ask("put", "RENAME", self.path(old), destination=self.path(new), renameoptions="NONE")
-        if answer.content:
-            raise OSError(f"{self.address} does not know the option 'renameoptions': it renames in its own way")
+        response = self.request("put", "RENAME", self.path(old), destination=self.path(new), renameoptions="NONE")
+        if response.content:
+            raise OSError(f"{self.address} does not support 'renameoptions', so it may overwrite files")
 
     def create(self, path: str, content: bytes) -> None:
-        """A new file, closed when this returns."""
-        answer = self.ask("put", "CREATE", self.path(path), overwrite="false")
-        self.fs.session.put(answer.headers["Location"], data=content)
+        """Create a file; it is closed when this returns."""
+        response = self.request("put", "CREATE", self.path(path), overwrite="false")
+        self.fs.session.put(response.headers["Location"], data=content)
 
     def dataset(
         self,
@@ -98,11 +98,11 @@ class Cluster:
         schema: pa.Schema | None = None,
         by: pa.Schema | None = None,
     ) -> ds.Dataset:
-        """As `pyarrow.dataset.dataset`, which looks for the schema while it holds the GIL that `fs` needs: a deadlock.
+        """As `pyarrow.dataset.dataset`, which would deadlock: it holds the GIL, which `fs` needs, to read the schema.
 
         Args:
-            base: the folder below which the names of folders are columns.
-            schema, by: of all columns, and of those that are names of folders; by default as they look.
+            base: the folder below which partition folders become columns.
+            schema, by: of all columns, and of the partition columns; by default inferred.
         """
         hive = ds.partitioning(by, flavor="hive")
         options = ds.FileSystemFactoryOptions(partitioning=hive, partition_base_dir=base)
@@ -110,16 +110,16 @@ class Cluster:
         factory = ds.FileSystemDatasetFactory(files, source, format, options)
         return factory.finish(schema or factory.inspect(fragments=1))
 
-    def ask(self, method: str, op: str, path: str, seconds: float = ANSWER, **options: str) -> requests.Response:
-        """One request to the NameNode; a redirection to a DataNode is left to the caller."""
-        answer: requests.Response = self.fs.session.request(
+    def request(self, method: str, op: str, path: str, seconds: float = RESPONSE, **options: str) -> requests.Response:
+        """Send one request to the NameNode. The caller handles a redirection to a DataNode."""
+        response: requests.Response = self.fs.session.request(
             method,
             self.fs.url + quote(path, safe="/="),
             params={**self.fs.pars, **options, "op": op},
             allow_redirects=False,
             timeout=(CONNECT, seconds),
         )
-        return answer
+        return response
 
 
 def _user() -> str:
@@ -134,57 +134,57 @@ def _user() -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """(host:port, path) of an hdfs:// URI. Hadoop takes all of its path as it is: '%', '#' and '?' mean nothing.
+    """(host:port, path) of an hdfs:// URI. Hadoop takes the path literally: '%', '#' and '?' have no special meaning.
 
     Raises:
-        InvalidPipeline: no NameNode, a user in front of it, or no folder below the root.
+        InvalidPipeline: no NameNode, a user name before it, or no folder below the root.
     """
     authority, _, path = uri.removeprefix(SCHEME).partition("/")
     clean = posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
     if not authority or "@" in authority or not clean:
         raise InvalidPipeline(
             f"'{SCHEME}…/{path}' cannot be used.",
-            "It must name a NameNode, no user, and a folder below the root.",
+            "It must name a NameNode and a folder below the root, and no user.",
             "Write it as in hdfs://namenode:8020/lake/delays. Nothing was written.",
         )
     return authority, clean
 
 
 def _checked(address: str) -> SplitResult:
-    """Nothing of it is repeated in the error: it may hold a password."""
+    """The parsed address. The error does not repeat it: it may contain a password."""
     parts = urlsplit(address)
     bare = f"{parts.scheme}://{parts.netloc}" == address.rstrip("/")
     port = parts.netloc.rpartition(":")[2] if ":" in parts.netloc else "0"
     if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc or not (bare and port.isdecimal()):
         raise InvalidPipeline(
             "the address of WebHDFS cannot be used.",
-            "It is no http(s)://host:port, or holds more than that: no user, password or path is taken.",
+            "It must have the form http(s)://host:port, without a user, password or path.",
             "Set ONCEONLY_WEBHDFS=http://namenode:9870. Nothing was written.",
         )
     return parts
 
 
-class _Limited(HTTPAdapter):
-    """No request waits for ever, and a failed one says who was asked, without the query."""
+class _WithTimeout(HTTPAdapter):
+    """Gives every request a timeout, and names the server in errors without the query."""
 
     def send(self, request: Any, stream: Any = False, timeout: Any = None, *more: Any, **named: Any) -> Any:
         try:
-            return super().send(request, stream, timeout or (CONNECT, ANSWER), *more, **named)
+            return super().send(request, stream, timeout or (CONNECT, RESPONSE), *more, **named)
         except requests.RequestException as error:
             parts = urlsplit(request.url)
             why = f"{parts.scheme}://{parts.netloc} does not answer ({type(error).__name__})"
             raise Unreachable(why) from error
 
 
-def _raise(answer: requests.Response, **_: Any) -> None:
-    """What HDFS refuses, as the error that a local file system would raise. fsspec overlooks some of it."""
-    if answer.status_code < 400:
+def _raise(response: requests.Response, **_: Any) -> None:
+    """Raise the error that a local file system would raise. fsspec ignores some error responses."""
+    if response.status_code < 400:
         return
-    server = "{0.scheme}://{0.netloc}".format(urlsplit(answer.url))
+    server = "{0.scheme}://{0.netloc}".format(urlsplit(response.url))
     try:
-        told = answer.json()["RemoteException"]
+        remote = response.json()["RemoteException"]
     except (ValueError, KeyError, TypeError):
-        kind = PermissionError if answer.status_code in (401, 403) else OSError
-        raise kind(f"{server} answers {answer.status_code} {answer.reason}") from None
-    first_line = str(told.get("message")).splitlines()[0]
-    raise ERRORS.get(told["exception"], OSError)(f"{told['exception']} of {server}: {first_line}")
+        kind = PermissionError if response.status_code in (401, 403) else OSError
+        raise kind(f"{server} returned {response.status_code} {response.reason}") from None
+    first_line = str(remote.get("message")).splitlines()[0]
+    raise ERRORS.get(remote["exception"], OSError)(f"{remote['exception']} of {server}: {first_line}")

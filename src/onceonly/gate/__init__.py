@@ -1,1 +1,1 @@
-"""Examining staged rows: bounds by the figures at hand, suites by Great Expectations, imported for them alone."""
+"""Examining staged rows: bounds from recorded figures, suites by Great Expectations, which only suites import."""

@@ -1,4 +1,4 @@
-"""Row counts and freshness: answered from handles and from one column, without Great Expectations and without Spark."""
+"""Row counts and freshness: checked from handles and one column, without Great Expectations and without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}
 
 
 def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
-    """What the bounds say of one sink's rows."""
+    """The results of the bounds for one sink's rows."""
     handle = checkpoint.handles[sink.name]
     rows, found = handle["rows"], []
     if (least := _of(gate.min_rows, sink.name)) is not None:
@@ -32,23 +32,23 @@ def critical(what: str, ok: bool, observed: str) -> Check:
 
 
 def newest(rows: Any, sink: str, column: str) -> datetime | None:
-    """The latest time in a column of a RecordBatchReader, in UTC; None: there is none but nulls.
+    """The latest time in a column of a RecordBatchReader, in UTC; None if it has only nulls.
 
     Args:
-        rows: None where only Spark can read them.
+        rows: None if only Spark can read them.
     Raises:
-        InvalidPipeline: no such column, or it holds no times, or only Spark can read it.
+        InvalidPipeline: no such column, or it has no times, or only Spark can read it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if rows is None:
-        raise _no_times(sink, column, "Only Spark can read its rows, which have a column of a type of Spark's own.")
+        raise _no_times(sink, column, "Only Spark can read its rows: a column has a type that only Spark has.")
     if column not in rows.schema.names:
-        raise _no_times(sink, column, f"The rows have {', '.join(rows.schema.names)}.")
+        raise _no_times(sink, column, f"The rows have the columns {', '.join(rows.schema.names)}.")
     kind = rows.schema.field(column).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise _no_times(sink, column, f"It is {kind}.")
+        raise _no_times(sink, column, f"Its type is {kind}.")
     found = (pc.max(batch.column(column)).as_py() for batch in rows)
     return max((_time(value) for value in found if value is not None), default=None)
 
@@ -56,8 +56,9 @@ def newest(rows: Any, sink: str, column: str) -> datetime | None:
 def _fresh(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Check:
     until = checkpoint.interval.end if checkpoint.interval else checkpoint.updated_at
     ok = latest is not None and (until - latest).total_seconds() <= fresh.within
-    said = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "no time at all"
-    return critical(f"newest '{fresh.column}' at most {fresh.within:g} s before {until:%Y-%m-%dT%H:%M:%SZ}", ok, said)
+    observed = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "only nulls"
+    what = f"newest '{fresh.column}' at most {fresh.within:g} s before {until:%Y-%m-%dT%H:%M:%SZ}"
+    return critical(what, ok, observed)
 
 
 def _of(bounds: Any, sink: str) -> Any:
@@ -65,7 +66,7 @@ def _of(bounds: Any, sink: str) -> Any:
 
 
 def _time(value: date | datetime) -> datetime:
-    """A date is its whole day; a time without a zone is UTC."""
+    """A date counts as the end of its day; a time without a zone is UTC."""
     if not isinstance(value, datetime):
         return datetime.combine(value, time.max, UTC)
     return value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -73,5 +74,7 @@ def _time(value: date | datetime) -> datetime:
 
 def _no_times(sink: str, column: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"gate: sink '{sink}' has no column '{column}' of times to be fresh by.", why, "Mend Gate(fresh=…)."
+        f"gate: freshness cannot be checked: sink '{sink}' has no date or time column '{column}'.",
+        why,
+        "Correct Gate(fresh=…). Nothing was published.",
     )

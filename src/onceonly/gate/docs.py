@@ -1,5 +1,6 @@
-"""Data Docs that stand alone: what Great Expectations renders, without the scripts, fonts and styles that it would load
-from other people's servers. One folder per examination: a page per sink, and an index with every check.
+"""Self-contained Data Docs: Great Expectations' pages, without scripts, fonts and styles from other servers.
+
+One folder per examination: a page per sink, and an index with every check.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from onceonly.filesystems.folders import file_system
 from onceonly.filesystems.paths import local_path
 from onceonly.gate.bounds import Check
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # values of bad rows are in the page: nothing in it may run
-KIND = {"Content-Type": "text/html; charset=utf-8"}  # else a browser saves what an object store hands out
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # the page contains values of bad rows: no script may run
+KIND = {"Content-Type": "text/html; charset=utf-8"}  # without it a browser downloads the page from an object store
 FOREIGN = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<link\b[^>]*>|<img\b[^>]*>|<footer\b.*?</footer>", re.DOTALL
 )
@@ -23,7 +24,7 @@ STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem }
 table { border-collapse: collapse; margin: .5rem 0 } td, th { border: 1px solid #8886; padding: .3rem .6rem;
-text-align: left; vertical-align: top } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
+text-align: left; vertical-align: top; overflow-wrap: anywhere } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
 .alert { border-left: 4px solid #888; background: #8881; padding: .5rem 1rem }
 nav, .col-lg-2, .modal, [hidden], [data-toggle=collapse] { display: none }
 ul { padding-left: 1.2rem } .badge { background: #8882; padding: 0 .3rem } span { overflow-wrap: anywhere }
@@ -34,12 +35,12 @@ pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
 
 
 def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages: Mapping[str, str]) -> str:
-    """Writes a new folder; returns the address of its index.
+    """Write a new folder; returns the address of its index.
 
     Args:
         folder: path or URI.
-        checks: by sink, as the verdict has them.
-        pages: by sink, as Great Expectations renders them.
+        checks: by sink, as in the verdict.
+        pages: by sink, as rendered by Great Expectations.
     """
     for sink, page in pages.items():
         _write(f"{folder}/{sink}.html", _alone(page, f"{title}, sink {sink}"))
@@ -52,7 +53,7 @@ def write(folder: str, title: str, checks: Mapping[str, Iterable[Check]], pages:
 
 
 def delete(index: str) -> None:
-    """The folder whose index has that address."""
+    """Delete the folder whose index has that address."""
     folder, _, name = index.rpartition("/")
     assert name == "index.html"
     files, path = file_system(folder)
@@ -67,7 +68,10 @@ def _write(address: str, page: str) -> None:
 
 
 def page(result: Any) -> str:
-    """One validation result, as Great Expectations' own Data Docs show it: in plain types, as if it had been stored."""
+    """The page for one validation result, as in Great Expectations' own Data Docs.
+
+    They render a stored result, so it is converted to plain types and loaded again.
+    """
     from great_expectations.core.expectation_validation_result import expectationSuiteValidationResultSchema
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
@@ -81,7 +85,7 @@ def page(result: Any) -> str:
 
 
 def _shown(seen: dict[str, Any]) -> dict[str, Any]:
-    """As text, which Great Expectations does not see to; where it found values beside an aggregate, the aggregate."""
+    """A result with its values escaped, which Great Expectations omits. For an aggregate, only the aggregate."""
     if "observed_value" in seen and "unexpected_percent" not in seen:
         seen = {"observed_value": seen["observed_value"]}
     return {key: _escaped(value) for key, value in seen.items()}
@@ -116,6 +120,6 @@ def _section(sink: str, checks: Iterable[Check], has_page: bool) -> str:
 
 def _row(check: Check) -> str:
     style = "ok" if check["ok"] else "warning" if check["severity"] != "critical" else "bad"
-    said = "ok" if check["ok"] else check["severity"]
-    cells = (f'<span class="{style}">{said}</span>', escape(check["what"]), escape(check["observed"]))
+    text = "ok" if check["ok"] else check["severity"]
+    cells = (f'<span class="{style}">{text}</span>', escape(check["what"]), escape(check["observed"]))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -19,7 +19,7 @@ RAISED = 300  # characters of an expectation's own failure
 
 @dataclass(frozen=True)
 class Subject:
-    """The rows of one sink: a pandas DataFrame, or one of Spark."""
+    """The rows of one sink, as a pandas or Spark DataFrame, and their suite."""
 
     suite: Suite
     rows: Any
@@ -27,26 +27,26 @@ class Subject:
 
 
 def check(suite: Suite) -> None:
-    """Raises InvalidPipeline when Great Expectations cannot make its suite of it; a message names the expectation."""
+    """Raises InvalidPipeline if Great Expectations does not accept the suite; the message names the expectation."""
     _context(_imported())
     _made(suite)
 
 
 def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
-    """What the suite says of the rows, and the page of the Data Docs that shows it."""
+    """The results of the suite for the rows, and their page for the Data Docs."""
     gx = _imported()
     context = _context(gx)
     add = context.data_sources.add_spark if subject.on_spark else context.data_sources.add_pandas
     whole = add("staged").add_dataframe_asset(sink).add_batch_definition_whole_dataframe("whole")
-    asked = gx.ValidationDefinition(name=sink, data=whole, suite=context.suites.add(_made(subject.suite)))
-    result = asked.run(batch_parameters={"dataframe": subject.rows})
+    validation = gx.ValidationDefinition(name=sink, data=whole, suite=context.suites.add(_made(subject.suite)))
+    result = validation.run(batch_parameters={"dataframe": subject.rows})
     found = list(_checks(result))
-    _check_all_asked(subject.suite, found)
+    _check_complete(subject.suite, found)
     return found, docs.page(result)
 
 
 def _made(suite: Suite) -> Any:
-    """One by one: given whole, what it does not know would be logged and left out."""
+    """Great Expectations' suite, built one by one: from a list, it would log and skip an unknown expectation."""
     gx = _imported()
     from great_expectations.exceptions.exceptions import GreatExpectationsError
 
@@ -56,9 +56,9 @@ def _made(suite: Suite) -> Any:
             made.add_expectation(_configuration(each).to_domain_obj())
         except (GreatExpectationsError, TypeError, ValueError) as error:
             raise InvalidPipeline(
-                f"gate: {suite.path}: expectation {number} cannot be asked.",
+                f"gate: {suite.path}: expectation {number} is not valid.",
                 f"{each['type']}: {_first_lines(error)}.",
-                "Mend it; Great Expectations lists them at greatexpectations.io/expectations. Nothing was written.",
+                "Fix it. greatexpectations.io/expectations lists all expectations. Nothing was written.",
             ) from error
     return made
 
@@ -78,17 +78,17 @@ def _checks(result: Any) -> Iterator[Check]:
         yield {
             "what": _what(config),
             "ok": bool(each.success),
-            "severity": "critical" if raised else severity,  # what could not be asked is no matter of taste
+            "severity": "critical" if raised else severity,  # an expectation that could not run always counts
             "observed": raised or _observed(seen),
         }
 
 
-def _check_all_asked(suite: Suite, found: list[Check]) -> None:
+def _check_complete(suite: Suite, found: list[Check]) -> None:
     if len(found) != len(suite.expectations):
         raise NotCommitted(
-            f"gate: {len(found)} of the {len(suite.expectations)} expectations of {suite.path} were answered.",
-            "Great Expectations left the others out; nobody knows what they would have found.",
-            "Are two of them the same? Nothing was published.",
+            f"gate: only {len(found)} of the {len(suite.expectations)} expectations of {suite.path} have a result.",
+            "Great Expectations left the others out, so their results are not known.",
+            "Check whether two of them are the same. Nothing was published.",
         )
 
 
@@ -99,7 +99,7 @@ def _what(config: Any) -> str:
 
 
 def _observed(seen: Mapping[str, Any]) -> str:
-    """Figures alone: rows are not copied to where everybody looks."""
+    """Figures only: values of rows are not copied to where every user can see them."""
     if "unexpected_count" in seen and "element_count" in seen:
         return f"{seen['unexpected_count']:,} of {seen['element_count']:,} rows"
     value = seen.get("observed_value")
@@ -107,14 +107,14 @@ def _observed(seen: Mapping[str, Any]) -> str:
 
 
 def _raised(info: Mapping[str, Any] | None) -> str:
-    """Why an expectation could not be asked; one for each metric, or one in all."""
+    """Why an expectation could not run. There is one such text, or one per metric."""
     each = [info or {}, *(part for part in (info or {}).values() if isinstance(part, Mapping))]
-    said = [str(one.get("exception_message")) for one in each if one.get("raised_exception")]
-    return said[0][:RAISED] if said else ""
+    messages = [str(one.get("exception_message")) for one in each if one.get("raised_exception")]
+    return messages[0][:RAISED] if messages else ""
 
 
 def _context(gx: Any) -> Any:
-    """Of this process, in memory and without a site; expectations cannot even be made without one."""
+    """A context in memory, without a site. Even creating an expectation needs one."""
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
 
     made = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults())
@@ -124,7 +124,7 @@ def _context(gx: Any) -> Any:
 
 
 def _imported() -> Any:
-    """Great Expectations, which reports to nobody, and says each thing that it registers only to who asks for DEBUG."""
+    """Great Expectations, without usage statistics and, below log level DEBUG, without its lines per registration."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")
     if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
@@ -136,4 +136,4 @@ def _imported() -> Any:
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[1:4] if len(lines) > 1 else lines)[:RAISED]  # the first one counts the others
+    return "; ".join(lines[1:4] if len(lines) > 1 else lines)[:RAISED]  # the first line only counts the errors

@@ -1,4 +1,4 @@
-"""The gate's eyes: what a pipeline asks of its staged rows, looked up where it is cheapest."""
+"""Runs a gate's checks on staged rows: bounds from recorded figures, suites in process or on Spark."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveInspector(Inspector):
-    """Asks Great Expectations, in this process or on Spark.
+    """Runs Great Expectations in this process or on Spark.
 
     Args:
-        sink: finds the live side of a sink by name.
-        project: suites are relative to it.
-        docs: path or URI below which each examination makes one for its Data Docs.
-        spark: makes (or returns) a session; called only for many rows.
+        sink: finds a sink's writer by name.
+        project: the folder that suites are relative to.
+        docs: path or URI below which each examination writes a folder of Data Docs.
+        spark: returns a session, started if necessary; called only for many rows.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class LiveInspector(Inspector):
             there = self._sink(sink).columns()
             if there is not None:
                 suite.check_columns(sink, there)
-            unknown = "" if there is not None else ", whose columns are known when its first rows are staged"
-            notes.append(f"gate: {suite.path} asks {len(suite.expectations)} things of sink '{sink}'{unknown}")
+            unknown = "" if there is not None else ", whose columns are known once its first rows are staged"
+            notes.append(f"gate: {suite.path} has {_counted(suite)} for sink '{sink}'{unknown}")
         return notes
 
     def check_outputs(self, outputs: Mapping[str, Any]) -> None:
-        """Of a transform, a DataFrame per sink: those columns are staged, where the sink does not say otherwise."""
+        """Check the suites' columns against the transform's outputs, unless the sink knows its columns itself."""
         for sink, suite in self._suites().items():
             suite.check_columns(sink, self._sink(sink).columns() or list(outputs[sink].columns))
 
     def check_suites(self) -> None:
-        """As Great Expectations itself sees them."""
+        """Check the suites with Great Expectations itself."""
         for suite in self._suites().values():
             expectations.check(suite)
 
     def examine(self, checkpoint: Checkpoint) -> Examined:
-        sinks: dict[str, Any] = {sink: self._by_bounds(checkpoint, sink) for sink in _asked(self._gate)}
+        sinks: dict[str, Any] = {sink: self._by_bounds(checkpoint, sink) for sink in _checked(self._gate)}
         pages = {}
         for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory
             subject = self._subject(checkpoint, sink, suite)
@@ -101,14 +101,19 @@ class LiveInspector(Inspector):
         return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
 
 
-def _asked(gate: Gate) -> list[str]:
-    """Sinks of which the gate asks anything."""
+def _checked(gate: Gate) -> list[str]:
+    """The sinks that the gate has checks for."""
     each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
     return sorted({sink for option in each for sink in option})
 
 
+def _counted(suite: Suite) -> str:
+    number = len(suite.expectations)
+    return f"{number} expectation{'s' if number != 1 else ''}"
+
+
 def _in_pandas(rows: Any) -> Any:
-    """Integers beside nulls stay integers; nulls beside decimals are decimals, of which floats can be made."""
+    """A pandas DataFrame. Integers beside nulls stay integers; a null in a decimal column becomes NaN."""
     import pyarrow as pa
 
     table = rows.read_all()
@@ -119,7 +124,7 @@ def _in_pandas(rows: Any) -> Any:
 
 
 def _nothing(suite: Suite, staged: Any) -> Any:
-    """No rows, of the columns that are staged and that the suite names: none of them is missing in no rows."""
+    """An empty DataFrame with all columns that are staged or that the suite names: without rows none is missing."""
     import pandas
 
     known = pandas.DataFrame() if staged is None else _in_pandas(staged)

@@ -1,1 +1,1 @@
-"""What Kafka itself is asked and told, for sinks and sources alike."""
+"""Requests to Kafka, for sinks and sources alike."""

@@ -1,7 +1,7 @@
 """kafka-python's admin client, with time limits and our errors around it.
 
-All of the client that is not public is used here and in the modules that ask through it: `transactions`, `cluster` and
-`markers`. tests/integration/test_kafka_transactions.py pins it.
+The private parts of the client are used here, and in the modules that send requests through it: `transactions`,
+`cluster` and `markers`. tests/integration/kafka/test_kafka_transactions.py pins their behaviour.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from uuid import UUID
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED
 
-PATIENCE = 10.0  # seconds, for one question and all its repetitions
-PAUSE = 0.01, 1.0  # seconds between repetitions: the first, the longest
+TIMEOUT = 10.0  # seconds, for one request and all its retries
+PAUSE = 0.01, 1.0  # seconds between retries: the first, the longest
 DEFAULTS: Mapping[str, Any] = {
     "client_id": "onceonly",
-    "request_timeout_ms": int(PATIENCE * 1000),
-    "bootstrap_timeout_ms": int(PATIENCE * 1000),
+    "request_timeout_ms": int(TIMEOUT * 1000),
+    "bootstrap_timeout_ms": int(TIMEOUT * 1000),
     "reconnect_backoff_max_ms": 1000,
 }
 T = TypeVar("T")
 
 
-class AnswerLost(Exception):
-    """The request left, and the connection broke before an answer came: it may have been carried out."""
+class ResponseLost(Exception):
+    """The request was sent, and the connection broke before the response: it may have been carried out."""
 
 
-class Wire:
-    """One long-lived connection to the brokers, made when first used; safe to use again after `close`.
+class BrokerClient:
+    """One long-lived connection to the brokers, opened on first use. It can be used again after `close`.
 
     Args:
         config: kafka-python's keyword arguments, at least `bootstrap_servers`.
     """
 
-    patience = PATIENCE
+    timeout = TIMEOUT
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = {**DEFAULTS, **config}
@@ -53,54 +53,54 @@ class Wire:
         return servers if isinstance(servers, str) else ",".join(map(str, servers))
 
     def close(self) -> None:
-        """Leaves no socket and no thread."""
+        """Close the socket and end the thread."""
         if admin := self.__dict__.pop("admin", None):
             admin.close()
 
-    def ask(self, question: Callable[[], Awaitable[T]], patience: float | None = None) -> T:
-        """The answer; asked again while the brokers change over.
+    def call(self, request: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """The result of `request`, which is retried while the brokers change leaders or coordinators.
 
         Args:
-            question: a coroutine function, run on the client's own thread.
-            patience: seconds, 10 if not said; after them the question is dropped.
+            request: a coroutine function, run on the client's own thread.
+            timeout: seconds, 10 by default; after them the request is dropped.
         Raises:
-            NotCommitted: no answer in time, or an error that asking again does not mend.
+            NotCommitted: no response in time, or an error that a retry does not fix.
         """
         from kafka.errors import KafkaError
 
-        limit, pause, again = monotonic() + (patience or self.patience), PAUSE[0], False
+        limit, pause, again = monotonic() + (timeout or self.timeout), PAUSE[0], False
         while True:
             try:
-                return self._run(question, limit, again)
+                return self._call_once(request, limit, again)
             except KafkaError as error:
-                if not _passes(error) or monotonic() + pause > limit:
-                    raise self._unanswered(error) from error
+                if not _is_transient(error) or monotonic() + pause > limit:
+                    raise self._failed(error) from error
             sleep(pause)
             pause, again = min(2 * pause, PAUSE[1]), True
 
-    # --- coroutines, for questions
+    # --- coroutines, for `call`
 
     async def send(self, request: Any, node: int | None = None) -> Any:
         """The response of that broker, or of any."""
         return await self.admin._manager.send(request, node_id=node)
 
-    async def deliver(self, request: Any, node: int, leaving: Callable[[], None]) -> Any:
-        """As `send`, for what must not be sent twice: calls `leaving` when the request is about to leave.
+    async def send_once(self, request: Any, node: int, before_sending: Callable[[], None]) -> Any:
+        """As `send`, for a request that must not be sent twice; calls `before_sending` right before it is sent.
 
         Raises:
-            KafkaError: it did not leave.
-            AnswerLost: it may have arrived.
+            KafkaError: it was not sent.
+            ResponseLost: it may have arrived.
         """
         from kafka.errors import KafkaError, NodeNotReadyError
 
         connection = await self.admin._manager.get_connection(node)
         if not connection.connected or connection.paused:
             raise NodeNotReadyError(node)
-        leaving()
+        before_sending()
         try:
             return await connection.send_request(request)
         except KafkaError as error:
-            raise AnswerLost(str(error)) from error
+            raise ResponseLost(str(error)) from error
 
     async def brokers(self) -> list[int]:
         """The ids of the live brokers, now."""
@@ -108,7 +108,7 @@ class Wire:
         return sorted(broker.node_id for broker in self.admin._manager.cluster.brokers())
 
     async def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """The broker that coordinates each transactional id; never from kafka-python's cache, which does not expire."""
+        """The broker that coordinates each transactional id. kafka-python's cache is not used: it does not expire."""
         from kafka.protocol.metadata import CoordinatorType
 
         ids, kind = list(ids), CoordinatorType.TRANSACTION
@@ -122,8 +122,8 @@ class Wire:
         from kafka.errors import UnknownTopicOrPartitionError
 
         wanted = sorted(set(names))
-        answer = await self.admin._get_cluster_metadata(wanted)
-        found = {topic["name"]: topic for topic in answer["topics"]}
+        response = await self.admin._get_cluster_metadata(wanted)
+        found = {topic["name"]: topic for topic in response["topics"]}
         known = {
             name: topic for name, topic in found.items() if topic["error_code"] != UnknownTopicOrPartitionError.errno
         }
@@ -132,10 +132,10 @@ class Wire:
         return known
 
     async def leader(self, partition: tuple[str, int], topic_id: str | None = None) -> int:
-        """The broker that leads it.
+        """The broker that leads the partition.
 
         Raises:
-            UnknownTopicOrPartitionError: there is none, or the topic of that name has another id.
+            UnknownTopicOrPartitionError: no such partition, or the topic of that name has another id.
         """
         from kafka.errors import UnknownTopicOrPartitionError
 
@@ -149,7 +149,7 @@ class Wire:
         return int(leaders[partition[1]]["leader_id"])
 
     async def leaders(self, topic_ids: Mapping[str, str]) -> dict[tuple[str, int], int]:
-        """The broker that leads each partition of these topics, where there is one; a topic of another id is absent."""
+        """The leader of each partition of these topics, if it has one. A topic that has another id now is left out."""
         found = await self.topics(topic_ids)
         return {
             (name, partition["partition_index"]): int(partition["leader_id"])
@@ -163,7 +163,7 @@ class Wire:
 
     @cached_property
     def admin(self) -> Any:
-        """A KafkaAdminClient; where none can be made, its thread is ended before the error is raised."""
+        """A KafkaAdminClient. If it cannot connect, its thread is ended before the error is raised."""
         from kafka.admin import KafkaAdminClient
         from kafka.net.compat import KafkaNetClient
 
@@ -181,21 +181,21 @@ class Wire:
                 client.close()
             raise
 
-    def _run(self, question: Callable[[], Awaitable[T]], limit: float, again: bool) -> T:
+    def _call_once(self, request: Callable[[], Awaitable[T]], limit: float, again: bool) -> T:
         manager = self.admin._manager
 
-        async def ask() -> T:
+        async def attempt() -> T:
             if again:
                 await manager.cluster.refresh_metadata()
-            return await question()
+            return await request()
 
-        async def within() -> Any:
-            return await manager.wait_for(manager.call_soon(ask), max(1.0, (limit - monotonic()) * 1000))
+        async def with_timeout() -> Any:
+            return await manager.wait_for(manager.call_soon(attempt), max(1.0, (limit - monotonic()) * 1000))
 
-        answer: T = manager.run(within)
-        return answer
+        result: T = manager.run(with_timeout)
+        return result
 
-    def _unanswered(self, error: Exception) -> NotCommitted:
+    def _failed(self, error: Exception) -> NotCommitted:
         from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 
         if isinstance(error, UnknownTopicOrPartitionError):
@@ -210,18 +210,18 @@ class Wire:
                 f"{error}.",
                 "Grant Describe and Write on the TransactionalId prefix and on the topic. Nothing was published.",
             )
-        refused = isinstance(error, BrokerResponseError) and not _passes(error)
+        refused = isinstance(error, BrokerResponseError) and not _is_transient(error)
         return NotCommitted(
             f"the Kafka broker at {self.address} {'refused a request' if refused else 'did not answer'}.",
             f"{error}.",
-            "Correct what it names. Nothing was published."
+            "Fix what the error names. Nothing was published."
             if refused
-            else "Is it running, and reachable from here? This is safe to retry. Nothing was published.",
+            else "Check that it is running and reachable from here. This is safe to retry. Nothing was published.",
         )
 
 
 def check(code: int) -> None:
-    """Raise what an error code in a response stands for."""
+    """Raise the exception for an error code in a response."""
     from kafka.errors import for_code
 
     if code:
@@ -235,7 +235,10 @@ def id_text(topic_id: str) -> str:
 
 @cache
 def _direct() -> str:
-    """A "proxy" that is none: kafka-python's way to a socket of one's own, here one that a failed connect closes."""
+    """The URL scheme of a socket class that closes its socket when a connect fails.
+
+    kafka-python takes such a class only as a "proxy". This one connects directly.
+    """
     from kafka.net.inet import KafkaNetSocket
 
     class Direct(KafkaNetSocket):  # type: ignore[misc]  # the client is not typed
@@ -252,9 +255,9 @@ def _direct() -> str:
 
 
 def _import_quietly() -> None:
-    """kafka-python 3.0 reads its protocol files by a deprecated function: an error where warnings are errors.
+    """Import kafka-python without its deprecation warning, which is an error where warnings are errors.
 
-    It also tells each of its steps at level INFO, which Airflow would print by the hundred.
+    It also logs each of its steps at level INFO. Airflow would print hundreds of such lines.
     """
     logging.getLogger("kafka").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -262,8 +265,8 @@ def _import_quietly() -> None:
         import kafka.admin  # noqa: F401
 
 
-def _passes(error: Exception) -> bool:
-    """Whether asking again may help."""
+def _is_transient(error: Exception) -> bool:
+    """Whether a retry may help."""
     from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
     if isinstance(error, UnknownTopicOrPartitionError):

@@ -6,7 +6,7 @@ import json
 
 
 def flaw(text: str) -> Exception | None:
-    """What keeps `text` from being an Avro schema; None when it is one."""
+    """Why `text` is not an Avro schema; None if it is one."""
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 

@@ -1,12 +1,12 @@
-"""One connection to Kafka, in the settings of librdkafka, and its three dialects (see `java` and `kafkapython`).
+"""One connection to Kafka in librdkafka's settings; `java` and `kafkapython` translate it for the other clients.
 
     connection = KafkaConnection.parse({"bootstrap.servers": "…", "security.protocol": "SASL_SSL", …}, "kafka_default")
     confluent_kafka.Producer({**connection.librdkafka(), "transactional.id": …})
     kafka.KafkaAdminClient(**kafkapython.arguments(connection), client_id=…)
     spark.read.format("kafka").options(**{f"kafka.{key}": value for key, value in java.options(connection).items()})
 
-What secures the connection is translated, or refused by name. What tunes one client (linger.ms, group.id …) goes to
-librdkafka alone.
+A security setting is translated, or refused by name. A setting that tunes one client (linger.ms, group.id …) is passed
+to librdkafka only.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ NEEDS = {
     "SCRAM-SHA-512": ("sasl.username", "sasl.password"),
     "OAUTHBEARER": ("sasl.oauthbearer.method", *OIDC),
 }
-SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning -> how it may be written, in any case
+SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning -> accepted spellings, in any case
     "enable.ssl.certificate.verification": {"true": ("true", "t", "1"), "false": ("false", "f", "0")},
     "ssl.endpoint.identification.algorithm": {"https": ("https",), "none": ("none", "")},  # empty: as Java writes it
 }
 SECRET = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
 DENIED = (29, 30, 31, 53)  # topic, group, cluster and transactional id authorization failed; the same in all clients
-GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no dialect may silently leave out
+GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no translation may silently leave out
 
 
 class Secret(str):
-    """A string that keeps itself out of a repr, and so out of the log of a client that prints its configuration."""
+    """A string whose repr is masked, so that a client which logs its configuration does not show it."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Secret(str):
 
 @dataclass(frozen=True, repr=False)
 class KafkaConnection:
-    """How to reach the brokers of one cluster; made by `parse` or `plaintext`, which check it.
+    """How to reach the brokers of one cluster. Use `parse` or `plaintext`, which check it.
 
     Args:
         settings: in librdkafka's names, complete and consistent.
@@ -59,10 +59,10 @@ class KafkaConnection:
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any], name: str | None = None) -> KafkaConnection:
-        """Settings as people write them: aliases, booleans, any case of protocol and mechanism.
+        """Accept settings as users write them: aliases, booleans, protocol and mechanism in any case.
 
         Raises:
-            InvalidPipeline: something is missing or contradicts; names the setting.
+            InvalidPipeline: a setting is missing or contradicts another; the message names it.
         """
         plain = {ALIASES.get(key, key): _text(key, value) for key, value in settings.items() if value is not None}
         for key in ("security.protocol", "sasl.mechanism"):
@@ -89,22 +89,22 @@ class KafkaConnection:
 
     @property
     def mechanism(self) -> str | None:
-        """Of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+        """The SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
         return self.settings["sasl.mechanism"] if self.protocol.startswith("SASL_") else None
 
     def librdkafka(self) -> dict[str, str]:
-        """For confluent-kafka: everything, tuning included. What the caller needs itself, it puts on top."""
+        """All settings for confluent-kafka, tuning included. The caller adds its own on top."""
         return {key: Secret(value) if SECRET.search(key) else value for key, value in self.settings.items()}
 
     def scrub(self, text: str) -> str:
-        """`text` without this connection's secrets, should a client have put one into an error."""
+        """`text` with this connection's secrets masked: a client may have put one into an error."""
         for key, value in self.settings.items():
             if SECRET.search(key) and len(value) > 3:
                 text = text.replace(value, "***")
         return text
 
     def describe(self) -> str:
-        """For messages: address, protocol, mechanism; nothing secret."""
+        """Address, protocol and mechanism, for messages; never a secret."""
         if self.protocol == "PLAINTEXT" and not self.name:
             return self.bootstrap
         how = self.protocol + (f" {self.mechanism}" if self.mechanism else "")
@@ -118,14 +118,14 @@ class KafkaConnection:
         named = f"the Kafka connection '{self.name}'" if self.name else "the Kafka connection"
         return InvalidPipeline(f"{named} cannot be used.", what, f"{todo} Nothing was written.")
 
-    def refuse_others(self, dialect: str, translated: Iterable[str]) -> None:
-        """Refuse what secures the connection and is not in `translated`."""
+    def refuse_others(self, client: str, translated: Iterable[str]) -> None:
+        """Refuse a security setting that is not in `translated`."""
         for key in sorted(set(self.settings) - set(translated)):
             if GUARDED.match(key):
-                raise self.invalid(f"'{key}' has no translation for {dialect}.", "Remove it, or correct its name.")
+                raise self.invalid(f"'{key}' has no translation for {client}.", "Remove it, or correct its name.")
 
     def _meant(self, key: str, text: str) -> str:
-        """One spelling for all clients: what one of them does not know, it takes for the other meaning."""
+        """One spelling for all clients: a client takes a spelling that it does not know for the opposite."""
         if key not in SPELLINGS:
             return text
         for meaning, spellings in SPELLINGS[key].items():
@@ -142,7 +142,7 @@ class KafkaConnection:
             if key.endswith("_cb"):
                 raise self.invalid(f"'{key}' is a callback; a connection holds settings only.", "Remove it.")
         if "transactional.id" in self.settings:
-            raise self.invalid("'transactional.id' is set; every transaction has one of its own.", "Remove it.")
+            raise self.invalid("'transactional.id' is set; Onceonly gives every transaction its own.", "Remove it.")
         self._check_sasl()
         self._check_encryption()
         self._check_certificates()

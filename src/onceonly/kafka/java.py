@@ -1,6 +1,6 @@
-"""The Java client's dialect (kafka-clients 3.9 inside Spark's connector).
+"""A connection as settings of the Java client (kafka-clients 3.9, in Spark's connector).
 
-Certificates are handed over as PEM text, not as paths: Spark's driver, executors and Connect server need no files.
+Certificates are passed as PEM text, not as paths: Spark's driver, executors and Connect server need no files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from onceonly.kafka import pem
 from onceonly.kafka.connection import KafkaConnection, Secret
 
-DIALECT = "the Java client of Spark"
+CLIENT = "Spark's Java client"
 SECURITY = "org.apache.kafka.common.security"
 MODULES = {
     "PLAIN": f"{SECURITY}.plain.PlainLoginModule",
@@ -28,12 +28,12 @@ PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"  # PKCS#8
 
 
 def options(connection: KafkaConnection) -> dict[str, str]:
-    """Options of a Java client; certificates are read at once, so that Spark's machines need no files.
+    """Options of a Java client. Certificates are read here, so that Spark's machines need no files.
 
     Raises:
-        InvalidPipeline: a setting that the Java client has nothing for, or a file that cannot be used.
+        InvalidPipeline: a setting that the Java client does not have, or a file that cannot be used.
     """
-    connection.refuse_others(DIALECT, TRANSLATED)
+    connection.refuse_others(CLIENT, TRANSLATED)
     found = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.protocol}
     if lookup := connection.settings.get("client.dns.lookup"):
         found["client.dns.lookup"] = lookup
@@ -67,7 +67,7 @@ def _oauth(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def jaas(module: str, values: Mapping[str, str]) -> Secret:
-    """One JAAS entry. Kafka reads it with a StreamTokenizer, whose strings know the escapes of C.
+    """One JAAS entry. Kafka reads it with a StreamTokenizer, whose strings have C escapes.
 
     >>> str(jaas("M", {"password": 'a"b'}))
     'M required password="a\\\\"b";'
@@ -84,8 +84,8 @@ def _tls(connection: KafkaConnection) -> dict[str, str]:
     settings = connection.settings
     if settings.get("enable.ssl.certificate.verification") == "false":
         raise connection.invalid(
-            f"'enable.ssl.certificate.verification' is off, and {DIALECT} always verifies.",
-            "Name the brokers' certificate authority instead: 'ssl.ca.location'.",
+            f"'enable.ssl.certificate.verification' is off, and {CLIENT} always verifies.",
+            "Set the brokers' certificate authority instead: 'ssl.ca.location'.",
         )
     found: dict[str, str] = {}
     if (algorithm := settings.get("ssl.endpoint.identification.algorithm")) is not None:
@@ -112,16 +112,16 @@ def _keystore(connection: KafkaConnection) -> dict[str, str]:
 
 
 def _plain_key(connection: KafkaConnection, pem_text: str) -> Secret:
-    """The key as unencrypted PKCS#8: on Java 17 the client reads neither what OpenSSL 3 encrypts (PBES2) nor PKCS#1.
+    """The key as unencrypted PKCS#8: on Java 17 the client reads neither OpenSSL 3's encryption (PBES2) nor PKCS#1.
 
-    It would travel beside its password anyway, so nothing is lost.
+    The key would be sent together with its password anyway, so nothing is lost.
     """
     try:
         from cryptography.hazmat.primitives import serialization as forms
     except ImportError:
         raise connection.invalid(
-            f"its client key is encrypted or no PKCS#8, which {DIALECT} does not read.",
-            "pip install cryptography, or convert it: openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW.",
+            f"its client key is encrypted or not PKCS#8, which {CLIENT} does not read.",
+            "pip install cryptography, or convert the key: openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW.",
         ) from None
     password = connection.settings.get("ssl.key.password")
     try:

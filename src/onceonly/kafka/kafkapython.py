@@ -1,4 +1,4 @@
-"""kafka-python's dialect: keyword arguments of `KafkaAdminClient`."""
+"""A connection as keyword arguments of kafka-python's `KafkaAdminClient`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from onceonly.kafka import pem
 from onceonly.kafka.connection import KafkaConnection, Secret
 
-DIALECT = "kafka-python"
+CLIENT = "kafka-python"
 TRANSLATED = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.endpoint.identification.algorithm"),
     *(f"sasl.oauthbearer.{key}" for key in ("method", "client.id", "client.secret", "token.endpoint.url")),
@@ -19,12 +19,12 @@ TRANSLATED = (
 
 
 def arguments(connection: KafkaConnection) -> dict[str, Any]:
-    """Keyword arguments of a kafka-python client; certificates are read at once, into an `ssl_context`.
+    """Keyword arguments of a kafka-python client. Certificates are read here, into an `ssl_context`.
 
     Raises:
-        InvalidPipeline: a setting that kafka-python has nothing for, or a file that cannot be used.
+        InvalidPipeline: a setting that kafka-python does not have, or a file that cannot be used.
     """
-    connection.refuse_others(DIALECT, TRANSLATED)
+    connection.refuse_others(CLIENT, TRANSLATED)
     servers = [server.strip() for server in connection.bootstrap.split(",")]
     found: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": connection.protocol}
     if lookup := connection.settings.get("client.dns.lookup"):
@@ -47,7 +47,7 @@ def _sasl(connection: KafkaConnection) -> dict[str, Any]:
 
 
 def _context(connection: KafkaConnection) -> ssl.SSLContext:
-    """What kafka-python would build from files, and PEM text as well."""
+    """The context that kafka-python would build from files, made from files or PEM text."""
     settings = connection.settings
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -62,7 +62,7 @@ def _context(connection: KafkaConnection) -> ssl.SSLContext:
     except (ssl.SSLError, OSError) as error:
         raise connection.invalid(
             f"its certificates cannot be used: {connection.scrub(str(error))}.",
-            "Check what starts with 'ssl.': files, PEM text, 'ssl.key.password'.",
+            "Check the settings that start with 'ssl.': files, PEM text, 'ssl.key.password'.",
         ) from error
     return context
 
@@ -76,7 +76,7 @@ def _restrict(context: ssl.SSLContext, connection: KafkaConnection) -> None:
 
 
 def _identify(context: ssl.SSLContext, connection: KafkaConnection) -> None:
-    """The client's own certificate. Python loads it from a file only: one of our own, for a moment."""
+    """Load the client's own certificate. Python loads it from a file only, so a temporary one is written."""
     if pair := pem.certificate(connection):
         with NamedTemporaryFile("w", suffix=".pem") as file:  # readable by this user alone
             file.write("\n".join(pair))

@@ -1,4 +1,4 @@
-"""Airflow's connections in the environment: AIRFLOW_CONN_<ID>, as JSON or as URI. Airflow itself is not needed."""
+"""Airflow connections from the environment: AIRFLOW_CONN_<ID>, as JSON or as URI. Airflow itself is not needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from onceonly.errors import InvalidPipeline
 
-Lookup = Callable[[str], Mapping[str, Any]]  # connection id → its extra: settings of librdkafka
-UNWRITTEN = "Nothing was written."
+Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: settings of librdkafka
+NOTHING_WRITTEN = "Nothing was written."
 
 
 def variable(conn_id: str) -> str:
@@ -20,10 +20,10 @@ def variable(conn_id: str) -> str:
 
 
 def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
-    """The extra of a connection, out of its environment variable.
+    """The extra of a connection, from its environment variable.
 
     Raises:
-        InvalidPipeline: there is no such variable, or it cannot be read; its content is never shown.
+        InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
     """
     text = env.get(variable(conn_id), "").strip()
     if not text:
@@ -36,24 +36,24 @@ def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mappi
     if not isinstance(found, dict):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be read.",
-            f"{variable(conn_id)} holds neither a connection's JSON nor its URI, or its extra is no JSON object.",
-            f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {UNWRITTEN}',
+            f"{variable(conn_id)} is neither a connection as JSON nor as URI, or its extra is not a JSON object.",
+            f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {NOTHING_WRITTEN}',
         )
     return found
 
 
 def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """For a child process: what `from_environment`, and Airflow, read there."""
+    """The variable for a child process, as `from_environment` and Airflow read it."""
     return {variable(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
 
 
 def missing(conn_id: str, why: str) -> InvalidPipeline:
-    """The error for a connection that is nowhere."""
+    """The error for a connection that does not exist."""
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
         f'airflow connections add {conn_id} --conn-type kafka --conn-extra \'{{"bootstrap.servers": "…"}}\', or '
-        f"set {variable(conn_id)}. {UNWRITTEN}",
+        f"set {variable(conn_id)}. {NOTHING_WRITTEN}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokens for kafka-python, which brings no OIDC client: OAuth 2 client credentials, kept while they are fresh."""
+"""Tokens for kafka-python, which has no OIDC client: OAuth 2 client credentials, cached until they expire soon."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from requests.auth import HTTPBasicAuth
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
 
-PATIENCE = 10.0  # seconds for the endpoint's answer
-FRESH = 0.8  # of a token's life
+TIMEOUT = 10.0  # seconds for the endpoint's response
+FRESH = 0.8  # the part of a token's lifetime for which it is used
 PREFIX = "sasl.oauthbearer."
 
 
@@ -34,33 +34,33 @@ class Tokens:
         self._token, self._until, self._lock = "", 0.0, Lock()
 
     def token(self) -> str:
-        """A token that is still good for a while.
+        """A token that does not expire soon.
 
         Raises:
-            NotCommitted: the endpoint gave none; names its address.
+            NotCommitted: the endpoint returned none; the message names its address.
         """
         with self._lock:
             if not self._token or monotonic() > self._until:
-                answer = self._ask()
-                self._token = str(answer["access_token"])
-                self._until = monotonic() + FRESH * float(answer.get("expires_in", 0))
+                received = self._request()
+                self._token = str(received["access_token"])
+                self._until = monotonic() + FRESH * float(received.get("expires_in", 0))
             return self._token
 
-    def _ask(self) -> Any:
+    def _request(self) -> Any:
         try:
             response = requests.post(
-                self._url, self._form, auth=self._login, timeout=PATIENCE, verify=_trusted(), allow_redirects=False
+                self._url, self._form, auth=self._login, timeout=TIMEOUT, verify=_trusted(), allow_redirects=False
             )
             response.raise_for_status()
-            answer = response.json()
-            answer["access_token"]
+            received = response.json()
+            received["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotCommitted(
                 f"no token from {self._url} for Kafka.",
                 f"{type(error).__name__}: {error}.",
                 "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
             ) from None
-        return answer
+        return received
 
 
 def _trusted() -> str | bool:
@@ -80,7 +80,7 @@ def token_provider(connection: KafkaConnection) -> Any:
 
 @cache
 def _provider_class() -> type[Any]:
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # kafka-python's own, as it is imported
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # raised by kafka-python's own import
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]

@@ -17,7 +17,7 @@ CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE---
 
 
 def authorities(connection: KafkaConnection) -> str | None:
-    """The CA certificates, or None for those that the client trusts by itself."""
+    """The CA certificates, or None for the client's default ones."""
     return _read(connection, "ssl.ca")
 
 
@@ -30,7 +30,7 @@ def certificate(connection: KafkaConnection) -> tuple[str, Secret] | None:
 
 
 def _read(connection: KafkaConnection, kind: str) -> str | None:
-    """PEM text; where both are given, the text goes before the file."""
+    """PEM text; if both are given, the text is used and not the file."""
     if text := connection.settings.get(f"{kind}.pem"):
         return text
     location = connection.settings.get(f"{kind}.location")
@@ -39,12 +39,12 @@ def _read(connection: KafkaConnection, kind: str) -> str | None:
     try:
         text = Path(location).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise connection.invalid(
             f"'{kind}.location' {location} cannot be read: {reason}.", "Name a PEM file that is readable here."
         ) from error
     if "-----BEGIN " not in text:
         raise connection.invalid(
-            f"'{kind}.location' {location} holds no PEM.", "Convert it: openssl x509, openssl rsa."
+            f"'{kind}.location' {location} contains no PEM.", "Convert it: openssl x509, openssl rsa."
         )
     return text

@@ -1,4 +1,4 @@
-"""One topic, asked by librdkafka: which partitions, which offsets, and where a reader first sees a time."""
+"""One topic through librdkafka: its partitions, its offsets, and the first visible record at or after a time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onceonly.checkpoint.interfaces import Found
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 
-PATIENCE = 10.0  # seconds, for one request; also for one pause in a scan
+TIMEOUT = 10.0  # seconds, for one request; also for one pause in a scan
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 EARLIEST, LATEST = -2, -1  # in place of a time
-REFUSED = "SASL authentication error"  # librdkafka's words for a broker's answer, not for a token endpoint's
+REFUSED = "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
 T = TypeVar("T")
 
 
 class TopicClient:
-    """Every question has a time limit, and its errors name the topic, the address and how the client got in."""
+    """Every request has a time limit. Errors name the topic, the address, the protocol and the mechanism."""
 
     def __init__(self, topic: str, kafka: KafkaConnection) -> None:
         self._topic, self._kafka = topic, kafka
-        self._complaints: list[Any] = []
+        self._connection_errors: list[Any] = []
 
     @cached_property
     def admin(self) -> Any:
@@ -41,15 +41,15 @@ class TopicClient:
             raise self._kafka.invalid(f"librdkafka: {why}.", "Correct the setting.") from None
 
     def client_config(self) -> dict[str, Any]:
-        """For any client of librdkafka; what goes wrong with its connections is kept for our errors."""
+        """Settings for any client of librdkafka. Errors of its connections are kept, for our messages."""
         return {
             "client.id": "onceonly",
             **self._kafka.librdkafka(),
             "allow.auto.create.topics": False,
-            "socket.connection.setup.timeout.ms": int(PATIENCE * 1000 / 2),
+            "socket.connection.setup.timeout.ms": int(TIMEOUT * 1000 / 2),
             "reconnect.backoff.max.ms": 1000,
-            "log_level": 0,  # what matters comes as an error; librdkafka would print it to stderr as well
-            "error_cb": self._complaints.append,
+            "log_level": 0,  # errors come through error_cb; librdkafka would print them to stderr as well
+            "error_cb": self._connection_errors.append,
         }
 
     def describe(self) -> tuple[str, list[int]]:
@@ -57,8 +57,8 @@ class TopicClient:
         from confluent_kafka import TopicCollection
 
         topics = TopicCollection([self._topic])
-        description = self._ask(
-            lambda: self.admin.describe_topics(topics, request_timeout=PATIENCE)[self._topic].result()
+        description = self._request(
+            lambda: self.admin.describe_topics(topics, request_timeout=TIMEOUT)[self._topic].result()
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
@@ -66,7 +66,7 @@ class TopicClient:
         """ListOffsets for a read_committed reader; `at`: milliseconds, EARLIEST, or LATEST (the last stable offset).
 
         Args:
-            committed: False: for one that reads open transactions, too; its LATEST is the high watermark.
+            committed: False: for a read_uncommitted reader, whose LATEST is the high watermark.
         """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 
@@ -74,15 +74,15 @@ class TopicClient:
         spec = {EARLIEST: offsets.earliest, LATEST: offsets.latest}.get(at, lambda: offsets.for_timestamp(at))()
         wanted = {TopicPartition(self._topic, p): spec for p in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        limits = {"isolation_level": level, "request_timeout": PATIENCE}
+        limits = {"isolation_level": level, "request_timeout": TIMEOUT}
 
-        def ask() -> dict[int, Any]:
-            return {key.partition: answer.result() for key, answer in self.admin.list_offsets(wanted, **limits).items()}
+        def list_offsets() -> dict[int, Any]:
+            return {key.partition: found.result() for key, found in self.admin.list_offsets(wanted, **limits).items()}
 
-        return self._ask(ask)
+        return self._request(list_offsets)
 
     def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, Found]:
-        """From `starts` on, the first record at or after `millis` that a reader sees, where there is one."""
+        """From `starts` on, the first committed record at or after `millis`, where there is one."""
         from confluent_kafka import Consumer, TopicPartition
 
         if not starts:
@@ -106,9 +106,9 @@ class TopicClient:
 
         seen: dict[int, Found] = {}
         while waiting:
-            message = self._ask(lambda: consumer.poll(PATIENCE))
+            message = self._request(lambda: consumer.poll(TIMEOUT))
             if message is None:
-                raise self._unanswered(f"no record and no end of the log within {PATIENCE:.0f} s")
+                raise self._unanswered(f"no record and no end of the log within {TIMEOUT:.0f} s")
             partition, at_end = message.partition(), self._at_end(message)
             if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
                 continue
@@ -127,12 +127,12 @@ class TopicClient:
             raise self._unanswered(error.str())
         return True
 
-    def _ask(self, request: Callable[[], T]) -> T:
-        """The result, or its error in our terms; asked anew while a partition changes its leader."""
+    def _request(self, request: Callable[[], T]) -> T:
+        """The result, or its error as one of ours; retried while a partition changes its leader."""
         from confluent_kafka import KafkaError, KafkaException
 
         moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-        end = monotonic() + PATIENCE
+        end = monotonic() + TIMEOUT
         while True:
             try:
                 return request()
@@ -147,7 +147,7 @@ class TopicClient:
             sleep(0.1)
 
     def _no_topic(self) -> NoTopic:
-        topics = self._ask(lambda: self.admin.list_topics(timeout=PATIENCE)).topics
+        topics = self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics
         alike = difflib.get_close_matches(self._topic, [name for name in topics if not name.startswith("__")])
         names = "Similar names: " + ", ".join(f"'{name}'" for name in alike) if alike else "No name is similar"
         return NoTopic(
@@ -157,15 +157,15 @@ class TopicClient:
         )
 
     def _unanswered(self, why: str) -> NotCommitted:
-        self.admin.poll(0)  # delivers what the connections complained of
-        complaint = self._complaint()
-        reason = self._kafka.scrub(complaint.str()) if complaint else why
+        self.admin.poll(0)  # delivers the errors of the connections
+        error = self._connection_error()
+        reason = self._kafka.scrub(error.str()) if error else why
         if REFUSED in reason:
             return self._refused(reason)
         return NotCommitted(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
             f"{why}: {reason}." if reason != why else f"{why}.",
-            "Is it running, and reachable from here? This is safe to retry. Nothing was written.",
+            "Check that it is running and reachable from here. This is safe to retry. Nothing was written.",
         )
 
     def _denied(self, reason: str) -> InvalidPipeline:
@@ -175,25 +175,26 @@ class TopicClient:
             "Grant the client Describe and Read (sources) or Write (sinks) on the topic. Nothing was written.",
         )
 
-    def _complaint(self) -> Any:
-        """The error that says most of what the connections complained of: of TLS, else the last one."""
+    def _connection_error(self) -> Any:
+        """The most telling error of the connections: one of TLS, else the last one."""
         from confluent_kafka import KafkaError
 
-        found = [error for error in self._complaints if error.code() != KafkaError._ALL_BROKERS_DOWN]
+        found = [error for error in self._connection_errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
         found.sort(key=lambda error: error.code() == KafkaError._SSL)  # stable
         return found[-1] if found else None
 
     def _refused(self, reason: str) -> InvalidPipeline:
-        """A broker that refuses the credentials is not asked again: a person must correct them."""
+        """Refused credentials are not retried: somebody must correct them."""
         return InvalidPipeline(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} refuses the credentials.",
             f"{reason}.",
-            "Correct the connection: mechanism, user and password are the broker's to know. Nothing was written.",
+            "Correct mechanism, user or password in the connection, or add the user on the broker. "
+            "Nothing was written.",
         )
 
 
 class NoTopic(InvalidPipeline):
-    """The topic does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
+    """The topic does not exist. The user's mistake, unless a checkpoint has pinned a range of it."""
 
 
 def _utc(millis: int) -> datetime:

@@ -1,6 +1,7 @@
-"""What the brokers know of transactions, and ending them from any process: not only from the one that wrote them.
+"""Describing transactions, and ending them from any process, not only from the one that wrote them.
 
-librdkafka cannot take up a transaction that another process left. kafka-python can be made to; how is in `wire`.
+librdkafka cannot resume a transaction that another process left open. kafka-python can, through private parts: see
+`admin`.
 """
 
 from __future__ import annotations
@@ -16,88 +17,88 @@ from typing import Any
 
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
-from onceonly.kafka.admin import AnswerLost, Wire, check
+from onceonly.kafka.admin import BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, keys
 from onceonly.kafka.markers import Partition, Sighting
 
 __all__ = ["Described", "EndRefused", "Partition", "Sighting", "Transactions"]
 
-FENCE_PATIENCE = 30.0  # seconds: the abort markers of a large transaction have to be written first
+FENCE_TIMEOUT = 30.0  # seconds: the abort markers of a large transaction have to be written first
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
 class Described:
-    """What the coordinator knows of one transactional id."""
+    """What the coordinator reports about one transactional id."""
 
     state: str  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, …
     producer_id: int
     epoch: int
     timeout: float  # seconds
     started_at: datetime | None  # aware; None: no transaction has begun
-    partitions: frozenset[Partition]  # of the transaction that is not ended
+    partitions: frozenset[Partition]  # of the transaction that has not ended
 
 
 class EndRefused(OutcomeUnknown):
-    """The coordinator answered EndTxn with an error; which one says nothing certain about the outcome."""
+    """The coordinator returned an error for EndTxn. No error code alone proves the outcome."""
 
     @property
     def code(self) -> str:
-        """Kafka's name of the error, as in INVALID_TXN_STATE."""
+        """Kafka's name of the error, such as INVALID_TXN_STATE."""
         return self.why.split(":")[0]
 
 
 class Transactions(Cluster):
-    """One cluster's transactions. Producer id and epoch tell one from the other."""
+    """The transactions of one cluster. Producer id and epoch identify one."""
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
-        """What the coordinators know of these ids; an id that they do not know is absent."""
+        """What the coordinators report about these ids; an unknown id is left out."""
         wanted = sorted(set(ids))
-        return self._wire.ask(lambda: self._describe(wanted)) if wanted else {}
+        return self._client.call(lambda: self._describe(wanted)) if wanted else {}
 
     def open(self, pattern: str) -> list[str]:
-        """The transactional ids whose transaction has not ended.
+        """The transactional ids with a transaction that has not ended.
 
         Args:
-            pattern: RE2, of the whole id.
+            pattern: RE2, which must match the whole id.
         """
-        return self._wire.ask(lambda: self._open(pattern))
+        return self._client.call(lambda: self._open(pattern))
 
     def end(self, id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort what that producer left open. To say the same again is no error.
+        """Commit or abort the transaction that the producer left open. Repeating the same request is no error.
 
-        The answer comes before the markers are in the log. Sent again only after an answer that says "not now";
-        never when an answer was lost: look at the evidence first.
+        The response comes before the markers are in the log. The request is retried only after a response that means
+        "not now", and never after a lost response: the caller has to look for the marker first.
 
         Raises:
             NotCommitted: nothing was sent within 10 s.
-            EndRefused: the coordinator will not.
-            OutcomeUnknown: no answer.
+            EndRefused: the coordinator refused.
+            OutcomeUnknown: no response.
         """
-        ending = _Ending(self._wire, id, producer_id, epoch, commit, self.transaction_version())
+        ending = _Ending(self._client, id, producer_id, epoch, commit, self.transaction_version())
         try:
-            self._wire.ask(ending.attempt)
-        except (NotCommitted, AnswerLost) as error:
+            self._client.call(ending.attempt)
+        except (NotCommitted, ResponseLost) as error:
             if not ending.sent:
                 raise
             raise OutcomeUnknown(
                 f"transaction '{id}': whether it was {'committed' if commit else 'aborted'} is not known.",
-                f"The answer of the Kafka broker at {self._wire.address} is missing: {error}",
-                "Look for its marker in the log before anything is sent again.",
+                f"The Kafka broker at {self._client.address} did not respond: {error}",
+                "Look for its marker in the log before sending anything again.",
             ) from error
 
     def fence(self, id: str) -> None:
-        """Afterwards no transaction of that id is open, and no producer that had it can write or commit.
+        """Afterwards no transaction of that id is open, and no earlier producer of that id can write or commit.
 
-        An open transaction is aborted; one whose commit has begun is committed. Takes up to 30 s.
+        An open transaction is aborted. If its commit has begun, it is committed. Takes up to 30 s.
         """
-        self._wire.ask(lambda: self._fence(id), FENCE_PATIENCE)
+        self._client.call(lambda: self._fence(id), FENCE_TIMEOUT)
 
     def withdraw(self, id: str, producer_id: int, epoch: int) -> None:
-        """Abort what that producer left open; nothing happens where it has ended, or the id is in other hands.
+        """Abort the transaction that the producer left open, unless it has ended or another producer has the id now.
 
-        A fence would not do: whatever producer it names, it ends what is open. Raises as `end`.
+        `fence` cannot be used here: it ends the open transaction of any producer. Raises as `end`.
         """
         with suppress(EndRefused):
             self.end(id, producer_id, epoch, commit=False)
@@ -111,29 +112,29 @@ class Transactions(Cluster):
         topic_id: str | None = None,
         alone: bool = True,
     ) -> Sighting:
-        """How that producer's transaction ended, from the log alone; reads all of it from `since`, if need be.
+        """How the producer's transaction ended, from the log alone. Reads the whole log from `since`, if necessary.
 
         Args:
             since: an offset above the transaction's rows and below its marker.
-            topic_id: GONE if the topic of that name is another one; None does not compare.
-            alone: whether that producer has never had another transaction.
+            topic_id: return GONE if the topic of that name has another id; None: any id.
+            alone: whether the producer never had another transaction.
         """
-        return markers.look(self._wire, partition, producer_id, epoch, since, topic_id, alone)
+        return markers.look(self._client, partition, producer_id, epoch, since, topic_id, alone)
 
     def look_at_all(
         self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
     ) -> dict[Partition, Sighting]:
         """As `look`, for each partition of one transaction."""
-        first = markers.first_pages(self._wire, since, topic_ids)
+        first = markers.first_pages(self._client, since, topic_ids)
         return {
-            at: markers.look(self._wire, at, producer_id, epoch, since[at], topic_ids[at[0]], alone, first.get(at))
+            at: markers.look(self._client, at, producer_id, epoch, since[at], topic_ids[at[0]], alone, first.get(at))
             for at in sorted(since)
         }
 
     def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset of the producer's open transaction; absent where it has none."""
+        """The first offset of the producer's open transaction, by partition; left out where it has none."""
         wanted = keys(partitions)
-        found = self._wire.ask(lambda: self._wire.admin._async_describe_producers(wanted)) if wanted else {}
+        found = self._client.call(lambda: self._client.admin._async_describe_producers(wanted)) if wanted else {}
         return {
             (key.topic, key.partition): producer.current_transaction_start_offset
             for key, state in found.items()
@@ -141,18 +142,18 @@ class Transactions(Cluster):
             if producer.producer_id == producer_id and producer.current_transaction_start_offset >= 0
         }
 
-    # --- how
+    # --- helpers
 
     async def _describe(self, ids: list[str]) -> dict[str, Described]:
         from kafka.errors import TransactionalIdNotFoundError
         from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
         at: dict[int, list[str]] = defaultdict(list)
-        for id, node in (await self._wire.coordinators(ids)).items():
+        for id, node in (await self._client.coordinators(ids)).items():
             at[node].append(id)
         found = {}
         for node, theirs in at.items():
-            response = await self._wire.send(DescribeTransactionsRequest(transactional_ids=theirs), node)
+            response = await self._client.send(DescribeTransactionsRequest(transactional_ids=theirs), node)
             for state in response.transaction_states:
                 if state.error_code != TransactionalIdNotFoundError.errno:
                     check(state.error_code)
@@ -162,12 +163,12 @@ class Transactions(Cluster):
     async def _open(self, pattern: str) -> list[str]:
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
-        api_version = self._wire.admin._manager.broker_version_data.api_version
+        api_version = self._client.admin._manager.broker_version_data.api_version
         ours = re.compile(pattern)
         found: set[str] = set()
-        for node in await self._wire.brokers():
+        for node in await self._client.brokers():
             fields = {"transactional_id_pattern": pattern} if api_version(ListTransactionsRequest) >= 2 else {}
-            response = await self._wire.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
+            response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
             check(response.error_code)
             found.update(listed.transactional_id for listed in response.transaction_states)
         return sorted(id for id in found if ours.fullmatch(id))
@@ -177,27 +178,27 @@ class Transactions(Cluster):
 
         request = InitProducerIdRequest(
             transactional_id=id,
-            transaction_timeout_ms=1000,  # of a transaction that nobody will begin
+            transaction_timeout_ms=1000,  # never used: no transaction follows
             producer_id=-1,
             producer_epoch=-1,
         )
-        response = await self._wire.send(request, (await self._wire.coordinators([id]))[id])
+        response = await self._client.send(request, (await self._client.coordinators([id]))[id])
         check(response.error_code)
 
 
 class _Ending:
-    """One EndTxn, however often it has to be said."""
+    """One EndTxn request with its retries."""
 
-    def __init__(self, wire: Wire, id: str, producer_id: int, epoch: int, commit: bool, version: int) -> None:
-        self._wire, self._id, self._producer_id, self._epoch, self._commit = wire, id, producer_id, epoch, commit
-        self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 is for transaction.version 2 alone
-        self._limit = monotonic() + wire.patience
+    def __init__(self, client: BrokerClient, id: str, producer_id: int, epoch: int, commit: bool, version: int) -> None:
+        self._client, self._id, self._producer_id, self._epoch, self._commit = client, id, producer_id, epoch, commit
+        self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 requires transaction.version 2
+        self._limit = monotonic() + client.timeout
         self.sent = False
 
     async def attempt(self) -> None:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        node = (await self._wire.coordinators([self._id]))[self._id]
+        node = (await self._client.coordinators([self._id]))[self._id]
         request = EndTxnRequest(
             transactional_id=self._id,
             producer_id=self._producer_id,
@@ -205,17 +206,17 @@ class _Ending:
             committed=self._commit,
             max_version=self._max_version,
         )
-        response = await self._wire.deliver(request, node, self._leave)
-        self._judge(response.error_code)
+        response = await self._client.send_once(request, node, self._before_sending)
+        self._check(response.error_code)
 
-    def _leave(self) -> None:
+    def _before_sending(self) -> None:
         from kafka.errors import KafkaTimeoutError
 
         if monotonic() > self._limit:
-            raise KafkaTimeoutError  # the caller has been told that nothing was sent
+            raise KafkaTimeoutError  # `end` has reported already that nothing was sent
         self.sent = True
 
-    def _judge(self, code: int) -> None:
+    def _check(self, code: int) -> None:
         from kafka import errors
 
         not_now = (
@@ -231,7 +232,7 @@ class _Ending:
             raise EndRefused(
                 f"transaction '{self._id}' could not be {'committed' if self._commit else 'aborted'}.",
                 f"{error.message if error.errno != -1 else code}: {error.description}",
-                "Look for its marker in the log: an error code alone does not tell how it ended.",
+                "Look for its marker in the log: an error code alone does not prove how it ended.",
             )
 
 

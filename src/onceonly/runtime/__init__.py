@@ -1,1 +1,1 @@
-"""Carrying it out: live parts from plain definitions, Spark jobs, who owns what."""
+"""Execution: sinks and sources from definitions, Spark jobs, transforms, owners of checkpoints."""

@@ -1,7 +1,8 @@
-"""What a stage job on another machine says, kept beside the state table for the task that waits for it.
+"""The report of a job on another machine, in a folder of the state table, for the task that waits for the job.
 
-Lines for people, then the job's exit code. Only for people, and for the kind of an error: whether anything was staged,
-the state table says. A file beside it names the driver, so that it can be ended when no task waits for it.
+It contains lines of text, then the job's exit code. They are for display, and for the class of an error; whether
+anything was staged is decided by the state table alone. A file beside it names the driver, so that the driver can be
+killed when no task waits for it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from onceonly.filesystems.folders import file_system
 from onceonly.statetable.table import StateTable
 
 SILENT = timedelta(hours=6)  # since its last line
-DRIVER = ".driver"  # what the name of the file with the driver ends with
+DRIVER = ".driver"  # suffix of the file that names the driver
 NONCE = 12  # hexadecimal digits at the end of a job's name
 JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE}}}(?:{re.escape(DRIVER)})?")
-FOLDER = "_jobs"  # in the state table's own: Delta passes over names that begin with '_'
-END = "\x04"  # what the last line begins with; the exit code follows
+FOLDER = "_jobs"  # in the state table's folder: Delta ignores names that start with '_'
+END = "\x04"  # start of the last line, before the exit code
 
 
 @dataclass(frozen=True)
-class Said:
-    """As far as it is there: `code` is None as long as the job has not come to its end."""
+class Received:
+    """What has arrived so far; `code` is None until the job has ended."""
 
     lines: tuple[str, ...] = ()
     code: int | None = None
@@ -45,54 +46,54 @@ class Report:
 
     @classmethod
     def of(cls, state: str, job: str) -> Report:
-        """That of a job of this state table; its name is its own.
+        """The report of a job of this state table.
 
         Raises:
-            InvalidPipeline: pyarrow, unlike deltalake, has no file system for such a table.
+            InvalidPipeline: pyarrow, unlike deltalake, has no file system for the table's URI.
         """
         report = cls(f"{_folder(state)}/{job}")
         try:
             file_system(report.uri)
         except (ValueError, NotImplementedError) as error:
             raise InvalidPipeline(
-                f"a driver on the cluster cannot be heard beside the state table at {state}.",
+                f"a driver on the cluster cannot write its report beside the state table at {state}.",
                 f"{error}",
                 "Use deploy mode 'client', or a state table at a path or s3://, gs://, abfss://. Nothing was started.",
             ) from error
         return report
 
     def say(self, line: str) -> None:
-        """Add a line. Object stores do not append, so all is written again."""
+        """Add a line. Object stores cannot append, so the whole report is written again."""
         self._add("".join(f"{part}\n" for part in line.split("\n")))
 
     def end(self, code: int) -> None:
-        """Nothing more is to come."""
+        """Add the exit code, as the last line."""
         self._add(f"{END}{code}\n")
 
-    def read(self) -> Said:
-        """What is there by now; a line that is being written is not."""
+    def read(self) -> Received:
+        """All complete lines so far."""
         files, path = file_system(self.uri)
         try:
             with files.open_input_file(path) as file:
                 *lines, _ = file.read().decode(errors="replace").split("\n")
         except FileNotFoundError:
-            return Said()
+            return Received()
         if lines and lines[-1].startswith(END):
-            return Said(tuple(lines[:-1]), int(lines[-1].removeprefix(END)))
-        return Said(tuple(lines))
+            return Received(tuple(lines[:-1]), int(lines[-1].removeprefix(END)))
+        return Received(tuple(lines))
 
     def delete(self) -> None:
         _delete(self.uri)
 
     def name_driver(self, driver: Mapping[str, Any]) -> None:
-        """Say which driver does this job, for whom, and since when (`at`, in seconds since the epoch)."""
+        """Record which driver runs this job, for which task, and since when (`at`, in seconds since 1970)."""
         _write(f"{self.uri}{DRIVER}", json.dumps(driver))
 
     def forget_driver(self) -> None:
         _delete(f"{self.uri}{DRIVER}")
 
     def is_followed(self) -> bool:
-        """Whether a later driver was submitted for the same step of the same checkpoint: by the task's next try."""
+        """Whether a later driver was submitted for the same step of the same checkpoint, by the task's next try."""
         files, path = file_system(self.uri)
         folder, _, name = path.rpartition("/")
         mine = _read(files, f"{path}{DRIVER}").get("at")
@@ -105,13 +106,13 @@ class Report:
 
     def _add(self, text: str) -> None:
         self._text += text
-        with suppress(OSError):  # a job does not fail for want of someone who hears it
+        with suppress(OSError):  # a job does not fail because its report cannot be written
             _write(self.uri, self._text)
 
 
 @dataclass(frozen=True)
 class Named:
-    """A driver that nobody is known to have seen ended: what `Report.name_driver` was told of it."""
+    """A driver that is not known to have ended, as `Report.name_driver` recorded it."""
 
     pipeline: str
     epoch: int
@@ -119,7 +120,7 @@ class Named:
 
 
 def drivers(state: StateTable) -> list[Named]:
-    """Those that the jobs of this state table have named, and not of one that its folder was copied from."""
+    """The drivers that jobs of this state table have named; not those of a table that its folder was copied from."""
     found = (_named(state.uri, info.base_name) for info in _files(state.uri) if info.base_name.endswith(DRIVER))
     return [named for named in found if named and named.driver.get("state") == state.id]
 
@@ -129,22 +130,22 @@ def _named(state: str, name: str) -> Named | None:
     files, folder = file_system(_folder(state))
     if job is None:
         return None
-    said = _read(files, f"{folder}/{name}")
-    return Named(job["pipeline"], int(job["epoch"]), said) if said else None
+    driver = _read(files, f"{folder}/{name}")
+    return Named(job["pipeline"], int(job["epoch"]), driver) if driver else None
 
 
 def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:
-    """What a driver's file says; nothing where there is none, or it goes, or comes, now."""
+    """The content of a driver's file; empty if it does not exist, or is being written or deleted."""
     with suppress(OSError, ValueError), files.open_input_file(path) as file:
-        said: dict[str, Any] = json.loads(file.read())
-        return said
+        driver: dict[str, Any] = json.loads(file.read())
+        return driver
     return {}
 
 
 def sweep(state: StateTable) -> list[str]:
-    """Remove the reports that nobody will read: long silent, and of settled checkpoints. Returns their names.
+    """Remove reports that no task will read: old ones, of settled checkpoints. Returns their names.
 
-    The task that waited for such a job was killed, or comes too late to go by more than the state table.
+    The task that waited for such a job was killed, or is so late that it uses the state table alone.
     """
     return [name for name in _silent(state.uri) if _is_over(state, name) and _is_deleted(state.uri, name)]
 
@@ -155,11 +156,11 @@ def _silent(state: str) -> list[str]:
 
 
 def _files(state: str) -> list[pafs.FileInfo]:
-    """What jobs have left beside that state table, by name."""
+    """The files of jobs beside that state table, by name."""
     try:
         files, path = file_system(_folder(state))
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-    except (OSError, ValueError, NotImplementedError):  # the last two: no storage that a report could be left in
+    except (OSError, ValueError, NotImplementedError):  # the last two: pyarrow does not support the storage
         return []
     return sorted(found, key=lambda info: info.base_name)
 
@@ -173,7 +174,7 @@ def _is_over(state: StateTable, name: str) -> bool:
 
 
 def _is_deleted(state: str, name: str) -> bool:
-    with suppress(OSError):  # another user's: it is in nobody's way
+    with suppress(OSError):  # it may be another user's, and does no harm
         Report(f"{_folder(state)}/{name}").delete()
         return True
     return False

@@ -1,4 +1,4 @@
-"""No process of a stage outlives the one that it works for."""
+"""Ending a process when its parent ends, so that no process of a stage outlives its task."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"  # Spark sets it for the Python process that it
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """From now on, on Linux, this process is killed when the one that started it ends, however it ends.
+    """From now on, on Linux, this process is killed when its parent process ends, for whatever reason.
 
     Args:
-        parent: the process id of the one that started it, where that is known: it may have ended already.
+        parent: the process id of the parent, if known: it may have ended already.
     """
     if sys.platform == "linux":
         expected = os.getppid() if parent is None else parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != expected:  # it has ended before it was asked to tell
+        if os.getppid() != expected:  # it ended before prctl was called
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_with_jvm() -> None:
-    """The same for a process that a JVM of Spark has started, and whose process id is not known.
+    """The same for a process that Spark's JVM has started, without knowing the process id of the JVM.
 
-    Where it ended before this process asked, another one is the parent by now. But then its port is closed: one that
-    still listens was alive when the kernel was asked to tell.
+    If the JVM ended before, this process has another parent by now. But then its port is closed. If the port is still
+    open, the JVM was alive when prctl was called.
     """
     die_with_parent()
     port = os.environ.get(GATEWAY)

@@ -1,8 +1,8 @@
-"""Who owns a checkpoint, and whether that owner is still at work.
+"""Who owns a checkpoint, and whether that owner is still running.
 
-On Linux a process is known by where its number counts (this boot of this kernel, this PID namespace: two containers may
-share a host name) and by when it started, in clock ticks since the boot, which no change of the clock moves. An answer
-that is wrong costs work, never rows: attempts are fenced by the state table. Source: proc(5).
+On Linux a process is identified by its PID, the boot and the PID namespace in which the PID is valid (two containers
+may share a host name), and its start in clock ticks since boot, which clock changes do not affect. A wrong result
+costs work, never rows: attempts are fenced by the state table. Source: proc(5).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import OnceonlyError
 
-LEASE = timedelta(hours=1)  # how long an owner that cannot be asked counts as alive after its last transition
-UNKNOWN = "unknown"  # where processes cannot be told apart: another system than Linux
-ENDED = ("Z", "X")  # a zombie has ended, although nobody has taken note of it
+LEASE = timedelta(hours=1)  # how long an owner that cannot be checked counts as alive after its last transition
+UNKNOWN = "unknown"  # on systems other than Linux, where processes cannot be identified
+ENDED = ("Z", "X")  # a zombie has ended, although its parent has not collected its status
 
 
 def this_process() -> str:
-    """The owner key of a run outside Airflow: unique, also when process ids are reused."""
+    """The owner key of a run outside Airflow; unique even if process ids are reused."""
     return f"cli:{socket.gethostname()}:{_here()}:{os.getpid()}:{_started(os.getpid())}"
 
 
@@ -41,7 +41,7 @@ def parse_airflow_run(owner: str) -> tuple[str, str] | None:
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    """Exact for a process that can be seen from here; anyone else has a lease."""
+    """Whether the owner is running: exact for a process on this system, by a lease for any other owner."""
     kind, *process = checkpoint.owner.split(":")
     if kind == "cli" and len(process) == 4:
         _, place, pid, started = process
@@ -52,16 +52,16 @@ def alive(checkpoint: Checkpoint) -> bool:
 
 @contextmanager
 def renewing(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterator[None]:
-    """Renew a lease now and then while work goes on, until `renew` says that there is none any more."""
+    """Renew a lease regularly while the block runs, until `renew` returns False."""
     done = threading.Event()
 
-    def go_on() -> None:
+    def renew_regularly() -> None:
         while not done.wait(every.total_seconds()):
-            with suppress(OnceonlyError):  # a lease that ends costs work, not rows; the next time may do
+            with suppress(OnceonlyError):  # a lost lease costs work, not rows; the next renewal may succeed
                 if not renew():
                     return
 
-    thread = threading.Thread(target=go_on, name="onceonly-lease", daemon=True)
+    thread = threading.Thread(target=renew_regularly, name="onceonly-lease", daemon=True)
     thread.start()
     try:
         yield
@@ -71,12 +71,12 @@ def renewing(renew: Callable[[], bool], every: timedelta = LEASE / 4) -> Iterato
 
 
 def nobody(checkpoint: Checkpoint) -> bool:
-    """An `Alive` that treats every owner as ended: a person's word."""
+    """An `Alive` that treats every owner as ended, for manual resolution."""
     return False
 
 
 def _here() -> str:
-    """Where process ids mean the same."""
+    """The boot and the PID namespace in which a process id is valid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
@@ -85,7 +85,7 @@ def _here() -> str:
 
 
 def _started(pid: int) -> str:
-    """Clock ticks from the boot to the start of the process; 'ended' for one that is not at work any more."""
+    """The start of the process in clock ticks since boot; 'ended' if it is no longer running."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

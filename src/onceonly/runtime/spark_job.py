@@ -1,4 +1,4 @@
-"""What runs as Spark's driver in a process of its own: a stage, or a gate's examination. See `runtime/jobs`."""
+"""Spark drivers in processes of their own: a stage, or a gate's examination. See `runtime/jobs`."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ Step = Callable[[LiveParts, Coordinator, Say], Any]
 def stage(argv: list[str]) -> int:
     """Stage PIPELINE EPOCH for OWNER; everything else comes from the state table and the environment.
 
-    A driver on the cluster has two arguments more: the URI of its REPORT, and SINCE, the checkpoint's last row when it
-    was asked for.
+    A driver on the cluster has two more arguments: the URI of its REPORT, and SINCE, the number of the checkpoint's
+    last row when it was submitted.
     """
     name, epoch, owner, *elsewhere = argv
     since = int(elsewhere[1]) if elsewhere else None
     return _run(
-        lambda parts, through, tell: factory.stage(parts, through, name, int(epoch), owner, tell, since), elsewhere[:1]
+        lambda parts, through, say: factory.stage(parts, through, name, int(epoch), owner, say, since), elsewhere[:1]
     )
 
 
 def gate(argv: list[str]) -> int:
-    """Have what is staged of PIPELINE EPOCH examined, by BY, and tell it to REPORT."""
+    """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT."""
     name, epoch, by, report = argv
-    return _run(lambda parts, through, tell: through.gate(name, int(epoch), by), [report])
+    return _run(lambda parts, through, say: through.gate(name, int(epoch), by), [report])
 
 
-def _run(step: Step, reports: list[str]) -> int:
+def _run(step: Step, uris: list[str]) -> int:
     die_with_jvm()
     stay_here()
     _hide_programs()
-    heard = [Report(uri) for uri in reports]
+    reports = [Report(uri) for uri in uris]
 
-    def tell(line: str) -> None:
+    def write(line: str) -> None:
         say(line)
-        for report in heard:
+        for report in reports:
             report.say(line)
 
     def notify(checkpoint: Checkpoint, row: Row) -> None:
         for line in lines(checkpoint, row):
-            tell(line)
+            write(line)
 
     code = 0
     try:
         parts = LiveParts()
-        step(parts, factory.coordinator(parts, log=notify), tell)
+        step(parts, factory.coordinator(parts, log=notify), write)
     except Exception as error:
-        tell(str(error))
+        write(str(error))
         code = exit_code(error)
-    for report in heard:
+    for report in reports:
         report.end(code)
     return code
 
@@ -74,5 +74,5 @@ def _hide_programs() -> None:
 
 
 def say(line: str) -> None:
-    """For whoever reads the job's output: the stage task, which logs these lines as its own."""
+    """Print a line of the job's output; the stage task logs such lines as its own."""
     print(f"{MARK}{line}", flush=True)

@@ -1,7 +1,7 @@
-"""Transforms by dotted path: found before any work, loaded in the Spark job.
+"""Transforms by dotted path: checked before any work, loaded in the Spark job.
 
-A definition lies in the state table, and whoever can write there could name any function that is installed. So the
-code has to be the project's own, or that of a package which the settings name.
+A definition is stored in the state table. Anyone who can write there could name any installed function. So a transform
+has to be code of the project, or of a package that the settings name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of an environment, whi
 
 
 def load(dotted: str, settings: Settings) -> Callable[..., Any]:
-    """The function at `package.module:function`, looked up in the project first.
+    """The function at `package.module:function`, searched in the project first.
 
-    Nothing of a module is run before it is known to be allowed.
+    No code of a module runs before the module is known to be allowed.
 
     Raises:
-        InvalidPipeline: it does not import, is no function, or is not the project's own.
+        InvalidPipeline: it cannot be imported, is not a function, or is not code of the project.
     """
     module_name, _, name = dotted.partition(":")
     if str(settings.project) not in sys.path:
@@ -43,17 +43,21 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
         raise
     except Exception as error:
         raise InvalidPipeline(
-            f"the transform '{dotted}' does not import.",
+            f"the transform '{dotted}' cannot be imported.",
             f"{type(error).__name__}: {error}",
             f"Check the path (searched: {settings.project} and the environment). Nothing was written.",
         ) from error
     if not callable(function):
-        raise InvalidPipeline(f"the transform '{dotted}' is a {type(function).__name__}, not a function.")
+        raise InvalidPipeline(
+            f"the transform '{dotted}' is not a function.",
+            f"It is of type {type(function).__name__}.",
+            "Name a function of one DataFrame. Nothing was written.",
+        )
     return function  # type: ignore[no-any-return]
 
 
 def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
-    """Refuse a module of another origin; its packages first, because looking into one runs its code."""
+    """Refuse a module of another origin. Its packages are checked first: finding a module runs its packages' code."""
     if any(module == package or module.startswith(f"{package}.") for package in settings.transforms):
         return
     parts = module.split(".")
@@ -62,18 +66,24 @@ def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
         spec = find_spec(name)
         if spec is None:
             raise ModuleNotFoundError(f"No module named '{name}'")
-        leads_on = _is_bare_folder(spec) and depth < len(parts)
-        if not leads_on and not _is_ours(spec, settings.project):
+        is_parent = _is_bare_folder(spec) and depth < len(parts)
+        if not is_parent and not _is_ours(spec, settings.project):
             raise _foreign(dotted, name, spec, settings)
 
 
+def folders(settings: Settings) -> list[Path]:
+    """Where code of the user's own is: the project, and the packages that the settings name, as far as loaded."""
+    files = (getattr(sys.modules.get(package), "__file__", None) for package in settings.transforms)
+    return [settings.project, *(Path(file).parent for file in files if file)]
+
+
 def _is_bare_folder(spec: ModuleSpec) -> bool:
-    """A package without an `__init__`: nothing of it runs, and what is in it is looked at by itself."""
+    """Whether it is a package without `__init__`: it has no code, and its modules are checked themselves."""
     return spec.origin is None and spec.submodule_search_locations is not None
 
 
 def _is_ours(spec: ModuleSpec, project: Path) -> bool:
-    """Whether its file, wherever links lead, is the project's and not of an environment within it."""
+    """Whether its file, after resolving links, belongs to the project, and not to an environment inside of it."""
     if not spec.has_location or not spec.origin:
         return False
     file, root = Path(spec.origin).resolve(), project.resolve()
@@ -87,22 +97,22 @@ def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> 
     packages = f" or of {', '.join(settings.transforms)}" if settings.transforms else ""
     return InvalidPipeline(
         f"'{dotted}' is not code of the project.",
-        f"'{module}' comes from {spec.origin or 'several folders'}; what runs has to be {where}{packages}, because "
-        "anyone who can write to the state table can name a function.",
+        f"'{module}' comes from {spec.origin or 'several folders'}. Only code {where}{packages} is run, because anyone "
+        "who can write to the state table can name a function.",
         f"Move it there, or set ONCEONLY_TRANSFORMS to its package (here: {module.split('.')[0]}) for every process. "
         "Nothing was written.",
     )
 
 
 def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
-    """A DataFrame per sink: one DataFrame goes to every sink. State changes go to the StateSink."""
+    """A DataFrame per sink, from the transform's result. A single DataFrame is for every sink."""
     state, changes = pipeline.state, {}
     if state:
         if not (isinstance(result, tuple) and len(result) == 2):
             raise InvalidPipeline(
                 f"the transform '{pipeline.transform}' returned no state changes.",
                 f"It returned {type(result).__name__}.",
-                f"With a StateSink ('{state.name}') return (outputs, changes). Nothing was staged.",
+                f"With a StateSink ('{state.name}') the transform must return (outputs, changes). Nothing was staged.",
             )
         result, changes = result[0], {state.name: result[1]}
     names = [sink.name for sink in pipeline.sinks if sink is not state]

@@ -1,1 +1,1 @@
-"""Where checkpoints read from; one module for each kind of source."""
+"""Sources of checkpoints; one module per kind."""

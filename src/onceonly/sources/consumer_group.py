@@ -1,7 +1,7 @@
 """The consumer group of a pipeline: how far it has read, for lag tools, and by which decision of which state table.
 
-The offsets decide nothing. What is written beside them is how a state table that was restored, or begun anew in another
-folder, is told from the one that has published: see `onceonly.coordinator.lineage`.
+No decision depends on the offsets. Their metadata shows which state table has published, so that a restored or a new
+one is detected: see `onceonly.coordinator.lineage`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onceonly.checkpoint.interfaces import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.kafka.connection import DENIED
 
-SLICE = 1.0  # seconds that one look waits; longer ones would hide a refusal
+SLICE = 1.0  # seconds per attempt; a longer one would hide a denied request
 T = TypeVar("T")
 
 
@@ -26,7 +26,7 @@ class Mark:
     """The metadata of one partition's offset.
 
     Args:
-        end: where the pipeline goes on; the group's own offset stays ahead of it after a rewind.
+        end: where the pipeline continues; after a rewind the group's own offset stays ahead of it.
     """
 
     state_id: str
@@ -39,30 +39,30 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str | None) -> Mark | None:
-        """None for what was not written by this module."""
+        """The mark; None if this module did not write the text."""
         try:
             return cls(**json.loads(text or ""))
         except (ValueError, TypeError):
             return None
 
     def follows(self, known: Mark | None) -> bool:
-        """Checkpoints of intervals may be reported in any order; the last decision stays."""
+        """Whether this mark replaces `known`: intervals may be reported in any order, and the last decision stays."""
         return known is None or known.state_id != self.state_id or known.decision < self.decision
 
 
 @dataclass(frozen=True)
 class Group:
-    """One pipeline's group, for one topic.
+    """The group of one pipeline, for one topic.
 
     Args:
         client: librdkafka's settings.
-        patience: seconds, for one request.
+        timeout: seconds, for one request with its retries.
     """
 
     client: Mapping[str, Any]
     pipeline: str
     topic: str
-    patience: float
+    timeout: float
 
     @property
     def name(self) -> str:
@@ -75,16 +75,16 @@ class Group:
             OutcomeUnknown: the brokers refuse, or do not answer.
         """
         with self._consumer("the checkpoint is committed, but {group} does not show it.") as consumer:
-            _patiently(consumer, lambda: self._move(consumer, marks), self.patience)
+            _retried(consumer, lambda: self._move(consumer, marks), self.timeout)
 
     def traces(self, partitions: Sequence[int]) -> list[Trace]:
-        """By state table, the last decision; what has offsets and no mark is of an unknown one.
+        """The last decision of each state table. Offsets without a mark belong to an unknown state table.
 
         Raises:
             OutcomeUnknown: as `report`.
         """
         with self._consumer("{group} cannot be read: whether it is ahead of the state table is not known.") as consumer:
-            known = _patiently(consumer, lambda: self._known(consumer, partitions), self.patience)
+            known = _retried(consumer, lambda: self._known(consumer, partitions), self.timeout)
         marks = {at.partition: mark for at in known if (mark := Mark.parse(at.metadata))}
         where = f"consumer group '{self.name}' of topic '{self.topic}'"
         if not marks and any(at.offset >= 0 for at in known):
@@ -97,12 +97,14 @@ class Group:
         return Trace(state_id, decision, where, {self.topic: ends})
 
     def _known(self, consumer: Any, partitions: Sequence[int]) -> Any:
-        """By a consumer: where the broker has not made its group coordinator yet, confluent-kafka 2.16.1's
-        AdminClient.list_consumer_group_offsets ends the process (a segmentation fault).
+        """The committed offsets with their metadata, from a consumer.
+
+        Not from AdminClient.list_consumer_group_offsets: in confluent-kafka 2.16.1 it crashes the process (a
+        segmentation fault) if the broker has not created the group's coordinator yet.
         """
         from confluent_kafka import TopicPartition
 
-        return _sound(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=SLICE))
+        return _checked(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=SLICE))
 
     def _move(self, consumer: Any, marks: Mapping[int, Mark]) -> None:
         from confluent_kafka import TopicPartition
@@ -114,7 +116,7 @@ class Group:
             if at.offset < mark.end or last is mark:
                 moved.append(TopicPartition(self.topic, at.partition, max(at.offset, mark.end), last.to_text()))
         if moved:
-            _sound(consumer.commit(offsets=moved, asynchronous=False))
+            _checked(consumer.commit(offsets=moved, asynchronous=False))
 
     @contextmanager
     def _consumer(self, what: str) -> Iterator[Any]:
@@ -128,22 +130,22 @@ class Group:
             raise OutcomeUnknown(
                 what.format(group=f"consumer group '{self.name}'"),
                 error.args[0].str(),
-                "Nothing stops for it. Is the group in use by others, or forbidden? (Grant Read on it.)",
+                "This stops no checkpoint. Check that no other consumer uses the group, and grant Read on it.",
             ) from error
 
 
-def _sound(answer: Any) -> Any:
-    """An answer may hold an error for each partition."""
+def _checked(offsets: Any) -> Any:
+    """Raise the error of any partition: a response may contain one for each."""
     from confluent_kafka import KafkaException
 
-    for at in answer:
+    for at in offsets:
         if at.error:
             raise KafkaException(at.error)
-    return answer
+    return offsets
 
 
-def _patiently(consumer: Any, ask: Callable[[], T], patience: float) -> T:
-    """A coordinator that is just being made, or moved, is waited for."""
+def _retried(consumer: Any, request: Callable[[], T], timeout: float) -> T:
+    """The result of `request`, retried while the coordinator is being created or moved."""
     from confluent_kafka import KafkaError, KafkaException
 
     moving = (
@@ -152,10 +154,10 @@ def _patiently(consumer: Any, ask: Callable[[], T], patience: float) -> T:
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
     )
-    limit = monotonic() + patience
+    limit = monotonic() + timeout
     while True:
         try:
-            return ask()
+            return request()
         except KafkaException as error:
             _raise_denied(consumer)
             if error.args[0].code() not in moving or monotonic() > limit:
@@ -164,7 +166,7 @@ def _patiently(consumer: Any, ask: Callable[[], T], patience: float) -> T:
 
 
 def _raise_denied(consumer: Any) -> None:
-    """Where the group is forbidden, librdkafka goes on asking and says why among the messages only."""
+    """Raise an authorization error. librdkafka keeps retrying and reports it only among the consumer's messages."""
     from confluent_kafka import KafkaException
 
     message = consumer.poll(0)

@@ -1,4 +1,4 @@
-"""Kafka as a source: what the log holds for a read_committed reader, and reading exactly a pinned range of it."""
+"""Kafka as a source: what a read_committed reader can see in a log, and reading exactly a pinned range of it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_
 from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, PATIENCE, NoTopic, TopicClient
+from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.consumer_group import Group, Mark
 
-MARKERS = 1.0  # seconds in which the markers of a transaction follow its end, as a rule
+MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
 
 class KafkaReader:
     """The `Source` of a `KafkaSource`; plans with a Kafka client, reads with Spark.
 
     Args:
-        kafka: how to reach the brokers; bare addresses (as in `bootstrap.servers`) mean no security.
-        root: the project's folder, in which schema files are looked up.
+        kafka: how to reach the brokers; plain addresses (as in `bootstrap.servers`) mean no security.
+        root: the project's folder, in which schema files are searched.
     """
 
     def __init__(self, config: KafkaSource, kafka: KafkaConnection | str, root: Path) -> None:
@@ -36,11 +36,11 @@ class KafkaReader:
 
     @cached_property
     def _topic(self) -> TopicClient:
-        java.options(self._kafka)  # what Spark could not use is refused here, before anything is pinned
+        java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
         return TopicClient(self._config.topic, self._kafka)
 
     def check(self) -> list[str]:
-        """Nothing to note; an error when the pipeline could not read.
+        """No notes; an error if the pipeline could not read the topic.
 
         Raises:
             InvalidPipeline: no such topic, no usable schema file, or the brokers refuse the credentials.
@@ -51,7 +51,7 @@ class KafkaReader:
         return []
 
     def log(self) -> TopicLog:
-        """Log start and last stable offset of every partition, in three requests."""
+        """The log start and last stable offset of every partition, by three requests."""
         topic_id, partitions = self._topic.describe()
         starts = self._topic.offsets(partitions, EARLIEST)
         ends = self._topic.offsets(partitions, LATEST)
@@ -60,7 +60,7 @@ class KafkaReader:
     def offsets_at(self, time: datetime) -> Mapping[int, Found]:
         """Per partition the first record at or after `time` that a read_committed reader sees, else the LSO.
 
-        Asked again for a moment where a transaction holds it: the markers of one that has ended may be on their way.
+        Retried for a moment if an open transaction hides records: its markers may be about to be written.
 
         Args:
             time: aware.
@@ -73,12 +73,12 @@ class KafkaReader:
             sleep(MARKERS / 10)
 
     def _offsets_at(self, millis: int) -> dict[int, Found]:
-        """As `offsets_at`, now.
+        """As `offsets_at`, without retries.
 
-        The broker's answer may be an aborted record, or a commit marker (stamped with the broker's clock, so found
-        for any time up to now): it is only where the search begins. The LSO is taken before, so that a record which
-        arrives meanwhile is never below a boundary that it belongs above; and the end of the log before that, so that
-        such a record is not taken for one that an open transaction holds back.
+        The broker's result may be an aborted record, or a commit marker (with the broker's time, so found for any time
+        up to now): the search only starts there. The LSO is read before, so that a record which arrives meanwhile is
+        never below a boundary that it belongs above. The end of the log is read before the LSO, so that such a record
+        is not taken for one that an open transaction hides.
         """
         _, partitions = self._topic.describe()
         ends = self._topic.offsets(partitions, LATEST, committed=False)
@@ -94,14 +94,14 @@ class KafkaReader:
         except NoTopic as error:
             raise SourceLost(
                 error.what,
-                "A range of it was pinned by a checkpoint, and it was deleted since.",
+                "A checkpoint has pinned a range of it, and it was deleted since.",
                 "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
             ) from error
         for range_ in ranges:
             check_held(range_, log)
 
     def report(self, done: Checkpoint, state_id: str) -> None:
-        """Commit the ends of its range to the consumer group `onceonly-<pipeline>`."""
+        """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
         range_ = range_of(done.ranges, self._config.topic)
         ends = range_.ends if range_ else {}
         marks = {p: Mark(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
@@ -112,17 +112,17 @@ class KafkaReader:
         return self._group(pipeline).traces(partitions)
 
     def _group(self, pipeline: str) -> Group:
-        return Group(self._topic.client_config(), pipeline, self._config.topic, PATIENCE)
+        return Group(self._topic.client_config(), pipeline, self._config.topic, TIMEOUT)
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
-        """The committed records of `ranges`, their values decoded, as a lazy DataFrame (columns: see `spark.read`)."""
+        """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
         from onceonly.spark.decode import decode
         from onceonly.spark.read import read_ranges
 
         return decode(read_ranges(spark, java.options(self._kafka), ranges), self._config.format, self._schema())
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """SourceLost where the log shows it, a BadRecord where one is found, otherwise `error` itself."""
+        """SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
         from onceonly.spark.decode import looks_malformed
         from onceonly.spark.read import looks_lost
 
@@ -133,7 +133,7 @@ class KafkaReader:
             return self._bad_record(error, spark, ranges) or error
         except SourceLost as lost:
             return lost
-        except Exception:  # the first error says more than a failure to explain it
+        except Exception:  # the original error says more than a failure to explain it
             return error
 
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
@@ -167,16 +167,16 @@ class KafkaReader:
         if text is not None and not text.strip():
             raise self._bad_schema("It is empty.")
         if text is not None and self._config.format == "avro" and (error := avro.flaw(text)):
-            raise self._bad_schema(f"It is no Avro schema: {error!r}.") from error
+            raise self._bad_schema(f"It is not an Avro schema: {error!r}.") from error
 
     def _bad_schema(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,
-            f"Correct the file, or KafkaSource(schema=…); it is looked up in {self._root}. Nothing was written.",
+            f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
         )
 
 
 def _millis(time: datetime) -> int:
-    """Since 1970, rounded up: Kafka's next millisecond at or after `time`."""
+    """Milliseconds since 1970, rounded up: Kafka's first millisecond at or after `time`."""
     return max(0, -((EPOCH - time) // MILLISECOND))

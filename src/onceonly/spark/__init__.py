@@ -1,1 +1,1 @@
-"""What runs in a Spark job; classic sessions and Spark Connect alike (nothing here touches the JVM)."""
+"""Code for Spark jobs, in classic sessions and on Spark Connect. Nothing here accesses the JVM."""

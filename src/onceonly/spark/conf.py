@@ -1,4 +1,4 @@
-"""What every Spark session of ours needs, wherever it runs; no import of Spark itself."""
+"""Settings of every Spark session that Onceonly uses. Nothing here imports Spark."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import os
 
 from onceonly.settings import Settings
 
-# The options of a Kafka connection are part of a plan, and a plan is shown: in explain, the event log and the UI.
-# Redacted to the end of the line: what follows `LoginModule required` and `….password`; and private keys.
+# The options of a Kafka connection are part of a query plan, which explain, the event log and the UI show.
+# Redacted: private keys, and the rest of the line after `LoginModule required` and `….password`.
 REDACTION = {
     "spark.sql.redaction.options.regex": r"(?i)url|jaas|keystore[.]key",
     "spark.sql.redaction.string.regex": r"(?i)LoginModule\s+required[^\n]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\w+/=\\\s:,-]*"
     r'|[.]password"?\s*(?:value:|->|=|:)[^\n]*',
 }
-TOKEN_FILE = "services/spark/token"  # of the embedded Connect server, below the home; mode 600
-# What points a process to a Connect server, and would win over a master.
+TOKEN_FILE = "services/spark/token"  # of the embedded Connect server, below ONCEONLY_HOME; mode 600
+# Variables that select a Connect server, and take precedence over a master.
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 CONF = {
     **REDACTION,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have tiny logs; the default is 50 tasks each
+    "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have small logs; the default is 50 tasks each
     "spark.sql.session.timeZone": "UTC",
 }
 
 
 def stay_here() -> None:
-    """This process's Spark is that of a master, whatever its environment says."""
+    """Make this process use a Spark master, and no Connect server that its environment names."""
     for name in ELSEWHERE:
         os.environ.pop(name, None)
 
 
 def conf(settings: Settings) -> dict[str, str]:
-    """For a session that Onceonly starts itself, in this process or by spark-submit."""
+    """Settings for a session that Onceonly starts itself, in this process or by spark-submit."""
     jars = settings.spark_jars()
     quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     place = {"spark.sql.warehouse.dir": str(settings.home / "warehouse")}

@@ -1,7 +1,7 @@
-"""A Spark Connect client: with which token it comes, and how long it waits for a server that does not answer.
+"""A Spark Connect client: its token, and how long it waits for a server that does not answer.
 
-By itself it tries for ten minutes, call by call, and once more as its process exits, to clean a cache that Onceonly
-does not use. A server that has died takes its sessions along: all that is worth waiting for is a break of the network.
+By default it retries each call for ten minutes, and once more when its process exits, to clear a cache that Onceonly
+does not use. A server that dies loses its sessions, so retries help only against a short network failure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DEFAULT_PORT = 15002  # Spark's own
 TRIES, LONGEST_WAIT = 8, 3000  # milliseconds between two; 18 s in all
 
 
-class _Patience(DefaultPolicy):
-    """Once a call has waited in vain, those that follow do not wait again."""
+class _ShortRetries(DefaultPolicy):
+    """After one call has used up its retries, later calls do not retry."""
 
     def __init__(self) -> None:
         super().__init__(max_retries=TRIES, max_backoff=LONGEST_WAIT)
 
     def to_state(self) -> RetryPolicyState:
-        return _Waiting(self)
+        return _Retries(self)
 
 
-class _Waiting(RetryPolicyState):
+class _Retries(RetryPolicyState):
     def next_attempt(self, exception: BaseException | None = None) -> int | None:
         wait = super().next_attempt(exception)
         if wait is None:
@@ -44,16 +44,16 @@ class _Waiting(RetryPolicyState):
 
 
 @cache
-def bound(client: Any) -> None:
-    """Let that client give up soon, and its process end without a last call."""
-    client.set_retry_policies([_Patience()])
-    atexit.register(client.close)  # runs before the client's own farewell, which a closed client omits
+def limit_retries(client: Any) -> None:
+    """Let the client give up soon, and its process exit without a last call."""
+    client.set_retry_policies([_ShortRetries()])
+    atexit.register(client.close)  # runs before the client's own exit handler, which a closed client skips
 
 
 def address(remote: str, home: Path) -> str:
-    """`remote`, with the token of the embedded server of this home where it is that one's address.
+    """`remote`, with the token added if it is the address of this home's embedded server.
 
-    PySpark sends a token over an unencrypted connection to "localhost" only, under no other name.
+    PySpark sends a token over an unencrypted connection only if the host is named "localhost".
     """
     with suppress(OSError, ValueError):
         known = json.loads((home / "services.json").read_text())["spark"]
@@ -69,11 +69,11 @@ def _same(known: str, remote: str) -> bool:
 
 
 @contextmanager
-def refusal(remote: str, client: Any) -> Iterator[None]:
-    """Around a client's first call: a server that does not take its token is named; the next session is a new one.
+def refused_token(remote: str, client: Any) -> Iterator[None]:
+    """Around a client's first call: name a server that refuses its token, and close the client.
 
     Raises:
-        InvalidPipeline: the server has refused the token, or that there was none.
+        InvalidPipeline: the server refused the token, or there was none.
     """
     try:
         yield
@@ -86,6 +86,6 @@ def refusal(remote: str, client: Any) -> Iterator[None]:
         raise InvalidPipeline(
             f"the Spark Connect server at {place} refuses this process.",
             str(error).strip(),
-            "Give its token: as password of the Airflow connection, or by SPARK_CONNECT_AUTHENTICATE_TOKEN. That of "
-            "`onceonly services up --spark` is found where ONCEONLY_HOME is that server's. Nothing was written.",
+            "Set its token as password of the Airflow connection, or in SPARK_CONNECT_AUTHENTICATE_TOKEN. The token of "
+            "`onceonly services up --spark` is found if ONCEONLY_HOME is the same folder. Nothing was written.",
         ) from error

@@ -1,7 +1,7 @@
 """Decode the value of each record, or fail: a malformed record is never dropped and never becomes nulls.
 
-A tombstone (null value) stays null. As in any Spark query, what nobody uses is not computed: a transform that leaves
-`value` aside altogether does not decode it.
+A tombstone (null value) stays null. As in any Spark query, an unused column is not computed: if the transform does not
+use `value`, it is not decoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages
 
 @dataclass(frozen=True)
 class Malformed:
-    """Where a malformed record is, and what is wrong with it, as far as that is known."""
+    """The position of a malformed record, and what is wrong with it, as far as known."""
 
     topic: str
     partition: int
@@ -51,21 +51,21 @@ def looks_malformed(error: Exception) -> bool:
 
 
 def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str | None) -> Malformed | None:
-    """The record that made decoding `rows` (undecoded) fail; None when there is none to be found.
+    """The record that made decoding `rows` (undecoded) fail; None if none is found.
 
-    For JSON the error says it. For Avro the rows are read once more and the first malformed one is named.
+    For JSON the error names it. For Avro the rows are read again, to find the first malformed one.
     """
     if raised := RAISED.search(str(error)):
-        return Malformed(raised[1], int(raised[2]), int(raised[3]), "It is no single JSON object of that schema.")
+        return Malformed(raised[1], int(raised[2]), int(raised[3]), "It is not a single JSON object of that schema.")
     if format != "avro" or schema is None:
         return None
     return next(_malformed_avro(rows, schema), None)
 
 
 def _json(rows: DataFrame, ddl: str) -> Column:
-    """PERMISSIVE, so that the failure can name the record; the check is part of the value and cannot be pruned from it.
+    """PERMISSIVE, so that the failure can name the record. The check is part of the value, so it cannot be pruned.
 
-    from_json ignores whatever follows the first object, and takes an empty text for null: neither passes here.
+    from_json ignores anything after the first object, and reads an empty text as null. Both fail here.
     """
     schema = rows.sparkSession.createDataFrame([], ddl).schema.add(CORRUPT, "string")
     text = F.col("value").cast("string")
@@ -81,7 +81,7 @@ def _avro(schema: str, mode: str) -> Column:
 
 
 def _malformed_avro(rows: DataFrame, schema: str) -> Iterator[Malformed]:
-    """PERMISSIVE turns a malformed record into nulls only; which of those are sound records of nulls, fastavro says."""
+    """PERMISSIVE turns a malformed record into nulls. fastavro then tells it from a valid record of nulls."""
     from fastavro import parse_schema
 
     parsed = parse_schema(json.loads(schema))
@@ -104,7 +104,7 @@ def _why_not_avro(value: bytes, schema: object) -> str | None:
 
     try:
         schemaless_reader(io.BytesIO(value), schema, None)  # type: ignore[arg-type]
-    except Exception as error:  # whatever a decoder trips over
-        framed = " It begins like the Confluent wire format." if value[:1] == b"\0" and len(value) > 5 else ""
-        return f"Its {len(value)} bytes end or break off in the middle of a record ({error!r}).{framed}"
+    except Exception as error:  # a decoder may raise anything for malformed bytes
+        framed = " It starts like the Confluent wire format." if value[:1] == b"\0" and len(value) > 5 else ""
+        return f"Its {len(value)} bytes end before the record does, or do not match the schema ({error!r}).{framed}"
     return None

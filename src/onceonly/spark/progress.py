@@ -1,4 +1,4 @@
-"""How far Spark is, told now and then while a job runs."""
+"""Progress lines while a Spark job runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceonly.views.steps import size
+from onceonly.views.formatting import size
 
 EVERY = 10.0  # seconds between two lines
 Say = Callable[[str], None]
 
 
 @contextmanager
-def told(session: Any, say: Say) -> Iterator[None]:
-    """`say` a line every few seconds while the block runs jobs on `session`: tasks, and bytes where Spark tells."""
+def reported(session: Any, say: Say) -> Iterator[None]:
+    """Call `say` with a line every few seconds while the block runs jobs on `session`: tasks, and bytes if known."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         with _connect(session, say):
             yield
@@ -35,7 +35,7 @@ def _connect(session: Any, say: Say) -> Iterator[None]:
             last = time.monotonic()
             done, tasks = sum(s.num_completed_tasks for s in stages), sum(s.num_tasks for s in stages)
             read = sum(s.num_bytes_read for s in stages)
-            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} at work, {size(read)} read")
+            say(f"  Spark: {done} of {tasks} tasks done, {inflight_tasks} running, {size(read)} read")
 
     session.registerProgressHandler(handle)
     try:
@@ -54,7 +54,7 @@ def _classic(tracker: Any, say: Say) -> Iterator[None]:
             stages = [stage for stage in found if stage]
             if stages:
                 done, tasks = sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
-                say(f"  Spark: {done} of {tasks} tasks done, {sum(s.numActiveTasks for s in stages)} at work")
+                say(f"  Spark: {done} of {tasks} tasks done, {sum(s.numActiveTasks for s in stages)} running")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -15,7 +15,7 @@ SCHEMA = (
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-POLL = "10000"  # Kafka's default of 500 takes half as much CPU again, here and at the broker (3 M small records)
+POLL = "10000"  # Kafka's default of 500 takes 50 % more CPU, here and on the broker (3 M small records)
 LOST = re.compile(
     r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"
     r"|have been lost|Cannot fetch record|COULD_NOT_READ_OFFSET_RANGE|out of range|TimeoutException"
@@ -25,10 +25,10 @@ LOST = re.compile(
 def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -> DataFrame:
     """The committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
 
-    Lazy: that the ranges are (still) in the log is the caller's to verify, before and after the job.
+    Lazy: the caller has to verify, before and after the job, that the ranges are still in the log.
 
     Args:
-        kafka: options of a Java client, as `KafkaConnection.java` gives them.
+        kafka: options of a Java client, from `onceonly.kafka.java.options`.
     """
     starts, ends = _offsets(ranges)
     if not starts:
@@ -48,7 +48,7 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
 
 
 def looks_lost(error: Exception) -> bool:
-    """Whether a failed read may be due to records, a partition or a topic that are gone; only the log can tell."""
+    """Whether a read may have failed because records or the topic were deleted. Only the log can prove it."""
     return LOST.search(str(error)) is not None
 
 

@@ -1,7 +1,8 @@
-"""A Spark session: a Spark Connect server where one is named, else in this process (or as spark-submit set it up)."""
+"""A Spark session: on a Spark Connect server if one is set, else in this process (or as spark-submit set it up)."""
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import sys
@@ -10,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from onceonly import redaction
@@ -19,20 +21,21 @@ from onceonly.spark.conf import REDACTION, conf
 
 
 def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """The process's session, started if need be.
+    """The process's session, started if necessary.
 
     Args:
         more: settings of a session that is started here, such as spark.master.
     Raises:
-        InvalidPipeline: it would run in this process, whose user has no name.
+        InvalidPipeline: the server refused the token; or Spark would run in this process, whose user has no name.
     """
+    silence_query_contexts()
     if settings.spark_remote:
         from onceonly.spark import connect
 
         remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
         connected: SparkSession = remote.getOrCreate()
-        connect.bound(connected.client)
-        with connect.refusal(settings.spark_remote, connected.client):
+        connect.limit_retries(connected.client)
+        with connect.refused_token(settings.spark_remote, connected.client):
             connected.conf.set("spark.sql.session.timeZone", "UTC")
         _redact(connected)
         return connected
@@ -49,8 +52,14 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
     return classic
 
 
+def silence_query_contexts() -> None:
+    """PySpark writes an error of a column to stderr as kilobytes of JSON; it is raised as well, and explained there."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
 def _check_user() -> None:
-    """Hadoop's login, without which no JVM of Spark starts, asks for the user's name."""
+    """Refuse a user without a name: Hadoop's login, which every JVM of Spark runs, needs one."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError as error:
@@ -63,13 +72,16 @@ def _check_user() -> None:
 
 
 def _start_jvm(shown: Mapping[str, str]) -> None:
-    """PySpark makes arguments of the settings that the JVM is started with, and sends later ones over its socket."""
+    """Start the JVM without the secret settings, which would be arguments of its process.
+
+    PySpark sends settings that are added later over its socket.
+    """
     context: Any = SparkContext
     context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
 
 
 def _redact(session: SparkSession) -> None:
-    """On a server that somebody else has configured: beside what it redacts by itself."""
+    """Add our redaction to that of a server which somebody else has configured."""
     for key, ours in REDACTION.items():
         theirs = session.conf.get(key, "") or ""
         if ours not in theirs:

@@ -1,1 +1,1 @@
-"""The durable log: one row per transition, each a compare-and-set."""
+"""The durable log of all decisions: one row per transition, each written by a compare-and-set."""

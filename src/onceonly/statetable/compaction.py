@@ -1,7 +1,7 @@
-"""Keeping the state table small: few files, a short log, nothing that is no longer needed.
+"""Keeping the state table small: few files, a short log, no obsolete files.
 
-Whatever takes the place of something else is on disk before that goes. On a local disk delta-rs does not see to it, so
-files are merged here, and the log checkpoint is made in a copy of the log and brought over.
+A replacement is on disk before the original is removed. On a local disk delta-rs does not guarantee that, so files are
+merged here, and the log checkpoint is created in a copy of the log and then copied back.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from onceonly.statetable import row_files
 from onceonly.statetable.reading import Reading
 from onceonly.statetable.row_files import NO_HOOKS
 
-FULL_FILE = 4 << 20  # bytes; a file of this size is left alone, so that tidying costs the same for ever
-LONG_LOG = 50  # entries since the last log checkpoint, as the table's delta.checkpointInterval
+FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
+LONG_LOG = 50  # entries since the last log checkpoint; the same as the table's delta.checkpointInterval
 PIPELINE = "partition.pipeline"
 OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq", PIPELINE]
 LAST = "_last_checkpoint"
-TRIES = 20  # commits lost to writers of other pipelines
+TRIES = 20  # commits that may lose to writers of other pipelines
 
 
 def tidy(at: Reading, pipeline: str, most: int) -> bool:
-    """Whether there was anything to do: more than `most` files of the pipeline, or a long log.
+    """Merge files if the pipeline has more than `most`, and shorten a long log. Returns whether files were merged.
 
     Raises:
-        DeltaError, OSError: something is left for the next time.
+        DeltaError, OSError: it was not completed; the next call continues.
     """
     many = at.ask(lambda table: _are_many(table, pipeline, most))
     if many:
@@ -54,14 +54,14 @@ def _are_many(table: DeltaTable, pipeline: str, most: int) -> bool:
 
 
 def _merge(at: Reading, pipeline: str) -> None:
-    """All files since the last full one become one; nothing, where another process does so, too."""
+    """Merge all files since the last full one, unless another process does the same."""
     small = at.ask(lambda table: _small(table, pipeline))
     files = {path: file["size_bytes"] for path, file in small.items()}
     since, until = min(file["min.seq"] for file in small.values()), max(file["max.seq"] for file in small.values())
     rows = at.rows({pipeline: f"seq >= {since} AND seq <= {until}"})
     held = sum(file["num_records"] for file in small.values())
     if [row.seq for row in rows] != list(range(since, until + 1)) or len(rows) != held:
-        return  # else a row would go with its file, or be there twice
+        return  # merging would lose or duplicate a row
     uri, name = at.delta.table_uri, f"merged-{uuid.uuid4().hex}"
     merged = row_files.put(uri, rows, name)
     for _ in range(TRIES):
@@ -76,7 +76,7 @@ def _merge(at: Reading, pipeline: str) -> None:
 
 
 def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
-    """Path -> what the log says of that file."""
+    """Path -> the log's record of that file."""
     import pyarrow.compute as pc  # here, as in `row_files`
 
     files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
@@ -84,7 +84,7 @@ def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
 
 
 def _small(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
-    """The files after the last full one. A single row may fill one: what was there before it stays as it is."""
+    """The files after the last full one. Files before it are never merged, even if a single row filled it."""
     files = _active(table, pipeline)
     full = max((file["max.seq"] for file in files.values() if file["size_bytes"] >= FULL_FILE), default=0)
     return {path: file for path, file in files.items() if file["max.seq"] > full}
@@ -92,11 +92,11 @@ def _small(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
 
 def _is_long(table: DeltaTable) -> bool:
     local = local_path(table.table_uri)
-    return local is not None and len(Log(local).tail()) > LONG_LOG  # elsewhere delta-rs does it by the way
+    return local is not None and len(Log(local).tail()) > LONG_LOG  # on object stores delta-rs does it on commit
 
 
 def _shorten(uri: str) -> None:
-    """What comes before a log checkpoint goes when it is an hour old."""
+    """Create a log checkpoint, and remove entries before it that are older than an hour."""
     local, table = local_path(uri), DeltaTable(uri)
     if local:
         _checkpoint(local, table.version())
@@ -115,10 +115,10 @@ def _checkpoint(table: Path, version: int) -> None:
         for entry in (entry for entry in log.tail() if version_of(entry) <= version):
             shutil.copyfile(log.folder / entry, copy / entry)
         DeltaTable(scratch).create_checkpoint()
-        for made in (name, LAST):  # the second names the first
+        for made in (name, LAST):  # in this order: the second names the first
             durability.write(log.folder / made, (copy / made).read_bytes())
 
 
 def _delete_merged(uri: str) -> None:
-    """Not those that no log entry names: a process that was stopped may be about to write that entry."""
+    """Delete merged files. Files that no log entry names stay: a stopped process may still write that entry."""
     DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)

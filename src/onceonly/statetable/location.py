@@ -1,11 +1,11 @@
-"""Where the state table lives: made on purpose, refused where compare-and-set cannot hold.
+"""Where the state table is: created on request only, and refused on storage without compare-and-set.
 
-A table that is missing is an error: its folder may be on a volume that is not mounted, and an empty table in its place
-would have every pipeline start again. So `make` is called for a person, or by the plan of an embedded set-up alone.
+A missing table is an error: its folder may be on a volume that is not mounted, and with an empty table in its place
+every pipeline would start again. So only `onceonly state init` and the plan of an embedded set-up create one.
 
-A copy of a state table must not pass for the table itself: both would number decisions of the same sinks. So the
-table remembers where it is (the folder's inode, or the URI) beside its identity, and a copy is refused until a person
-says what it is: `relocate` (the original is gone) or `fork` (a second table, with a new identity).
+A copy of a state table must not be used as the table itself: both would number decisions for the same sinks. So the
+table records its place (the folder's inode, or the URI) beside its identity. A copy is refused until somebody declares
+what it is: `relocate` (the original no longer exists) or `fork` (a second table, with a new identity).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Missing(InvalidPipeline):
 
 
 def make(uri: str) -> bool:
-    """See to it that there is a table at `uri`; whether it was made just now.
+    """Create the table at `uri` unless it exists; returns whether it was created.
 
     Raises:
         InvalidPipeline: storage without put-if-absent.
-        NotCommitted: the storage does not answer, or takes nothing from this process.
+        NotCommitted: the storage does not answer, or is not writable.
     """
     check_atomic(uri)
     if _existing(uri):
@@ -73,24 +73,25 @@ def open_(uri: str) -> Opened:
     if table is None:
         raise Missing(
             f"there is no state table at {uri}.",
-            "It says what was published so far. Is its volume mounted? Does ONCEONLY_STATE (or _HOME) name its place?",
-            "If there has never been one: onceonly state init. Nothing was written.",
+            "It records what was published so far. Its volume may not be mounted, or ONCEONLY_STATE (or ONCEONLY_HOME) "
+            "may name another place.",
+            "Correct that. If there has never been a state table: onceonly state init. Nothing was written.",
         )
     configuration = table.metadata().configuration
     check_format(int(configuration.get(FORMAT_KEY, FORMAT)))
     if ID not in configuration:
         raise InvalidPipeline(
             f"{uri} cannot be the state table.",
-            "It is a Delta table that Onceonly did not make.",
-            "Point ONCEONLY_STATE to an empty folder. Nothing was written.",
+            "It is a Delta table that Onceonly did not create.",
+            "Set ONCEONLY_STATE to an empty folder. Nothing was written.",
         )
     if configuration[PLACE] != place(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
-            f"It was made at {configuration[PLACE]} and is now at {place(uri)}; two tables with one identity would "
+            f"It was created at {configuration[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
-            "If the original is gone: onceonly state relocate. To use the copy beside it: onceonly state fork. "
-            "Nothing was written.",
+            "If the original no longer exists: onceonly state relocate. To use the copy beside it: onceonly state "
+            "fork. Nothing was written.",
         )
     return Opened(table, configuration[ID])
 
@@ -104,7 +105,7 @@ def relocate(uri: str) -> None:
 
 
 def fork(uri: str) -> None:
-    """Give a copy an identity of its own. The caller sees to it that nothing in it is unsettled."""
+    """Give a copy an identity of its own. The caller has checked that it has no unsettled checkpoint."""
     table = _existing(uri)
     if table is not None:
         check_writable(uri)
@@ -112,19 +113,19 @@ def fork(uri: str) -> None:
 
 
 def check_atomic(uri: str) -> None:
-    """Refuse storage on which two writers could both believe they were first."""
+    """Refuse storage on which two writers could both win a compare-and-set."""
     scheme = urlsplit(uri).scheme.lower()
     unsafe = _unsafe_s3() if scheme in ("s3", "s3a") else None
     if scheme not in ATOMIC_SCHEMES or unsafe:
         raise InvalidPipeline(
             f"{uri} cannot hold the state table.",
-            unsafe or f"'{scheme}://' is not known to have put-if-absent, on which every decision rests.",
+            unsafe or f"Every decision needs put-if-absent, which '{scheme}://' is not known to support.",
             "Use a local or network file system, S3 with conditional put, GCS or Azure. Nothing was written.",
         )
 
 
 def check_writable(uri: str) -> None:
-    """Refuse a local table in which this process could record nothing.
+    """Refuse a local table that this process cannot write to.
 
     Raises:
         NotCommitted: nothing was written.
@@ -135,7 +136,7 @@ def check_writable(uri: str) -> None:
 
 
 def place(uri: str) -> str:
-    """What tells a table from its copy; the same through every mount of one file system."""
+    """What distinguishes a table from its copy; the same through every mount of one file system."""
     path = local_path(uri)
     return f"inode {path.stat().st_ino}" if path else uri.rstrip("/").replace("s3a://", "s3://", 1)
 
@@ -175,5 +176,5 @@ def _create(uri: str) -> None:
     except (DeltaError, OSError) as error:
         if _existing(uri) is None:  # else another process was first
             raise NotCommitted(
-                f"the state table at {uri} cannot be made.", str(error), "Check the storage and its credentials."
+                f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
             ) from error

@@ -1,8 +1,9 @@
-"""Writing to the state table: rows as one file, which is on disk before a log entry names it, then the entry.
+"""Writing to the state table: first a file of rows, and once it is on disk, the log entry that names it.
 
-delta-rs would give both their names before their content is on disk: after a power failure the log could name a file
-without content, and the table could not be read. What only writers need of pyarrow is imported when something is
-written: `onceonly status` reads, and should answer at once.
+delta-rs names both before their content is on disk: after a power failure the log could name a file without content,
+and the table could not be read.
+
+What only writers need of pyarrow is imported when something is written, so that `onceonly status` starts fast.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 
 def append(table: DeltaTable, row: Row) -> None:
-    """One row, by a commit that conflicts with every other of that number."""
+    """Append one row, by a commit that conflicts with any other commit of that number."""
     add = put(table.table_uri, [row], row.id)
     _commit(table, [add], CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)]))
 
 
 def replace(table: DeltaTable, files: dict[str, int], merged: AddAction) -> None:
-    """One file in the place of others (path -> size) that hold the same rows; only as the very next version."""
+    """Replace files (path -> size) by one file with the same rows; only as the next version, without retries."""
     now = int(time.time() * 1000)
     removes = [RemoveAction(path, False, now, size, dict(merged.partition_values)) for path, size in files.items()]
     add = dataclasses.replace(merged, data_change=False)
@@ -42,7 +43,7 @@ def replace(table: DeltaTable, files: dict[str, int], merged: AddAction) -> None
 
 
 def put(uri: str, rows: Sequence[Row], name: str) -> AddAction:
-    """A file of one pipeline's rows, and what makes it part of the table. The same name: the same rows."""
+    """Write a file of one pipeline's rows; returns the action that adds it. The same name means the same rows."""
     import pyarrow.parquet as pq
 
     table = row_format.to_arrow(rows).drop_columns(["pipeline"])
@@ -60,7 +61,7 @@ def path_of(pipeline: str, name: str) -> str:
 
 
 def remove(uri: str, pipeline: str, name: str) -> None:
-    """A file that no log entry names, nor ever will. Of an object store that is never sure: there it stays."""
+    """Remove a file that no log entry will ever name. On an object store that is never certain: there it stays."""
     local = local_path(uri)
     if local:
         (local / path_of(pipeline, name)).unlink(missing_ok=True)
@@ -79,12 +80,12 @@ def _write(uri: str, path: str, content: bytes, anew: bool) -> None:
     file = local / path
     file.parent.mkdir(exist_ok=True)
     durability.write(file, content)
-    if anew:  # with a pipeline's first row its folder, too
+    if anew:  # the pipeline's first row: its folder is new
         durability.to_disk(local)
 
 
 def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties) -> None:
-    hooks = NO_HOOKS if local_path(table.table_uri) else None  # tidying does it: see there
+    hooks = NO_HOOKS if local_path(table.table_uri) else None  # see `compaction`
     table.create_write_transaction(
         actions,
         "append",
@@ -96,7 +97,7 @@ def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties)
 
 
 def _stats(table: pa.Table) -> dict[str, Any]:
-    """What lets a reader skip the file."""
+    """The statistics by which a reader can skip the file."""
     import pyarrow.compute as pc
 
     names = [name for name in table.column_names if name not in NOT_FOR_SKIPPING]

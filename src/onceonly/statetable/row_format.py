@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Head:
-    """What a pipeline's last row tells its next writer, so that nobody has to read the history."""
+    """What a pipeline's last row contains for its next writer, which therefore need not read the history."""
 
     seq: int = 0
     epoch: int = 0  # last one issued

@@ -1,4 +1,4 @@
-"""Event-time windows over checkpoints: open ones are kept in the pipeline's state, each is handed out once.
+"""Event-time windows over checkpoints: open windows are kept in the pipeline's state, and each is emitted once.
 
     hourly = Windows(time="at", key=["page"], by=Tumbling(HOUR), values={"views": count()}, lateness=10 * MINUTE)
 
@@ -6,9 +6,9 @@
         seen = hourly.add(batch.select(…), state)
         return {"views": seen.closed, "late": seen.late}, seen.changes
 
-The watermark is the latest time seen, less the lateness; it never goes back. A window is closed by the first checkpoint
-at whose end the watermark has reached its end. What belongs only to windows closed by earlier checkpoints is late, and
-so is a row without a time. Windows begin at multiples of their step since 1970-01-01T00:00Z.
+The watermark is the latest time seen minus the lateness. It never goes back. A window is closed by the first
+checkpoint at whose end the watermark has reached the window's end. A row is late if all its windows were closed by
+earlier checkpoints, or if it has no time. Windows start at multiples of their step since 1970-01-01T00:00Z.
 Source: Akidau et al., The Dataflow Model (2015); Flink's WindowOperator.
 """
 
@@ -24,23 +24,23 @@ from onceonly.errors import InvalidPipeline
 from onceonly.windows.check import check_same, check_types, marked
 
 MICROSECOND = timedelta(microseconds=1)
-NOWHERE = "2262-01-01 00:00:00.000001"  # "start" of the row of state that holds the watermark: no window's
+NOWHERE = "2262-01-01 00:00:00.000001"  # window_start of the state's row with the watermark; no window has it
 MERGED = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 def state_schema(key: str, values: str) -> str:
-    """Schema for the `StateSink`, from those of key and values: state_schema("page STRING", "views BIGINT")."""
+    """The schema for the `StateSink`, from those of key and values: state_schema("page STRING", "views BIGINT")."""
     return f"{key}, window_start TIMESTAMP, window_end TIMESTAMP, {values}, watermark TIMESTAMP"
 
 
 def state_key(*key: str) -> list[str]:
-    """Key for the `StateSink`."""
+    """The key for the `StateSink`."""
     return [*key, "window_start"]
 
 
 @dataclass(frozen=True)
 class Value:
-    """An aggregate that can be taken up again: made by `count`, `sum_of`, `least`, `most`."""
+    """An aggregate that can be continued in a later checkpoint: see `count`, `sum_of`, `least`, `most`."""
 
     kind: Literal["count", "sum", "min", "max"]
     column: str | None = None
@@ -50,7 +50,7 @@ class Value:
 
 
 def count(column: str | None = None) -> Value:
-    """Rows; or those in which the column is not null."""
+    """The number of rows, or of those in which the column is not null."""
     return Value("count", column)
 
 
@@ -68,7 +68,7 @@ def most(column: str) -> Value:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of `length`, one beginning at every `step`."""
+    """Windows of `length`, one starting at every `step`."""
 
     length: timedelta
     step: timedelta
@@ -85,13 +85,13 @@ class Sliding:
 
 
 def Tumbling(length: timedelta) -> Sliding:
-    """Windows of `length`, one after the other."""
+    """Windows of `length` that follow each other without overlap."""
     return Sliding(length, length)
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Windows that end when nothing has come for `gap`."""
+    """Windows that end when no row has come for `gap`."""
 
     gap: timedelta
 
@@ -105,11 +105,11 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one checkpoint makes of its rows, as DataFrames.
+    """The result of one checkpoint, as DataFrames.
 
     Args:
-        closed: key, window_start, window_end and values of each window that is closed now.
-        late: rows that came too late, as they came.
+        closed: key, window_start, window_end and values of each window that this checkpoint closes.
+        late: late rows, unchanged.
         changes: for the `StateSink`.
     """
 
@@ -123,10 +123,10 @@ class Windows:
     """Aggregates by key and window.
 
     Args:
-        time: TIMESTAMP column.
-        key: columns; a row with a null in one counts under no key, and is refused by the StateSink.
+        time: a TIMESTAMP column.
+        key: columns. The StateSink refuses a row with a null in one of them.
         values: name -> aggregate.
-        lateness: how far behind the latest time a row may come. Allow for the lead that one source partition may have.
+        lateness: how far behind the latest time a row may be. Allow for a source partition that is ahead of others.
     """
 
     time: str
@@ -136,12 +136,13 @@ class Windows:
     lateness: timedelta = timedelta(0)
 
     def add(self, rows: Any, state: Any, watermark: datetime | None = None) -> Seen:
-        """Take up `rows` into the windows that `state` holds open.
+        """Add `rows` to the open windows in `state`.
 
         Args:
-            watermark: aware; instead of the one that the rows give.
+            watermark: timezone-aware; used instead of the one from the rows.
         Raises:
-            InvalidPipeline: the watermark would go back; the open windows were made otherwise; or values would be cut.
+            InvalidPipeline: the watermark would go back, the open windows have another definition, or a value would
+                not fit the state's type.
         """
         from pyspark.sql import functions as F
 
@@ -159,12 +160,12 @@ class Windows:
         )
 
     def __str__(self) -> str:
-        """How they are made. Lateness is left out: it may change at any time."""
+        """Their definition, without the lateness, which may change at any time."""
         values = ", ".join(f"{name} = {value}" for name, value in sorted(self.values.items()))
         return f"{self.by} of '{self.time}' by {', '.join(self.key)}, with {values}"
 
     def _given(self) -> list[Any]:
-        """What goes into the state, under its names there."""
+        """The columns that are stored in the state, under their names there."""
         from pyspark.sql import functions as F
 
         return [F.col(name) for name in self.key] + [
@@ -176,7 +177,7 @@ class Windows:
         return [*self.key, "window_start", "window_end", *self.values]
 
     def _watermark(self, rows: Any, before: int | None, given: datetime | None) -> int | None:
-        """In microseconds since 1970; None as long as there was no row at all."""
+        """The watermark in microseconds since 1970; None before the first row."""
         from pyspark.sql import functions as F
 
         if given is not None:
@@ -185,8 +186,8 @@ class Windows:
                 was = datetime.fromtimestamp(before / 1e6, UTC)
                 raise InvalidPipeline(
                     f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {given:%Y-%m-%dT%H:%M:%SZ}.",
-                    "Windows before it are closed and handed out.",
-                    "Give one that only grows. Nothing was staged.",
+                    "Windows before it are closed and their results published.",
+                    "Pass a watermark that never decreases. Nothing was staged.",
                 )
             return stated
         latest = rows.agg(F.max(F.unix_micros(self.time))).first()[0]
@@ -194,7 +195,7 @@ class Windows:
         return max([*reached, *([] if before is None else [before])], default=None)
 
     def _pieces(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
-        """Rows in their windows, with what is open; and the late rows."""
+        """Rows by window together with the open windows; and the late rows."""
         held = _open(state)
         if isinstance(self.by, Sessions):
             return self._sessions(rows, held, before)
@@ -206,8 +207,8 @@ class Windows:
         assert isinstance(self.by, Sliding)
         length, step = self.by.length // MICROSECOND, self.by.step // MICROSECOND
         at = F.unix_micros(self.time)
-        last = at - F.pmod(at, F.lit(step))  # start of the last window that it is in
-        room = F.lit(length - 1) - (at - last)  # how much earlier than `last` a window that holds it may begin
+        last = at - F.pmod(at, F.lit(step))  # start of the last window that contains the row
+        room = F.lit(length - 1) - (at - last)  # how much earlier than `last` a window that contains it may start
         start = F.explode(F.sequence(last - (room - F.pmod(room, F.lit(step))), last, F.lit(step)))
         late = _is_late(last + F.lit(length), before)
         inside = rows.where(~late).select("*", start.alias("_start"))
@@ -239,7 +240,7 @@ class Windows:
         return whole.where(~late).drop("_row", "_begins", "_session", "_end"), late_rows
 
     def _first(self, rows: Any, held: Any, start: Any, end: Any, row: Any = None) -> Any:
-        """Each row as a window of its own, in the types that the state has."""
+        """Each row as a window of its own, in the types of the state."""
         from pyspark.sql import functions as F
 
         kinds = {field.name: field.dataType for field in held.schema.fields}
@@ -257,7 +258,7 @@ class Windows:
         return F.lit(1) if value.column is None else F.col(value.column).isNotNull().cast("int")
 
     def _merged(self, pieces: Any) -> Any:
-        """One row per window: `_from` holds the starts under which the state has parts of it, `_new` if any is new."""
+        """One row per window. `_from`: starts under which the state has parts of it; `_new`: whether a row is new."""
         from pyspark.sql import functions as F
 
         kinds = {field.name: field.dataType for field in pieces.schema.fields}
@@ -269,7 +270,7 @@ class Windows:
         )
 
     def _changes(self, windows: Any, closed: Any, state: Any, watermark: int | None) -> Any:
-        """Open windows with new rows, forgotten ones, and the new watermark."""
+        """The changes of the state: open windows with new rows, windows to delete, and the new watermark."""
         from pyspark.sql import functions as F
 
         def blank(name: str) -> Any:
@@ -280,13 +281,13 @@ class Windows:
             *self._columns, blank("watermark"), F.lit(False).alias("deleted")
         )
         old = windows.select("*", F.explode("_from").alias("_old"))
-        gone = old.where(~still | (F.col("_old") != F.col("window_start"))).select(
+        deleted = old.where(~still | (F.col("_old") != F.col("window_start"))).select(
             *self.key,
             F.col("_old").alias("window_start"),
             *(blank(name) for name in ("window_end", *self.values, "watermark")),
             F.lit(True).alias("deleted"),
         )
-        parts = [kept, gone]
+        parts = [kept, deleted]
         if watermark is not None:
             parts.append(_watermark_row(state, self.key, watermark))
         return reduce(lambda one, other: one.unionByName(other), parts)
@@ -311,7 +312,7 @@ def _is_late(last_end: Any, before: int | None) -> Any:
 
 
 def _watermark_row(state: Any, key: Sequence[str], watermark: int) -> Any:
-    """It has a key, as every row of state: the type's zero."""
+    """The state's row with the watermark. Every row of state needs a key, so it has the zero of each type."""
     from pyspark.sql import functions as F
 
     def column(field: Any) -> Any:

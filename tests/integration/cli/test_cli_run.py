@@ -234,7 +234,7 @@ def test_what_was_only_planned_is_aborted_and_planned_again(onceonly: Invoke, ho
     [
         (["no_topic"], 2, "does not exist"),
         (["no_broker"], 1, "did not answer"),
-        (["no_transform"], 2, "does not import"),
+        (["no_transform"], 2, "cannot be imported"),
         (["daily"], 2, "needs an interval"),
         (["flights", "--interval", "2013-01-01", "2013-01-02"], 2, "takes no interval"),
         (["daily", "--interval", "2013-01-02", "2013-01-01"], 2, "empty or backwards"),

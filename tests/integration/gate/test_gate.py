@@ -135,7 +135,7 @@ def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(proj
     file = project.folder / "numbers.expectations.json"
     cases = {
         "there is no suite numbers.expectations.json": None,
-        "numbers.expectations.json is no expectation suite": "{",
+        "numbers.expectations.json is not an expectation suite": "{",
         "names 'm', and sink 'numbers' has no such column": asks("expect_column_to_exist", column="m"),
     }
     for told, suite in cases.items():

@@ -19,8 +19,8 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, State
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.kafka import admin as wire
-from onceonly.kafka.admin import Wire
+from onceonly.kafka import admin
+from onceonly.kafka.admin import BrokerClient
 from onceonly.sinks.kafka import outcome
 
 pytestmark = [pytest.mark.integration]
@@ -194,8 +194,8 @@ def test_a_broker_dies_over_the_end_of_a_transaction(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Wire, "patience", 1.0)
-    monkeypatch.setitem(wire.DEFAULTS, "bootstrap_timeout_ms", 1000)  # type: ignore[misc]
+    monkeypatch.setattr(BrokerClient, "timeout", 1.0)
+    monkeypatch.setitem(admin.DEFAULTS, "bootstrap_timeout_ms", 1000)  # type: ignore[misc]
     monkeypatch.setattr(outcome, "PATIENCE", 0.5)
 
 
@@ -219,7 +219,7 @@ def abort(copy: Copy, topic: str, partition: int, start: int) -> None:
     from kafka.admin import AbortTransactionSpec
 
     with copy.known() as known:
-        admin, key = known._wire.admin, TopicPartition(topic, partition)
+        admin, key = known._client.admin, TopicPartition(topic, partition)
         hanging = [
             producer
             for producer in admin.describe_producers([key])[key].active_producers

@@ -1,4 +1,4 @@
-"""One connection in three dialects, against a real broker that lets nobody in without credentials."""
+"""One connection for three clients, against a real broker that requires credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from patience import PATIENCE
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import kafkapython
-from onceonly.kafka.admin import Wire
+from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
@@ -103,7 +103,7 @@ def topic(settings: dict[str, dict[str, str]]) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """3 s instead of 10 for a broker that will not answer."""
-    monkeypatch.setattr("onceonly.kafka.topic.PATIENCE", 3.0)
+    monkeypatch.setattr("onceonly.kafka.topic.TIMEOUT", 3.0)
 
 
 def produce(connection: KafkaConnection, topic: str, value: str) -> None:
@@ -145,9 +145,9 @@ def test_librdkafka_gets_in(connection: KafkaConnection, topic: str) -> None:
 
 
 def test_kafka_python_gets_in(connection: KafkaConnection, topic: str) -> None:
-    with closing(Wire(kafkapython.arguments(connection))) as wire:
-        assert len(wire.admin.describe_cluster()["brokers"]) == 1
-        assert topic in wire.admin.list_topics()
+    with closing(BrokerClient(kafkapython.arguments(connection))) as client:
+        assert len(client.admin.describe_cluster()["brokers"]) == 1
+        assert topic in client.admin.list_topics()
 
 
 def test_spark_gets_in(connection: KafkaConnection, topic: str, spark: Any, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
-from onceonly.kafka.admin import Wire, id_text
+from onceonly.kafka.admin import BrokerClient, id_text
 from onceonly.kafka.transactions import EndRefused, Sighting, Transactions, _Ending
 
 pytestmark = pytest.mark.integration
@@ -283,7 +283,7 @@ def test_open_lists_exactly_what_is_ours_and_not_ended(transactions: Transaction
     assert {left.id, other.id} <= set(transactions.open(".*"))
 
     with Transactions({"bootstrap_servers": broker}) as old:  # as if this were Kafka 3.8
-        versions = old._wire.admin._manager.broker_version_data.api_versions
+        versions = old._client.admin._manager.broker_version_data.api_versions
         versions[66] = (0, 1)
         assert old.open(pattern) == [left.id]
 
@@ -486,12 +486,12 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(
 ) -> None:
     transaction = committed_and_emptied(transactions, broker)
 
-    page = markers._page(transactions._wire, transaction.partition, transaction.since, None)
+    page = markers._page(transactions._client, transaction.partition, transaction.since, None)
     assert page is not None
     emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
     assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
-    walk = markers.Walk(transaction.producer_id, transaction.epoch, transaction.since)
-    assert walk.through(page.records[: emptied.size_in_bytes]) is Sighting.GONE
+    scan = markers.MarkerScan(transaction.producer_id, transaction.epoch, transaction.since)
+    assert scan.read(page.records[: emptied.size_in_bytes]) is Sighting.GONE
 
 
 def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
@@ -507,7 +507,7 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
     assert transactions.describe([transaction.id])[transaction.id].producer_id == transaction.producer_id
 
     def first() -> int:
-        page = markers._page(transactions._wire, transaction.partition, transaction.since, None)
+        page = markers._page(transactions._client, transaction.partition, transaction.since, None)
         assert page is not None
         return int(next(MemoryRecords(page.records)).base_offset)
 
@@ -589,7 +589,7 @@ def test_ids_are_written_as_the_source_writes_them(transactions: Transactions, t
 def test_no_broker_is_said_with_its_address_and_leaves_nothing(
     recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Wire, "patience", 1.0)
+    monkeypatch.setattr(BrokerClient, "timeout", 1.0)
     threads, nowhere = set(threading.enumerate()), f"127.0.0.1:{machine.free_port()}"
     with Transactions({"bootstrap_servers": nowhere, "bootstrap_timeout_ms": 500}) as transactions:
         transactions._version = 2
@@ -649,13 +649,13 @@ def test_not_now_is_asked_again(
 ) -> None:
     transaction = Open(transactions, topic)
     sent: list[int] = []
-    inner = _Ending._judge
+    inner = _Ending._check
 
     def judge(ending: _Ending, code: int) -> None:
         sent.append(code)
         inner(ending, getattr(kafka.errors, f"{name}Error").errno if len(sent) < 3 else code)
 
-    monkeypatch.setattr(_Ending, "_judge", judge)
+    monkeypatch.setattr(_Ending, "_check", judge)
     transaction.end(commit=True)
     assert len(sent) == 3
     assert transaction.settled() is Sighting.COMMITTED
@@ -663,9 +663,9 @@ def test_not_now_is_asked_again(
 
 def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     transaction = Open(transactions, topic)
-    inner = _Ending._judge
-    monkeypatch.setattr(Wire, "patience", 1.0)
-    monkeypatch.setattr(_Ending, "_judge", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
+    inner = _Ending._check
+    monkeypatch.setattr(BrokerClient, "timeout", 1.0)
+    monkeypatch.setattr(_Ending, "_check", lambda ending, _: inner(ending, kafka.errors.NotCoordinatorError.errno))
     with pytest.raises(OutcomeUnknown, match="NotCoordinatorError"):
         transaction.end(commit=True)
 
@@ -703,7 +703,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
     started = own.daemon.running()
     assert started is not None and started.pid is not None
     pid, port = started.pid, started.port
-    monkeypatch.setattr(Wire, "patience", 3.0)
+    monkeypatch.setattr(BrokerClient, "timeout", 3.0)
     with Transactions({"bootstrap_servers": own.address(port)}) as transactions:
         topic = Topic(own.address(port))
         first, second, third = (Open(transactions, topic) for _ in range(3))
@@ -720,8 +720,8 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         first.end(commit=True)
         assert first.settled() is Sighting.COMMITTED
 
-        inner = _Ending._leave
-        monkeypatch.setattr(_Ending, "_leave", lambda ending: (stop(pid), inner(ending)))
+        inner = _Ending._before_sending
+        monkeypatch.setattr(_Ending, "_before_sending", lambda ending: (stop(pid), inner(ending)))
         try:
             with pytest.raises(OutcomeUnknown, match=second.id):
                 second.end(commit=True)
@@ -760,7 +760,7 @@ def on_end_txn(monkeypatch: pytest.MonkeyPatch, then: Callable[[Any], None]) -> 
 
 def test_kafka_python_still_has_the_parts_that_are_used(transactions: Transactions, topic: Topic) -> None:
     Open(transactions, topic)
-    admin = transactions._wire.admin
+    admin = transactions._client.admin
     manager = admin._manager
     connection = manager._conns[1]
     needed = [
@@ -796,8 +796,8 @@ def test_kafka_python_still_has_the_parts_that_are_used(transactions: Transactio
 def test_kafka_pythons_coordinator_cache_is_still_where_it_is_emptied(transactions: Transactions, topic: Topic) -> None:
     """A coordinator that has moved would never be found again: that cache does not expire."""
     id = Open(transactions, topic).id
-    cache = transactions._wire.admin._manager.cluster._coordinators
-    assert cache.get((CoordinatorType.TRANSACTION, id)) == 1, "the cache has moved: see Wire.coordinators"
+    cache = transactions._client.admin._manager.cluster._coordinators
+    assert cache.get((CoordinatorType.TRANSACTION, id)) == 1, "the cache has moved: see BrokerClient.coordinators"
     cache[CoordinatorType.TRANSACTION, id] = 4711
     assert transactions.describe([id])[id].state == "Ongoing"
 

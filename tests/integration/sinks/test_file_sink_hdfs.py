@@ -323,22 +323,22 @@ def test_a_target_that_is_something_else_is_refused(lake: Lake, monkeypatch: pyt
     assert "'joe'" in refused.value.todo
 
 
-@pytest.mark.parametrize(("own", "says"), [({}, "renameoptions"), ({"renameoptions": "OVERWRITE"}, "renames over")])
+@pytest.mark.parametrize(("own", "says"), [({}, "renameoptions"), ({"renameoptions": "OVERWRITE"}, "overwrites")])
 def test_a_gateway_that_renames_in_its_own_way_is_refused_before_any_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], says: str
 ) -> None:
-    whole = Cluster.ask
+    whole = Cluster.request
 
     def deaf(self: Cluster, method: str, op: str, path: str, **options: Any) -> Any:
         if options.pop("renameoptions", None):
             options |= own
         return whole(self, method, op, path, **options)
 
-    monkeypatch.setattr(Cluster, "ask", deaf)
+    monkeypatch.setattr(Cluster, "request", deaf)
     rows = SimpleNamespace(columns=["n"], schema=SimpleNamespace(fields=[]))
     with pytest.raises(InvalidPipeline) as refused:
         lake.stage(rows)
-    assert "cannot give a file its name in one step" in refused.value.why
+    assert "cannot rename a file atomically" in refused.value.why
     assert says in refused.value.why
     lake.sink().abort(transaction(), None)
     assert lake.beside() == []
@@ -364,7 +364,7 @@ def test_what_is_no_name_node_is_said_too(monkeypatch: pytest.MonkeyPatch) -> No
     answer = requests.Response()
     answer.status_code, answer.url = 404, "http://name:80/"
     monkeypatch.setattr(HTTPAdapter, "send", lambda *_, **__: answer)
-    with pytest.raises(NotCommitted, match="answers 404"):
+    with pytest.raises(NotCommitted, match="returned 404"):
         writer("hdfs://name:8020/lake", "http://name:80").check()
 
 

@@ -119,6 +119,6 @@ def test_a_connect_server_serves_those_who_have_its_token(services: Services, sp
     assert "COUNTED 5" in ask(SPARK_CONNECT_AUTHENTICATE_TOKEN=token)
     for refused in (ask(), ask(SPARK_CONNECT_AUTHENTICATE_TOKEN="guessed")):
         assert f"InvalidPipeline the Spark Connect server at {spark_server} refuses this process." in refused
-        assert "Give its token" in refused
+        assert "Set its token" in refused
         assert token not in refused
     assert not [each for each in psutil.process_iter(["cmdline"]) if token in " ".join(each.info["cmdline"] or ())]

@@ -223,7 +223,7 @@ def test_open_windows_are_not_taken_up_by_others(run: Any, other: Windows) -> No
     mine = run(Tumbling(60 * MINUTE))
     mine.add([("a", at(1), 1)])
     mine.windows = other
-    with pytest.raises(InvalidPipeline, match="made otherwise") as refused:
+    with pytest.raises(InvalidPipeline, match="have another definition") as refused:
         mine.add([("a", at(2), 1)])
     assert "windows of 1:00:00 every 1:00:00 of 'at' by page" in refused.value.why
     assert f"now says {other}" in refused.value.why
@@ -246,7 +246,7 @@ def test_a_value_that_the_state_would_cut_is_refused(tmp_path: Path, spark: Any,
     state = StateWriter(OPEN, str(tmp_path / "state")).read(spark, None)
     unread = spark.range(1).selectExpr("'a' page", "now() at", "raise_error('it was read') x")
     cut = unread.selectExpr("page", "at", f"CAST(x AS {kind}) AS dwell")
-    with pytest.raises(InvalidPipeline, match="the state cannot hold") as refused:
+    with pytest.raises(InvalidPipeline, match="the state's types cannot hold") as refused:
         windows(Tumbling(MINUTE)).add(cut, state)
     assert said in refused.value.why
 

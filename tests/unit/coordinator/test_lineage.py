@@ -327,7 +327,7 @@ def test_a_table_that_is_missing_is_not_made_anew(world):
     shutil.rmtree(world.state.uri)
     with pytest.raises(InvalidPipeline, match="there is no state table"):
         StateTable(world.state.uri)
-    with pytest.raises(OutcomeUnknown, match="is gone"):
+    with pytest.raises(OutcomeUnknown, match="no longer exists"):
         world.plan("run-2")
     assert not Path(world.state.uri).exists()
 

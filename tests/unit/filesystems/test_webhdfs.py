@@ -80,8 +80,8 @@ def test_the_user_is_hadoops(monkeypatch: pytest.MonkeyPatch) -> None:
         (403, {"exception": "FileAlreadyExistsException", "message": "yes"}, FileExistsError, "yes"),
         (403, {"exception": "AccessControlException", "message": "may not"}, PermissionError, "may not"),
         (403, {"exception": "StandbyException", "message": "asleep"}, OSError, "StandbyException of http://name:9870"),
-        (401, None, PermissionError, "answers 401"),
-        (502, None, OSError, "answers 502"),
+        (401, None, PermissionError, "returned 401"),
+        (502, None, OSError, "returned 502"),
     ],
 )
 def test_a_refusal_is_the_error_of_a_local_file_system(status: int, body: Any, kind: type[OSError], says: str) -> None:

@@ -100,13 +100,13 @@ def test_an_interval_is_fresh_by_its_own_end(tmp_path):
 
 def test_nothing_but_nulls_is_not_fresh_and_no_rows_need_not_be(tmp_path):
     nulls = pa.table({"at": pa.array([None], pa.timestamp("us", "UTC"))})
-    assert look(tmp_path, 1, nulls, fresh=Fresh("at", DAY)) == [(False, "no time at all")]
+    assert look(tmp_path, 1, nulls, fresh=Fresh("at", DAY)) == [(False, "only nulls")]
     assert look(tmp_path, 0, nulls.slice(1), fresh=Fresh("at", DAY)) == []
 
 
-@pytest.mark.parametrize(("column", "why"), [("when", "The rows have at."), ("at", "It is int64.")])
+@pytest.mark.parametrize(("column", "why"), [("when", "The rows have the columns at."), ("at", "Its type is int64.")])
 def test_what_holds_no_times_cannot_be_fresh(tmp_path, column, why):
-    with pytest.raises(InvalidPipeline, match=f"no column '{column}' of times to be fresh by.\\n{why}"):
+    with pytest.raises(InvalidPipeline, match=f"no date or time column '{column}'.\\n{why}"):
         look(tmp_path, 1, pa.table({"at": [1]}), fresh=Fresh(column, DAY))
 
 
@@ -138,10 +138,10 @@ def write(folder, text: str):
     ("text", "why"),
     [
         ("{", "Expecting property name"),
-        ("[]", "It holds no list of 'expectations'"),
-        ('{"expectations": []}', "It holds no list of 'expectations'"),
+        ("[]", "It has no list of 'expectations'"),
+        ('{"expectations": []}', "It has no list of 'expectations'"),
         ('{"expectations": [{"kwargs": {}}]}', "Expectation 1 has no 'type'"),
-        ('{"expectations": [{"type": "expect_x", "kwargs": []}]}', "Expectation 1 has 'kwargs' that are no object"),
+        ('{"expectations": [{"type": "expect_x", "kwargs": []}]}', "The 'kwargs' of expectation 1 are not an object"),
         ('{"expectations": [{"type": "expect_x", "severity": "bad"}]}', "has the severity 'bad'"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_column_is_looked_for_as_soon_as_columns_are_known(tmp_path):
     write(tmp_path, '{"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "m"}}]}')
     unknown = inspector(tmp_path, pa.table({}), suites="s.json")
     assert unknown.check() == [
-        "gate: s.json asks 1 things of sink 'lake', whose columns are known when its first rows are staged"
+        "gate: s.json has 1 expectation for sink 'lake', whose columns are known once its first rows are staged"
     ]
     with pytest.raises(InvalidPipeline, match="names 'm', and sink 'lake' has no such column"):
         inspector(tmp_path, pa.table({}), ["n"], suites="s.json").check()

@@ -1,4 +1,4 @@
-"""One set of settings, three dialects: what is translated, what is refused by name, and what is never shown."""
+"""One set of settings for three clients: what is translated, what is refused by name, and what is never shown."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {path.name: str(path) for path in folder.iterdir()}
 
 
-# --- three dialects
+# --- three clients
 
 
 def test_bare_addresses() -> None:
@@ -206,7 +206,7 @@ def test_what_cannot_work_anywhere_is_refused_at_once(without: list[str], settin
 @pytest.mark.parametrize("key", ["sasl.pasword", "ssl.curves.list", "https.ca.location", "security.providers"])
 def test_a_security_setting_without_translation_is_named(translate: Any, key: str) -> None:
     connection = KafkaConnection.parse({**SASL, key: "x"}, "kafka_default")
-    named = {java.options: java.DIALECT, kafkapython.arguments: kafkapython.DIALECT}[translate]
+    named = {java.options: java.CLIENT, kafkapython.arguments: kafkapython.CLIENT}[translate]
     with pytest.raises(InvalidPipeline, match=f"'{re.escape(key)}' has no translation for {named}"):
         translate(connection)
 
@@ -217,7 +217,7 @@ def test_an_old_key_is_converted_for_java_or_refused_with_the_way_to_convert_it(
     old = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["old.key"])
     assert java.options(old)["ssl.keystore.key"] == Path(tls["plain.key"]).read_text()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
-    with pytest.raises(InvalidPipeline, match=r"no PKCS#8(.|\n)*openssl pkcs8"):
+    with pytest.raises(InvalidPipeline, match=r"not PKCS#8(.|\n)*openssl pkcs8"):
         java.options(old)
 
 

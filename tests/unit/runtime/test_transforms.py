@@ -103,7 +103,7 @@ def test_a_project_behind_a_link_is_the_project(tmp_path: Path, project: Path, s
 
 
 def test_what_is_not_there_is_said_as_such(settings: Settings) -> None:
-    with pytest.raises(InvalidPipeline, match="does not import"):
+    with pytest.raises(InvalidPipeline, match="cannot be imported"):
         transforms.load("not_there.at_all:same", settings)
 
 

@@ -86,7 +86,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     return made
 
 
-GROUP = Group({}, "flights", "t", patience=9)
+GROUP = Group({}, "flights", "t", timeout=9)
 
 
 def mark(decision: int, end: int, table: str = "one") -> Mark:
@@ -130,7 +130,7 @@ def test_what_was_told_is_not_told_again(broker: Coordinator) -> None:
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNSTABLE_OFFSET_COMMIT])
 def test_an_error_of_one_partition_is_no_answer(broker: Coordinator, act: Callable[[], Any], code: int) -> None:
     broker.held, broker.wrong = {0: (70, mark(7, 70).to_text())}, {0: code}
-    with pytest.raises(OutcomeUnknown, match="Is the group in use by others"):
+    with pytest.raises(OutcomeUnknown, match="Check that no other consumer uses the group"):
         act()
     assert broker.commits == []
 
@@ -169,7 +169,7 @@ def test_not_for_ever(broker: Coordinator) -> None:
     broker.failures = [failing(KafkaError._TIMED_OUT)] * 1000
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
         GROUP.traces([0])
-    assert broker.asked == GROUP.patience + 1
+    assert broker.asked == GROUP.timeout + 1
 
 
 def test_any_other_error_is_told_at_once(broker: Coordinator) -> None:

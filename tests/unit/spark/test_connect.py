@@ -10,20 +10,20 @@ import grpc
 import pytest
 from pyspark.sql.connect.client.retries import Retrying
 
-from onceonly.spark.connect import bound
+from onceonly.spark.connect import limit_retries
 
 LEAVING = """
 import atexit
-from onceonly.spark.connect import bound
+from onceonly.spark.connect import limit_retries
 
 class Client:
-    def set_retry_policies(self, policies): print("bound")
+    def set_retry_policies(self, policies): print("limited")
     def close(self): print("closed")
 
 client = Client()
 atexit.register(print, "the client's farewell")
-bound(client)
-bound(client)
+limit_retries(client)
+limit_retries(client)
 """
 
 
@@ -52,7 +52,7 @@ class Client:
 
 def test_it_waits_for_seconds_and_once() -> None:
     client = Client()
-    bound(client)
+    limit_retries(client)
     first = client.call()
     assert len(first) > 3
     assert 5 < sum(first) < 25
@@ -61,4 +61,4 @@ def test_it_waits_for_seconds_and_once() -> None:
 
 def test_it_is_closed_before_its_own_farewell() -> None:
     told = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=True).stdout
-    assert told.split("\n") == ["bound", "closed", "the client's farewell", ""]
+    assert told.split("\n") == ["limited", "closed", "the client's farewell", ""]

@@ -17,7 +17,8 @@ from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.statetable import location, row_files
 from onceonly.statetable import table as state
-from onceonly.statetable.table import Lost, Snapshot, StateTable, View
+from onceonly.statetable.table import Lost, Snapshot, StateTable
+from onceonly.statetable.view import View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
@@ -376,7 +377,7 @@ def test_a_file_uri_and_a_path_are_the_same_table(table, uri):
 
 def test_a_delta_table_of_someone_else_is_refused(uri):
     write_deltalake(uri, pa.table({"x": [1]}))
-    with pytest.raises(InvalidPipeline, match="a Delta table that Onceonly did not make"):
+    with pytest.raises(InvalidPipeline, match="a Delta table that Onceonly did not create"):
         StateTable(uri)
     assert DeltaTable(uri).version() == 0
 
@@ -385,11 +386,11 @@ def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(tabl
     """A new one would number everything from 1 and read the log from its start."""
     table.append(table.view("flights"), planned(table.view("flights")))
     shutil.rmtree(uri)
-    with pytest.raises(OutcomeUnknown, match=r"is gone(.|\n)*unmounted(.|\n)*onceonly recover"):
+    with pytest.raises(OutcomeUnknown, match=r"no longer exists(.|\n)*unmounted(.|\n)*onceonly recover"):
         table.view("flights")
     assert not Path(uri).exists()
     StateTable.make(uri)
-    with pytest.raises(OutcomeUnknown, match="is not the one that this process began with") as replaced:
+    with pytest.raises(OutcomeUnknown, match="is another one than when this process started") as replaced:
         table.view("flights")
     assert "Restore the table" in replaced.value.todo
 
@@ -418,8 +419,8 @@ def test_storage_that_does_not_answer_is_said_so(uri):
         ("s3://lake/state", "AWS_S3_ALLOW_UNSAFE_RENAME", "true", "the last writer would win silently"),
         ("s3a://lake/state", "AWS_S3_ALLOW_UNSAFE_RENAME", "1", "the last writer would win silently"),
         ("s3://lake/state", "AWS_CONDITIONAL_PUT", "disabled", "without put-if-absent"),
-        ("hdfs://lake/state", "X", "", "'hdfs://' is not known to have put-if-absent"),
-        ("dbfs:/lake/state", "X", "", "'dbfs://' is not known to have put-if-absent"),
+        ("hdfs://lake/state", "X", "", "needs put-if-absent, which 'hdfs://' is not known"),
+        ("dbfs:/lake/state", "X", "", "needs put-if-absent, which 'dbfs://' is not known"),
     ],
 )
 def test_storage_on_which_two_writers_could_both_be_first_is_refused(monkeypatch, uri, variable, value, why):

@@ -1,4 +1,4 @@
-"""What commands find by themselves, and the files that their hints name."""
+"""The Spark server that commands find by themselves."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from onceonly.cli import changing, main, target
-from onceonly.errors import InvalidPipeline
+from onceonly.cli import changing
 from onceonly.settings import Settings
-
-TWO = """
-from onceonly import DeltaSink, KafkaSource, Pipeline
-one, two = (
-    Pipeline(name=name, source=KafkaSource("t"), transform="jobs.t:t", sinks=[DeltaSink("s", path="s")])
-    for name in ("one", "two")
-)
-"""
 
 
 @pytest.fixture
@@ -48,14 +38,3 @@ def test_the_spark_server_of_this_home_is_found(project: Path) -> None:
 def test_none_is_found_where_none_was_started(project: Path) -> None:
     settings = Settings.from_env({"ONCEONLY_HOME": str(project / "home")})
     assert changing.with_spark(settings) is settings
-
-
-def test_hints_name_the_files_of_the_project(project: Path) -> None:
-    assert "onceonly run FILE.py:NAME" in CliRunner().invoke(main, ["status"]).stdout
-    (project / "dags").mkdir()
-    (project / "dags" / "sales.py").write_text(TWO)
-    assert "onceonly run dags/sales.py" in CliRunner().invoke(main, ["status"]).stdout
-    with pytest.raises(InvalidPipeline, match=r"such as dags/sales\.py\."):
-        target.load("dags/nowhere.py", project)
-    with pytest.raises(InvalidPipeline, match=r"Use dags/sales\.py:one or dags/sales\.py:two\."):
-        target.load("dags/sales.py", project)
