@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
@@ -79,6 +78,8 @@ def _merge(at: Reading, pipeline: str, small: dict[str, dict[str, Any]]) -> None
 
 def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
     """Path -> the log's record of that file."""
+    import pyarrow.compute as pc  # here, as in `row_files`
+
     files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
     return {file["path"]: file for file in files.filter(pc.field(PIPELINE) == pipeline).to_pylist()}
 

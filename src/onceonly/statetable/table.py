@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -114,6 +113,8 @@ class StateTable:
         chosen = {name: f"{PINS} AND interval_start IS NOT NULL" for name in pipelines}
         if not chosen:
             return {}
+        import pyarrow.compute as pc  # here, as in `row_files`
+
         found = self._reading().scan(chosen, ["pipeline", *gaps.COLUMNS])
         return {name: gaps.between(found.filter(pc.equal(found["pipeline"], name))) for name in chosen}
 
