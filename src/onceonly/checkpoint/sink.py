@@ -35,7 +35,7 @@ class Receipts(Protocol):
         """Record `new` in place of `old`, by compare-and-set; returns the handle that is recorded now.
 
         That is another one than `new` where another process was first. Only for an `old` that will surely never be
-        published. Raises Fenced when the sink does not wait to be published any more.
+        published. Raises Fenced when the sink no longer waits to be published.
         """
 
 
