@@ -15,8 +15,8 @@ Settings are environment variables:
 {"".join(f"  {each.name}{chr(10)}      {each.meaning}{chr(10)}      ({each.default}){chr(10)}" for each in VARIABLES)}
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 wrong input,
-3 the outcome is not known (`onceonly recover` finds out), 4 a gate holds it for
-a person, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
+3 the outcome is not known (`onceonly recover` finds out), 4 held by its gate:
+approve or abort it, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
 With --json, an error is {{"error": class, "what": …, "why": …, "todo": …}} on stdout.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first

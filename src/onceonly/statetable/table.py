@@ -18,13 +18,12 @@ from dataclasses import replace
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems.durability import Log
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import compaction, location, row_files
+from onceonly.statetable import compaction, gaps, location, row_files
 from onceonly.statetable.reading import Reading, sql_text
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.view import PINS, View, load

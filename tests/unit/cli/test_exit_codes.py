@@ -437,7 +437,7 @@ def test_who_forwards_need_have_no_name(here: Here, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "getuid", lambda: 1_000_580_000)
     result = invoke("state forward", *given)
     assert result.exit_code == 0, result.output
-    assert "as uid 1000580000 says" in result.stdout
+    assert "by uid 1000580000" in result.stdout
 
 
 def _something(name: str) -> list[str]:
