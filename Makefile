@@ -12,7 +12,7 @@ SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo test unit crash lint format bench trial explore mutants docs lock clean
+.PHONY: help setup demo test unit crash lint format bench trial wheel explore mutants docs lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -49,6 +49,9 @@ bench: setup  ## against the alternatives, side by side
 
 trial: setup  ## minutes on a real Airflow, killed and interfered with: ARGS=backfill
 	PYTHONPATH=tests $(BIN)/python -m trials $(ARGS)
+
+wheel: setup  ## the package installed with its extras from the package index, and a new project run there
+	ONCEONLY_WHEEL=index $(BIN)/pytest tests/integration/test_wheel.py -v $(ARGS)
 
 explore: setup  ## every schedule of a few processes, up to a bound; ARGS="--replay ID", or names of scenarios
 	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = ("airflow", "gate", "kafka", "services", "spark")
 OURS = ("onceonly", "_onceonly", "__editable__")  # of this environment, by which it finds the checkout
 FOREIGN = ("ONCEONLY_", "AIRFLOW", "SPARK_", "PYTHON", "PYSPARK_", "VIRTUAL_ENV", "_AIRFLOW")
+FROM_INDEX = os.environ.get("ONCEONLY_WHEEL") == "index"
 ORDERS = 1_000
 PIPELINE = "dags/pipelines/orders.py"
 
@@ -80,18 +81,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a fresh environment with the wheel and, linked one by one, what this environment has beside Onceonly."""
+    """Of a fresh environment with the wheel and what its extras ask for."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
-    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
-    subprocess.run([*uv, "venv", "--python", sys.executable, str(folder)], check=True, timeout=PATIENCE)
     made = folder / "bin" / "python"
-    packages = next(folder.glob("lib/python*/site-packages"))
-    for each in Path(pytest.__file__).parents[1].iterdir():
-        if not each.name.startswith(OURS) and not (packages / each.name).exists():
-            (packages / each.name).symlink_to(each)
-    install = [*uv, "pip", "install", "--python", str(made), "--no-deps", str(wheel)]
-    subprocess.run(install, check=True, timeout=PATIENCE)
+    uv("venv", "--python", sys.executable, str(folder))
+    if FROM_INDEX:
+        uv("pip", "install", "--python", str(made), f"onceonly[{','.join(EXTRAS)}] @ {wheel.as_uri()}", "pytest")
+    else:
+        link(Path(pytest.__file__).parents[1], next(folder.glob("lib/python*/site-packages")))
+        uv("pip", "install", "--offline", "--python", str(made), "--no-deps", str(wheel))
     return made
+
+
+def uv(*command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "uv", "--quiet", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def link(packages: Path, into: Path) -> None:
+    """What an environment has beside Onceonly, one by one."""
+    for each in packages.iterdir():
+        if not each.name.startswith(OURS) and not (into / each.name).exists():
+            (into / each.name).symlink_to(each)
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,9 @@ class SparkConnect(Service):
         return [*submit, *place, "--driver-class-path", f"{machine.jars('spark', self.home)}/*", *options]
 
     def environment(self) -> Mapping[str, str]:
-        """The workers take this interpreter, and find what the checkout has beside the package."""
-        paths = [str(machine.checkout() or ""), os.environ.get("PYTHONPATH", "")]
+        """The workers take this interpreter, and find the modules of checkout and project: a transform may use them."""
+        project = os.environ.get("ONCEONLY_PROJECT") or os.getcwd()
+        paths = [str(machine.checkout() or ""), project, os.environ.get("PYTHONPATH", "")]
         python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         place = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}
         return {**python, **place, TOKEN: self.token() or ""}
