@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import httpx
+import requests
+from urllib3.exceptions import NewConnectionError
 
 from onceonly.airflow import submit
 from onceonly.checkpoint.model import Checkpoint, State
@@ -171,24 +171,37 @@ def _request(spark: submit.Target, settings: Settings, name: str, arguments: lis
 
 
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An answer of the master, good or bad."""
+    """An answer of the master, good or bad; from the address that is named, without being sent on to another.
+
+    Raises:
+        NotCommitted: there was no connection, so nothing was sent.
+        OutcomeUnknown: there is no answer, or none of a master: what was sent may have been done.
+    """
+    url = f"{rest}/v1/submissions/{path}"
     try:
-        said = _client().request(method, f"{rest}/v1/submissions/{path}", json=body).json()
-    except httpx.ConnectError as error:
+        said = requests.request(
+            method, url, json=body, timeout=PATIENCE, auth=_as_it_is, allow_redirects=False
+        ).json()  # a connection of its own: none that has gone stale is used again
+    except (requests.RequestException, ValueError) as error:
+        if not _was_never_sent(error):
+            raise OutcomeUnknown(f"Spark's master at {rest} did not answer {method} {path}.", f"{error!r}") from error
         raise NotCommitted(
             f"Spark's master does not answer at {rest}.",
             f"{error}",
             "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
             "connection's extra.",
         ) from error
-    except (httpx.HTTPError, ValueError) as error:
-        raise OutcomeUnknown(f"Spark's master at {rest} did not answer {method} {path}.", f"{error!r}") from error
     if not isinstance(said, dict):
         raise OutcomeUnknown(f"what answers at {rest} is not a Spark master.", str(said)[:200])
     return said
 
 
-@cache
-def _client() -> httpx.Client:
-    """One for all drivers that a triggerer waits for, and a new connection for each question."""
-    return httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
+def _was_never_sent(error: Exception) -> bool:
+    """Whether no connection came about; requests says `ConnectionError` of one that broke after the question, too."""
+    cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
+    return isinstance(getattr(cause, "reason", None), NewConnectionError)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """No login out of a .netrc is sent to a master."""
+    return request

@@ -12,8 +12,8 @@ import click
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.cli import changing, target
 from onceonly.cli import console as show
-from onceonly.cli import target
 from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -207,7 +207,7 @@ def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) 
     from onceonly.coordinator.pins import Cut
     from onceonly.runtime import factory
 
-    parts = factory.LiveParts(settings)
+    parts = changing.parts(settings)
     Cut(pipeline, parts.sources(pipeline), interval)
     factory.check(pipeline, parts)
     return parts

@@ -139,7 +139,7 @@ def test_no_offsets_are_proposed_where_targets_disagree(restored):
 @pytest.mark.parametrize(
     ("decision", "ends", "why"),
     [
-        (2, {0: 7}, "show decision 3, and you say 2"),
+        (2, {0: 7}, "show decision 3, and --decision is 2"),
         (3, {0: 4}, "was read up to 5"),
         (3, {0: 9}, "holds 8"),
         (3, {}, r"has partitions \[0\], and you name \[\]"),
