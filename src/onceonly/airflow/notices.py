@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk._shared.secrets_masker import redact
+
 from onceonly.airflow.links import page_of
-from onceonly.views import formatting
+from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint
@@ -19,10 +21,13 @@ Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a tas
 
 
 def leave_error(context: Any, error: BaseException) -> None:
-    """For the abort task, which runs in another process; the error itself matters more than whether this works."""
+    """For the abort task, which runs in another process; the error itself matters more than whether this works.
+
+    Unlike a log, an XCom and the state table are not masked by Airflow: secrets that this task knows are cut out here.
+    """
     what_and_why = "\n".join(str(error).split("\n")[:2])
     with suppress(Exception):
-        context["ti"].xcom_push(key=ERROR, value=what_and_why[:LONGEST])
+        context["ti"].xcom_push(key=ERROR, value=queries.without_secrets(redact(what_and_why))[:LONGEST])
 
 
 def why_aborted(context: Any, task_ids: Sequence[str]) -> str:

@@ -56,7 +56,8 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def state_text(checkpoint: Checkpoint) -> Text:
-    return label(formatting.state(checkpoint))
+    doubt = f", in doubt: {', '.join(checkpoint.in_doubt)}" if checkpoint.in_doubt else ""
+    return label(formatting.state(checkpoint)).append(doubt, "red")
 
 
 def label(state: str) -> Text:

@@ -73,7 +73,9 @@ def how_to_decide(checkpoint: Checkpoint) -> str:
 def held(checkpoint: Checkpoint) -> str:
     """What a held checkpoint waits for."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    return f"{name} is held: its gate failed what is staged, and nothing is published. {how_to_decide(checkpoint)}"
+    return (
+        f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {how_to_decide(checkpoint)}"
+    )
 
 
 def rows(checkpoint: Checkpoint) -> str:

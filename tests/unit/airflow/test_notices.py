@@ -73,6 +73,18 @@ def test_an_abort_needs_no_reason_of_a_task(run, reason):
     assert notices.why_aborted(run, ["stage", "gate"]) == reason
 
 
+def test_what_is_left_for_the_abort_holds_no_secret():
+    from airflow.sdk.log import mask_secret
+
+    from onceonly.airflow import operators
+
+    mask_secret("Kn0wn-t0-few")
+    run = context({})
+    with pytest.raises(NotCommitted), operators.task_outcome(run):
+        raise NotCommitted("s3://key:secret@bucket refused Kn0wn-t0-few.")
+    assert run["ti"].xcoms["stage", "onceonly_error"] == "s3://…@bucket refused ***."
+
+
 def test_an_error_is_what_it_was_where_it_cannot_be_left(monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 

@@ -10,7 +10,7 @@ from unit.world import World, minutes
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import cannot_take_back
 from onceonly.cli import main, target
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.gate import Gate
 from onceonly.runtime import factory
 from onceonly.testing.fakes import FakeSink
@@ -133,6 +133,17 @@ def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monke
     assert "Take all of this back" not in result.stdout
     with pytest.raises(InvalidPipeline):
         world.coordinator.undone("flights", 1)
+
+
+def test_what_is_in_doubt_says_so(make):
+    world = make()
+    world.plan()
+    world.stage()
+    world.lake.fail("commit", "doubt")
+    with pytest.raises(OnceonlyError):
+        world.commit()
+    assert "committing, in doubt: lake" in onceonly("status").stdout
+    assert "committing, in doubt: lake" in onceonly("status", "flights").stdout
 
 
 def test_hints_name_the_files_of_the_users_own_project(tmp_path, monkeypatch):
