@@ -1,4 +1,4 @@
-"""What this machine offers: Java, the jars, a port."""
+"""Java, jars and ports on this machine."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ LOCALHOST = "127.0.0.1"
 
 
 def checkout() -> Path | None:
-    """The checkout this package is used from, or None where it is installed as a wheel."""
+    """The checkout that contains this package, or None if it is installed as a wheel."""
     root = Path(__file__).resolve().parents[4]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -22,7 +22,9 @@ def java() -> str:
     command = shutil.which(f"{home}/bin/java" if home else "java")
     if command is None:
         raise ServiceFailed(
-            "Java is missing.", "Kafka and Spark need Java 17 or newer.", "Install it or set JAVA_HOME."
+            "Java is not installed.",
+            f"JAVA_HOME is {home}, which has no bin/java." if home else "There is no java on PATH, nor in JAVA_HOME.",
+            "Kafka and Spark need Java 17 or newer: install it, or set JAVA_HOME to it.",
         )
     return command
 
@@ -35,14 +37,14 @@ def jars(kind: str, home: Path) -> Path:
     if not any(folder.glob("*.jar")):
         raise ServiceFailed(
             f"There are no jars in {folder}.",
-            "The embedded services run from there.",
-            "Run `make setup` in a checkout, or set ONCEONLY_JARS to a folder that has `spark` and `broker`.",
+            "The embedded services need them.",
+            "Run `make setup` in a checkout, or set ONCEONLY_JARS to a folder that contains `spark` and `broker`.",
         )
     return folder
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this port of 127.0.0.1."""
+    """Whether no process listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,14 +55,14 @@ def is_free(port: int) -> bool:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody accepts connections on this port of 127.0.0.1."""
+    """Whether a process accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOCALHOST, port)) == 0
 
 
 def free_port(besides: int = 0) -> int:
-    """A port that the operating system has free right now, and which is not `besides`."""
+    """A port other than `besides` that is free at the moment."""
     while True:
         with socket.socket() as probe:
             probe.bind((LOCALHOST, 0))
