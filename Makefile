@@ -1,7 +1,6 @@
 # Every target prepares what it needs, once. `make help` lists them.
 SHELL  := /bin/bash
 PYTHON ?= python3
-JAVA   ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 BIN    := .venv/bin
 ARGS   ?=
 
@@ -11,8 +10,9 @@ VENV := .venv/made-for-$(HERE)
 DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
+SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo test unit crash lint format bench trial explore mutants lock clean
+.PHONY: help setup demo test unit crash lint format bench trial explore mutants docs lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -56,12 +56,16 @@ explore: setup  ## every schedule of a few processes, up to a bound; ARGS="--rep
 mutants: setup  ## each guard of the core taken out: some schedule has to notice; ARGS=words of names
 	PYTHONPATH=tests $(BIN)/python -m explore.mutate $(ARGS)
 
-lock: $(DEPS)  ## requirements.in -> requirements.lock
-	$(BIN)/uv pip compile requirements.in -o requirements.lock --universal --python-version 3.11 \
-	  --no-emit-index-url --custom-compile-command "make lock" --quiet $(ARGS)
+docs: $(SITE)  ## the documentation as a site in site/, in an environment of its own
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
+
+lock: $(DEPS)  ## requirements.in -> requirements.lock, and the same for requirements-docs
+	for name in requirements requirements-docs; do \
+	  $(BIN)/uv pip compile $$name.in -o $$name.lock --universal --python-version 3.11 \
+	    --no-emit-index-url --custom-compile-command "make lock" --quiet $(ARGS) || exit 1; done
 
 clean:  ## remove what make has made
-	rm -rf .venv .jars
+	rm -rf .venv .venv-docs .jars site
 
 $(VENV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -78,8 +82,11 @@ $(SELF): $(DEPS) pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(JARS): jars/ivy.xml jars/ivysettings.xml | $(DEPS)
-	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); [ "$${version:-0}" -ge 17 ] || \
-	  { echo "Java 17 or newer is missing: install it, or make JAVA_HOME=/path/to/jdk"; exit 1; }
-	$(BIN)/python tools/jars.py --java "$(JAVA)"
+$(SITE): requirements-docs.lock
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	@touch $@
+
+$(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml | $(SELF)
+	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker hdfs
 	@touch $@

@@ -7,7 +7,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from tools.jars import ivy_jar
+from onceonly.spark.jars import SETTINGS, ivy_jar
 
 PROJECT = Path(__file__).parents[1]
 HOME = PROJECT / ".bench" / "flink"
@@ -34,7 +34,7 @@ def prepare() -> None:
         subprocess.run([uv, "pip", "install", "-q", "--python", str(PYTHON), FLINK], check=True)
     if not _jar().exists():
         command = ["java", f"-Divy.default.ivy.user.dir={HOME}/ivy", "-jar", str(ivy_jar()), "-cache", f"{HOME}/ivy"]
-        command += ["-settings", str(PROJECT / "jars" / "ivysettings.xml"), "-dependency", *CONNECTOR]
+        command += ["-settings", str(SETTINGS), "-dependency", *CONNECTOR]
         command += ["-retrieve", f"{HOME}/[artifact]-[revision].[ext]", "-notransitive"]
         subprocess.run(command, check=True, capture_output=True)
 

@@ -1,29 +1,9 @@
-"""The page "Checkpoints" under Browse, and a tab of that name on each DAG run."""
+"""For an Airflow that takes plugins from this folder because Onceonly is on its path and not installed.
 
-from __future__ import annotations
+An installed Onceonly is found by its entry point. This file then defines nothing: Airflow would report the second one.
+"""
 
-from asyncio import to_thread
-from importlib import import_module
-from typing import Any, ClassVar
+from importlib.metadata import entry_points
 
-from airflow.plugins_manager import AirflowPlugin
-
-
-async def checkpoints(scope: Any, receive: Any, send: Any) -> None:
-    """The app, imported by its first request: every process of Airflow loads plugins, only the api-server serves."""
-    module = await to_thread(import_module, "onceonly.airflow.ui.app")
-    await module.app(scope, receive, send)
-
-
-class OnceonlyPlugin(AirflowPlugin):
-    name = "onceonly"
-    fastapi_apps: ClassVar[list[Any]] = [{"name": "Onceonly", "app": checkpoints, "url_prefix": "/onceonly"}]
-    external_views: ClassVar[list[Any]] = [  # without a leading slash: below whatever address Airflow is served at
-        {"name": "Checkpoints", "category": "browse", "href": "onceonly/", "url_route": "checkpoints"},
-        {
-            "name": "Checkpoints",
-            "destination": "dag_run",
-            "href": "onceonly/runs?dag_id={DAG_ID}&run_id={RUN_ID}",
-            "url_route": "run-checkpoints",
-        },
-    ]
+if "onceonly" not in entry_points(group="airflow.plugins").names:
+    from onceonly.airflow.plugin import OnceonlyPlugin as OnceonlyPlugin

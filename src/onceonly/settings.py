@@ -6,7 +6,7 @@ ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are
 ONCEONLY_PROJECT          the folder with dags/, jobs/ and schemas/ (the current folder)
 ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
 ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, if it runs)
-ONCEONLY_JARS             folder of Spark's jars ($ONCEONLY_PROJECT/.jars); if it has none, Spark's own settings apply
+ONCEONLY_JARS             folder of `onceonly jars fetch` ($ONCEONLY_PROJECT/.jars if there, else $ONCEONLY_HOME/jars)
 ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
 ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
 ONCEONLY_TRANSFORMS       installed packages (a,b.c) that may contain transforms and ONCEONLY_NOTIFY's function
@@ -53,7 +53,7 @@ class Settings:
             spool=env.get("ONCEONLY_SPOOL") or str(home / "spool"),
             docs=env.get("ONCEONLY_DOCS") or str(home / "docs"),
             bootstrap=env.get("ONCEONLY_KAFKA_BOOTSTRAP"),
-            jars=Path(env.get("ONCEONLY_JARS") or project / ".jars").absolute(),
+            jars=_jars(env.get("ONCEONLY_JARS"), project, home),
             webhdfs=env.get("ONCEONLY_WEBHDFS") or None,
             notify=env.get("ONCEONLY_NOTIFY"),
             spark_remote=env.get("SPARK_REMOTE"),
@@ -101,3 +101,9 @@ class Settings:
             return str(json.loads((self.home / "services.json").read_text())["kafka"])
         except FileNotFoundError:
             return None
+
+
+def _jars(given: str | None, project: Path, home: Path) -> Path:
+    """Without a jar there, Spark's own settings count."""
+    usual = project / ".jars"
+    return Path(given).absolute() if given else usual if usual.is_dir() else home / "jars"

@@ -100,7 +100,7 @@ FIXES = [
     Mutant(
         "given up out of order",
         PUBLISHING,
-        "            _refuse_out_of_order(view, get(view, epoch), sink)\n",
+        "            _refuse_out_of_order(view, view.require(epoch), sink)\n",
         "",
         "give-up-second",
     ),
@@ -161,7 +161,7 @@ GUARDS = [
     Mutant(
         "claimed although others have gone on without it",
         COORDINATOR,
-        "if checkpoint.state is State.ABORTED and (newer := adoption.overtaken_by(view, checkpoint)):",
+        "if checkpoint.state is State.ABORTED and (newer := plan.overtaken_by(view, checkpoint)):",
         "if newer := None:",
         "rewind-staged-again",
     ),
@@ -329,15 +329,15 @@ GUARDS = [
     ),
     Mutant(
         "what was given up is taken for replaced",
-        "onceonly.statetable.transitions",
-        "    if checkpoint.replaces is None or not checkpoint.given_up:\n        return own\n",
-        "    return own\n",
+        "onceonly.statetable.view",
+        "        if checkpoint.replaces is None or not checkpoint.given_up:\n            return own\n",
+        "        return own\n",
         "give-up-reprocessed",
     ),
     Mutant(
         "what another has published meanwhile is an error",
         PUBLISHING,
-        "            if sink in get(now, checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
+        "            if sink in now.require(checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be what we tripped over\n",
         "",
         "late",
     ),

@@ -12,7 +12,8 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, canonical, first
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable.row_format import Head
-from onceonly.statetable.table import Lost, View
+from onceonly.statetable.table import Lost
+from onceonly.statetable.view import View
 
 PINS = (Event.PLANNED, Event.EMPTY)
 

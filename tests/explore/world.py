@@ -19,7 +19,6 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
@@ -164,10 +163,7 @@ class MemoryParts:
 def before(world: World, epoch: int) -> Any:
     """The handle of the state that a checkpoint goes on from, as wiring.stage looks it up."""
     view = world.table.view(NAME)
-    checkpoint = view.checkpoint(epoch)
-    if checkpoint is None:
-        raise InvalidPipeline(f"{NAME} has no epoch {epoch}.", todo="See what there is: onceonly status")
-    return sequence.held_before(view, checkpoint)
+    return sequence.held_before(view, view.require(epoch))
 
 
 class MemorySource:

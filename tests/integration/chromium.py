@@ -97,8 +97,11 @@ class Chromium:
     def text(self) -> str:
         return str(self.value("document.body.innerText"))
 
-    def screenshot(self, file: Path, width: int = 1280, height: int = 900) -> None:
+    def resize(self, width: int, height: int) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def screenshot(self, file: Path, width: int = 1280, height: int = 900) -> None:
+        self.resize(width, height)
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     # ---- the protocol

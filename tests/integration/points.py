@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from onceonly.checkpoint.model import Row
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 Reach = Callable[[str], None]
 

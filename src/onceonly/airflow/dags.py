@@ -9,7 +9,7 @@ table does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from math import ceil
 from typing import Any
@@ -26,6 +26,7 @@ from airflow.sdk import (
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.gate import GateOperator
+from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import (
     AbortOperator,
     AnnounceOperator,
@@ -50,7 +51,13 @@ STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=
 
 
 def checkpoint_dag(
-    pipeline: Pipeline, *, schedule: Any, dag_id: str | None = None, spark_conn_id: str = "spark", **dag_arguments: Any
+    pipeline: Pipeline,
+    *,
+    schedule: Any,
+    dag_id: str | None = None,
+    spark_conn_id: str = "spark",
+    on_held: Notifier | Sequence[Notifier] | None = None,
+    **dag_arguments: Any,
 ) -> DAG:
     """The DAG of a pipeline: each run is one checkpoint.
 
@@ -58,6 +65,7 @@ def checkpoint_dag(
         schedule: as for any DAG; a cron string of an interval pipeline means its data intervals, in the DAG's
             time zone.
         spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
+        on_held: notifiers that are called when the gate holds a checkpoint; see `GateOperator`.
         dag_arguments: passed on to `airflow.sdk.DAG`. An interval pipeline catches up unless `catchup=False` says that
             intervals may be left out when the scheduler was down or the DAG paused.
     Raises:
@@ -80,7 +88,9 @@ def checkpoint_dag(
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
         plan >> stage >> abort
         if pipeline.gate:
-            gate = GateOperator(task_id="gate", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
+            gate = GateOperator(
+                task_id="gate", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **STAGE_RETRIES
+            )
             stage >> gate >> [commit, abort]
         else:
             stage >> commit
@@ -92,16 +102,18 @@ def recovery_dag(
     *,
     schedule: Any = "*/5 * * * *",
     spark_conn_id: str = "spark",
+    on_held: Notifier | Sequence[Notifier] | None = None,
     **dag_arguments: Any,
 ) -> DAG:
     """Settles every checkpoint whose run has ended: publishes what was decided or staged, aborts the rest.
 
     Args:
         spark_conn_id: connection of the Spark that it uses where it needs one; see `RecoverOperator`.
+        on_held: notifiers that are called when a gate that recovery has asked holds a checkpoint.
     """
     defaults: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "tags": ["onceonly"]}
     with DAG(dag_id, schedule=schedule, **(defaults | dag_arguments)) as dag:
-        recover = RecoverOperator(task_id="recover", spark_conn_id=spark_conn_id)
+        recover = RecoverOperator(task_id="recover", spark_conn_id=spark_conn_id, on_held=on_held)
         announce = AnnounceOperator(task_id="announce", recovery=recover.task_id)
         # It runs either way, and the run fails with `recover`: on_failure_fail_dagrun would let this one decide alone.
         recover >> announce.as_teardown()

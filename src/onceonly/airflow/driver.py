@@ -25,7 +25,6 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime.job_report import Report
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
-from onceonly.statetable.transitions import get
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
@@ -79,7 +78,7 @@ class Work:
         return f"{self.pipeline} epoch {self.epoch}"
 
     def now(self, settings: Settings) -> Checkpoint:
-        return get(StateTable(settings.state).view(self.pipeline), self.epoch)
+        return StateTable(settings.state).view(self.pipeline).require(self.epoch)
 
     def stage(self, spark: submit.Target, settings: Settings) -> Driver | None:
         """Submit the stage; None when there is nothing left to stage. Raises as `_submit`.

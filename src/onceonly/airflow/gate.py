@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from onceonly.airflow.links import CheckpointLink, DocsLink
+from onceonly.airflow import notices
+from onceonly.airflow.links import CheckpointLink, DocsLink, page_of
+from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import SparkOperator, owner_of, task_outcome
 from onceonly.errors import GateFailed
 
@@ -19,12 +21,20 @@ if TYPE_CHECKING:
 class GateOperator(SparkOperator):
     """Has the staged rows examined; fails when the gate does, and is then not retried: the verdict is recorded.
 
-    Returns {"epoch", "outcome", "docs"}. What is held passes once a person has approved it and the task is cleared.
+    Returns {"epoch", "outcome", "docs"}. What is held passes once somebody has approved it and the task is cleared.
     Spark is that of the stage; it is asked about sinks with more rows than the gate takes in process.
+
+    Args:
+        on_held: Airflow notifiers, or functions of a context, that are called when the checkpoint is held. `held` in
+            that context has "pipeline", "epoch", "text", "checks", "page", "approve" and "abort".
     """
 
     docs = ""  # for the link
     operator_extra_links = (CheckpointLink(), DocsLink())
+
+    def __init__(self, *, on_held: Notifier | Sequence[Notifier] | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.on_held = notices.listed(on_held)
 
     def parts(self) -> GateParts:
         from onceonly.airflow import gatesession
@@ -34,7 +44,7 @@ class GateOperator(SparkOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         work, started = self.work(context), time.time()
-        with task_outcome():
+        with task_outcome(context):
             parts = self.parts()
             driver = work.gate(parts.target, parts.settings) if parts.target.rest else None
             if driver:
@@ -46,20 +56,24 @@ class GateOperator(SparkOperator):
         from onceonly.airflow.triggers import driver_of
         from onceonly.settings import Settings
 
-        with task_outcome():
+        with task_outcome(context):
             self.work(context).require_judged(driver_of(event), Settings.from_env(), event["state"])
         return self._judged(context)
 
     def _judged(self, context: Any) -> dict[str, Any]:
         from onceonly.coordinator import gate
 
-        with task_outcome():
+        with task_outcome(context):
             done = self.coordinator().gate(self.pipeline, self.find_epoch(context), owner_of(context))
         if done.verdict:
-            self.docs = done.verdict["docs"] or ""
+            shown = f"{page_of(done.pipeline, done.epoch)}/docs/{done.attempt}/index.html"
+            self.docs = shown if done.verdict["docs"] else ""
             self._log(done.verdict)
+        for trouble in notices.notify_held(self.on_held, context, done) if done.held else ():
+            self.log.warning("%s", trouble)
         try:
-            gate.require(done)
+            with task_outcome(context):
+                gate.require(done)
         except GateFailed as failed:
             raise AirflowFailException(str(failed)) from failed
         verdict = done.verdict or {}

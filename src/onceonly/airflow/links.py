@@ -1,4 +1,4 @@
-"""From a task to what it worked on: the checkpoint's page (plugins/ serves it), and what its gate found."""
+"""From a task to what it worked on: the checkpoint's page (the plugin serves it), and what its gate found."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
 
+def page_of(pipeline: str, epoch: int | None = None) -> str:
+    """The address of a checkpoint's page, or of its pipeline's."""
+    page = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}/onceonly/pipelines/{pipeline}"
+    return f"{page}/{epoch}" if epoch else page
+
+
 class CheckpointLink(BaseOperatorLink):
     """Shown on the task once it has ended; of a task that found no checkpoint, the pipeline's page."""
 
     name = "Checkpoint"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        name = getattr(operator.pipeline, "name", operator.pipeline)
-        page = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}/onceonly/pipelines/{name}"
-        return f"{page}/{operator.worked_on}" if operator.worked_on else page
+        return page_of(getattr(operator.pipeline, "name", operator.pipeline), operator.worked_on)
 
 
 class DocsLink(BaseOperatorLink):
-    """Great Expectations' page on the rows that a gate has examined; a place on a disk is opened there."""
+    """What Great Expectations found in the rows that a gate has examined: the page serves its Data Docs."""
 
     name = "Data Docs"
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from onceonly.airflow import notices
 from onceonly.airflow.links import CheckpointLink
+from onceonly.airflow.notices import Notifier
 from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 PLAN_TASK = "plan"
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
-AGAIN = 'To process it all the same: a run, or a backfill, whose conf is {"reprocess": true}.'
+AGAIN = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
 FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
 
 
@@ -208,7 +210,7 @@ class StageOperator(SparkOperator):
         from onceonly.settings import Settings
 
         work, started = self.work(context), time.time()
-        with task_outcome():
+        with task_outcome(context):
             spark = submit.target(self.spark_conn_id)
             if spark.rest is None:
                 job = self._job = submit.job(spark, self._say, self._log_transition)
@@ -223,7 +225,7 @@ class StageOperator(SparkOperator):
         from onceonly.settings import Settings
 
         work = self.work(context)
-        with task_outcome():
+        with task_outcome(context):
             work.require_staged(driver_of(event), Settings.from_env(), event["state"])
         return _staged(work.epoch, event["started"])
 
@@ -244,14 +246,18 @@ class CommitOperator(CheckpointOperator):
 
 
 class AbortOperator(CheckpointOperator):
-    """Discards what the run staged; does nothing when another process has settled or taken over the checkpoint."""
+    """Discards what the run staged; does nothing when another process has settled or taken over the checkpoint.
+
+    It records which task before it has failed, and with what.
+    """
 
     def execute(self, context: Any) -> None:
         epoch = self.planned_epoch(context)
         if epoch is None:
             raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
+        why = notices.why_aborted(context, sorted(self.upstream_task_ids))
         try:
-            self.coordinator().abort(self.pipeline, epoch, "its stage or gate failed in Airflow", owner_of(context))
+            self.coordinator().abort(self.pipeline, epoch, why, owner_of(context))
         except Fenced as fenced:
             raise AirflowSkipException(str(fenced)) from fenced
 
@@ -264,13 +270,21 @@ class RecoverOperator(OnceonlyOperator):
     Args:
         spark_conn_id: connection whose Spark examines a gate's many rows, and publishes what only Spark can; it is
             looked up when it is needed. Of deploy mode cluster, the driver is this task's process all the same.
+        on_held: as of `GateOperator`, for a checkpoint whose gate was asked here, because its run had ended.
     """
 
     template_fields: Sequence[str] = ("spark_conn_id",)
 
-    def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        spark_conn_id: str = "spark",
+        on_held: Notifier | Sequence[Notifier] | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
-        self.spark_conn_id = spark_conn_id
+        self.spark_conn_id, self.on_held = spark_conn_id, notices.listed(on_held)
+        self._held: list[Checkpoint] = []
         self._committed: list[tuple[str, int]] = []
         self._parts: Ends | None = None
 
@@ -298,6 +312,7 @@ class RecoverOperator(OnceonlyOperator):
             except Exception as error:
                 self._failed(error, errors)
             context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
+            self._notify(context)
             try:
                 self._warn(through.state.view(name).open)
             except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
@@ -321,12 +336,22 @@ class RecoverOperator(OnceonlyOperator):
         super()._log_transition(checkpoint, row)
         if row.event is Event.COMMITTED:
             self._committed.append((checkpoint.pipeline, checkpoint.epoch))
+        if row.event is Event.VERDICT and checkpoint.held:
+            self._held.append(checkpoint)
+
+    def _notify(self, context: Any) -> None:
+        """Of what was found here to be held: once, and not in every later run."""
+        while self._held:
+            for trouble in notices.notify_held(self.on_held, context, self._held.pop()):
+                self.log.warning("%s", trouble)
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
-        """Of what is left as it is, and is about to time out."""
+        """Of what is left as it is: held, or about to time out."""
         from onceonly.views import timeouts
 
         for checkpoint in unsettled:
+            if checkpoint.held:
+                self.log.warning("%s", formatting.held(checkpoint))
             for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
 
@@ -366,12 +391,16 @@ def owner_of(context: Any) -> str:
 
 
 @contextmanager
-def task_outcome() -> Iterator[None]:
-    """Invalid input is not retried: nothing but a person can change it."""
+def task_outcome(context: Any = None) -> Iterator[None]:
+    """Invalid input is not retried: nothing changes it but an edit. `context`: the abort task is told the error."""
     try:
         yield
-    except InvalidPipeline as error:
-        raise AirflowFailException(str(error)) from error
+    except Exception as error:
+        if context is not None:
+            notices.leave_error(context, error)
+        if isinstance(error, InvalidPipeline):
+            raise AirflowFailException(str(error)) from error
+        raise
 
 
 def _interval(context: Any) -> Interval:
@@ -379,8 +408,8 @@ def _interval(context: Any) -> Interval:
     if start is None or end is None or end <= start:
         raise AirflowFailException(
             f"this run has no data interval (start {start}, end {end}).\n"
-            "A pipeline in interval mode takes its window from it; a cron string means a zero-width interval in "
-            "Airflow 3.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
+            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means an interval of no "
+            "width.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
         )
     return Interval(start, end)
 

@@ -31,6 +31,7 @@ from onceonly.airflow.properties import properties
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime.factory import LiveParts, coordinator, stage
+from onceonly.runtime.jobs import program
 from onceonly.runtime.orphan import die_with_parent
 from onceonly.settings import Settings
 from onceonly.spark.conf import ELSEWHERE, conf
@@ -165,7 +166,7 @@ def interrupt(parts: LiveParts) -> None:
 
 @dataclass
 class SubmitJob:
-    """Runs jobs/stage.py by spark-submit and waits for it.
+    """Runs the stage program by spark-submit and waits for it.
 
     It finds the Kafka connections that the pipeline names in its environment: arguments and Spark's settings are
     there for everyone to see.
@@ -267,10 +268,10 @@ def _spark_submit() -> str:
 
 
 def submission(spark: Target, settings: Settings, step: str, arguments: list[str]) -> list[str]:
-    """The arguments of spark-submit that run jobs/<step>.py on that master; settings that are secret are not there."""
+    """spark-submit's arguments for the program of `step` on that master; secret settings are not among them."""
     settings_ = conf(settings) | redaction.public(spark.conf)
     pairs = [part for key, value in settings_.items() for part in ("--conf", f"{key}={value}")]
-    return ["--master", spark.master, *pairs, str(settings.project / "jobs" / f"{step}.py"), *arguments]
+    return ["--master", spark.master, *pairs, str(program(step)), *arguments]
 
 
 def error(code: int, tail: list[str]) -> Exception:

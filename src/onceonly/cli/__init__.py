@@ -8,6 +8,8 @@ from onceonly.cli.app import Cli
 from onceonly.cli.check import check
 from onceonly.cli.demo import demo
 from onceonly.cli.describe import describe
+from onceonly.cli.init import init
+from onceonly.cli.jars import jars
 from onceonly.cli.rewind import rewind
 from onceonly.cli.run import run
 from onceonly.cli.services import services
@@ -46,6 +48,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
 
 
 for command in (
+    init,
     run,
     status,
     describe,
@@ -59,6 +62,7 @@ for command in (
     sweep,
     state,
     services,
+    jars,
     demo,
 ):
     main.add_command(command)

@@ -99,8 +99,8 @@ def explain(error: BaseException) -> dict[str, str]:
     return {
         "error": name,
         "what": f"{name}: {error}",
-        "why": "This error was not expected, so it is not known what it left behind.",
-        "todo": "Look: onceonly status. Settle: onceonly recover. Where it came from: onceonly --traceback …",
+        "why": "Nobody expected this error, so what it left behind is not known.",
+        "todo": "Look: onceonly status. Settle: onceonly recover. For the traceback: onceonly --traceback …",
     }
 
 

@@ -12,16 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceonly.checkpoint.model import State
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.views import formatting
 
 WIDE = 200  # where nobody looks at it (a pipe, a log): nothing is folded
 COLOURS = {
-    State.PLANNED: "yellow",
-    State.STAGED: "cyan",
-    State.COMMITTING: "magenta",
-    State.COMMITTED: "green",
-    State.ABORTING: "yellow",
-    State.ABORTED: "red",
+    State.PLANNED.value: "blue",
+    State.STAGED.value: "cyan",
+    formatting.HELD: "bold yellow",
+    State.COMMITTING.value: "magenta",
+    State.COMMITTED.value: "green",
+    State.ABORTING.value: "yellow",
+    State.ABORTED.value: "red",
 }
 
 
@@ -53,8 +55,13 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
-def state_text(state: State) -> Text:
-    return Text(state.value, COLOURS[state])
+def state_text(checkpoint: Checkpoint) -> Text:
+    return label(formatting.state(checkpoint))
+
+
+def label(state: str) -> Text:
+    """A state as people see it, in its colour."""
+    return Text(state, COLOURS[state])
 
 
 @dataclass

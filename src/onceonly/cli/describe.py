@@ -15,7 +15,8 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries
+from onceonly.views import formatting, queries, superseded
+from onceonly.views.superseded import Superseded
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
 HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
@@ -25,7 +26,8 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up": by sink, "definition",
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
-"timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}].
+"timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
+"replaced_by", "rewound_by": a later epoch that has taken these rows out.
 """
 
 
@@ -36,21 +38,35 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     state = queries.required(Settings.from_env())
     checkpoint = queries.checkpoint(state, pipeline, epoch)
-    timeline = queries.timeline(state, checkpoint)
+    timeline, later = queries.timeline(state, checkpoint), superseded.superseded(state, [checkpoint])
     if as_json:
-        return print_json(queries.without_secrets(queries.everything(checkpoint, timeline)))
+        told = queries.everything(checkpoint, timeline) | superseded.to_json(later, epoch)
+        return print_json(queries.without_secrets(told))
     out = show.console()
-    print_checkpoint(out, checkpoint)
+    print_checkpoint(out, checkpoint, later.get(epoch))
     _print_timeline(out, timeline)
 
 
-def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
-    """What a person needs to know before touching it."""
-    out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint)))
-    facts = {
+def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | None = None) -> None:
+    """What to know before touching it. `later`: what later checkpoints have made of its rows."""
+    out.print(Text.assemble((f"{checkpoint.pipeline} epoch {checkpoint.epoch}  ", "bold"), _state(checkpoint, later)))
+    for name, value in _facts(checkpoint).items():
+        if value:
+            out.print(Text.assemble((f"  {name:<15}", "dim"), value))
+    if checkpoint.held:
+        out.print(Text(f"  {formatting.held(checkpoint)}", "yellow"))
+    _print_offsets(out, checkpoint)
+    _print_attempts(out, checkpoint)
+    _print_verdict(out, checkpoint)
+    _print_sinks(out, checkpoint)
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, str]:
+    """By name; an empty one is not shown."""
+    return {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
         "covers": formatting.covers(checkpoint),
-        "rows": formatting.number(queries.rows(checkpoint)),
+        "rows": formatting.rows(checkpoint),
         "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
@@ -62,17 +78,10 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint) -> None:
         "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
         "skipped": checkpoint.skipped or "",
     }
-    for name, value in facts.items():
-        if value:
-            out.print(Text.assemble((f"  {name:<15}", "dim"), value))
-    _print_offsets(out, checkpoint)
-    _print_attempts(out, checkpoint)
-    _print_verdict(out, checkpoint)
-    _print_sinks(out, checkpoint)
 
 
-def _state(checkpoint: Checkpoint) -> Text:
-    text = show.state_text(checkpoint.state)
+def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
+    text = show.state_text(checkpoint).append(f", {later}" if later else "", "dim")
     if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
         text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
     return text
@@ -106,7 +115,7 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
     looked = ", ".join(
         f"{sink}: {formatting.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items()
     )
-    held = ", HELD for a person" if checkpoint.held else ""
+    held = ", held until somebody approves or aborts it" if checkpoint.held else ""
     _section(out, f"Gate: {verdict['outcome']}{held} (by {formatting.owner(verdict['by'])}; {looked})", table)
     if verdict["docs"]:
         out.print(Text(f"  Data Docs: {verdict['docs']}", "dim"))
@@ -119,7 +128,7 @@ def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
         for key, value in queries.without_secrets(dict(handle)).items():
             for line in _lines(key, value):
                 table.add_row(Text(key, "dim"), line)
-        _section(out, f"Sink '{sink}': {_outcome(checkpoint, sink)}", table)
+        _section(out, f"Sink '{sink}': {formatting.staged(handle)}, {_outcome(checkpoint, sink)}", table)
 
 
 def _lines(key: str, value: Any) -> list[str]:
@@ -144,7 +153,11 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
         return f"given up {_words(checkpoint.given_up[sink])}"
     if sink in checkpoint.in_doubt:
         return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
-    return "waiting to be published" if checkpoint.decision else "staged"
+    return (
+        "waiting to be published"
+        if checkpoint.decision
+        else f"staged for {formatting.target(checkpoint.handles[sink])}"
+    )
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:

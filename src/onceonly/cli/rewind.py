@@ -23,11 +23,11 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     """Bring PIPELINE back to where it was after EPOCH: offsets, state, and what is published.
 
     What later checkpoints published is shown, then taken out of every sink; the next run reads their records again. It
-    is refused while anything is unsettled, and where a sink cannot take back its rows (Kafka). Only for chained
-    pipelines: an interval is replaced by `onceonly run … --interval … --reprocess`.
+    is refused, before any question, while anything is unsettled and where a sink cannot take back its rows (Kafka).
+    Only for chained pipelines: an interval is replaced by `onceonly run … --interval … --reprocess`.
 
     \b
-    --json asks nothing, and prints the checkpoint as `onceonly status PIPELINE
+    --json does not ask, and prints the checkpoint as `onceonly status PIPELINE
     --json` does, and "undone": the epochs that were taken back.
     """
     settings = Settings.from_env()

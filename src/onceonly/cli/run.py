@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECOVERY = {
     State.PLANNED: "aborts it; the next run takes the same offsets",
     State.ABORTING: "aborts it; the next run takes the same offsets",
-    State.STAGED: "asks the gate, where there is one, and publishes or aborts it",
+    State.STAGED: "asks its gate, where it has one, and publishes or aborts it",
     State.COMMITTING: "finishes publishing it",
 }
 HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
@@ -170,12 +170,14 @@ class _Run:
         if not mine:
             return "Nothing of this run is open."
         cp = mine[-1]
+        if cp.held:
+            return formatting.held(cp)
         return f"Epoch {cp.epoch} is {cp.state.value}: `onceonly recover {cp.pipeline}` {RECOVERY[cp.state]}."
 
     def _abort(self, checkpoint: Checkpoint, error: NotCommitted) -> None:
         """Leave nothing pending; should that fail as well, the first error is still the one to show.
 
-        What a gate with on_fail='hold' has failed is a person's to decide, as the error says.
+        A checkpoint that its gate holds stays as it is: somebody has to decide, as the error says.
         """
         if self.checkpoint and self.checkpoint.held:
             return
@@ -219,7 +221,7 @@ def _time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidPipeline(
-            f"'{text}' is no time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
+            f"'{text}' is not a time.", str(error), "Write 2013-01-01 or 2013-01-01T06:00+01:00. Nothing was written."
         ) from error
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
 
@@ -240,7 +242,7 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
             "skipped",
             f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it all the same",
         )
-    rows = formatting.number(queries.rows(checkpoint))
+    rows = formatting.rows(checkpoint)
     done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
     return "already_committed", f"{done}: nothing to do"
 

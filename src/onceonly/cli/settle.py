@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Settle what ended owners left behind.")
 @click.argument("pipeline", required=False)
-@click.option("--force", is_flag=True, help="Treat every owner as ended; yours to know that none is at work.")
+@click.option("--force", is_flag=True, help="Treat every owner as ended. Make sure first that none is running.")
 @json_option
 @click.pass_context
 def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
@@ -30,7 +30,8 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 
     What was decided is published; what was staged is decided, by its gate where it has one, and published; the rest is
     aborted. Checkpoints whose owner is at work stay as they are (an owner on another machine counts as alive for an
-    hour after its last step), and so do those that a gate holds for a person.
+    hour after its last step), and so do those that are held: their gate failed them, and `onceonly approve` or
+    `onceonly abort` decides.
 
     \b
     --json prints {"recovered": [{"was", …}], "errors": [{"pipeline", "error",
@@ -69,7 +70,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json
     `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = queries.checkpoint(queries.required(settings), pipeline, epoch).state
+    was = formatting.state(queries.checkpoint(queries.required(settings), pipeline, epoch))
     _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person(), gone=gone), as_json)
 
 
@@ -85,24 +86,26 @@ def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = queries.checkpoint(queries.required(settings), pipeline, epoch).state
+    was = formatting.state(queries.checkpoint(queries.required(settings), pipeline, epoch))
     through = changing.coordinator(settings)
     through.approve(pipeline, epoch, person(), reason)
     _told(was, through.commit(pipeline, epoch), as_json)
 
 
-def _told(was: State, now: Checkpoint, as_json: bool) -> None:
+def _told(was: str, now: Checkpoint, as_json: bool) -> None:
     if as_json:
         return print_json(queries.to_json(now))
-    show.console().print(_change(queries.to_json(now) | {"was": was.value}))
+    show.console().print(_change(queries.to_json(now) | {"was": was}))
 
 
-@click.command(short_help="Say what happened, where a sink cannot show it; or give it up.")
+@click.command(short_help="Settle by hand what a sink cannot show; or give it up.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
-@click.option("--committed", metavar="SINK", help="In doubt, and you know that the rows are there.")
-@click.option("--aborted", metavar="SINK", help="In doubt, and you know that they are not: they are published again.")
-@click.option("--give-up", metavar="SINK", help="The sink that shall never get these rows.")
+@click.option("--committed", metavar="SINK", help="A sink in doubt, and you know that the rows are there.")
+@click.option(
+    "--aborted", metavar="SINK", help="A sink in doubt, and you know that they are not: they are published again."
+)
+@click.option("--give-up", metavar="SINK", help="A sink that is never to get these rows.")
 @click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
 @click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
@@ -118,11 +121,11 @@ def resolve(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Bring a decided checkpoint to an end where the sink cannot: by exactly one of the options that name a SINK.
+    """Settle a decided checkpoint by hand, where the sink cannot: pass exactly one of the options that name a SINK.
 
-    The evidence is shown first. A sink is in doubt when what would show the outcome is gone (its log was cut, its
-    topic made anew): --committed and --aborted say what you found out. A target that was dropped or altered for good
-    is given up: its rows of this checkpoint are then missing there, and no process can publish them any more.
+    The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated, its
+    topic was recreated): --committed and --aborted record what you found out. A target that was dropped or altered for
+    good is given up: its rows of this checkpoint are then missing there, and no process can publish them any more.
     --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
@@ -141,7 +144,7 @@ def resolve(
     if as_json:
         return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word
-    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is {word}, as {who} says: {reason}"))
+    out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is recorded as {word} by {who}: {reason}"))
     out.print(_change(queries.to_json(now) | {"was": found.state.value}))
 
 
@@ -149,10 +152,9 @@ def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
     given = [(word, sink) for word, sink in words.items() if sink]
     if len(given) != 1:
         raise InvalidPipeline(
-            "say one thing of one sink.",
-            f"{len(given)} of --committed, --aborted and --give-up are given.",
-            "onceonly resolve PIPELINE EPOCH --give-up SINK --reason … (or --committed, --aborted). "
-            "Nothing was changed.",
+            "pass exactly one of --committed, --aborted and --give-up.",
+            f"{len(given)} of them are given; each names the sink that it is about.",
+            "Such as: onceonly resolve PIPELINE EPOCH --give-up SINK --reason …. Nothing was changed.",
         )
     return given[0]
 
@@ -205,13 +207,13 @@ def _change(now: dict[str, Any]) -> Text:
     """'flights epoch 7: staged → committed, 6,000 rows'."""
     state = State(now["state"])
     text = Text.assemble(("✓ " if state.settled else "• ", "green" if state.settled else "yellow"))
-    text.append(f"{now['pipeline']} epoch {now['epoch']}: {now['was']}")
+    text.append(f"{now['pipeline']} epoch {now['epoch']}: {formatting.HELD if now['held'] else now['was']}")
     if now["was"] != now["state"]:
-        text.append(" → ").append(show.state_text(state))
+        text.append(" → ").append(show.label(now["state"]))
     elif not state.settled:
         text.append(_waits(state, now), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {formatting.number(now['rows'])} rows")
+        text.append(f", {formatting.counts(now['rows_by_sink'])} rows")
     if state is State.ABORTED and now["reason"]:
         text.append(f" ({now['reason']})", "dim")
     return text
@@ -222,7 +224,6 @@ def _waits(state: State, now: dict[str, Any]) -> str:
         return f" still, waiting for {', '.join(now['waiting'])}"
     if now["held"]:
         of = f"{now['pipeline']} {now['epoch']} --reason …"
-        return f" still: its gate failed it, and a person decides: onceonly approve {of}, or onceonly abort {of}"
-    return (
-        f" still: its owner ({formatting.owner(now['owner'])}) is at work, or may be; --force if you know it has ended"
-    )
+        return f" still: its gate failed it. Decide: onceonly approve {of}, or onceonly abort {of}"
+    owner = formatting.owner(now["owner"])
+    return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
+from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.settings import Settings
-from onceonly.views import formatting, queries, timeouts
+from onceonly.views import formatting, queries, superseded, timeouts
+from onceonly.views.superseded import Superseded
 
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
@@ -25,9 +29,10 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "unsettled", "gaps"}}]}}, and for one pipeline
-{{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "gaps" are
-[{{"start", "end"}}] that no interval covers, and checkpoints have
+"committed_at", "rows", "rows_by_sink", "unsettled", "held", "gaps"}}]}}, and for
+one pipeline {{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "unsettled"
+and "held" are epochs, "gaps" are [{{"start", "end"}}] that no interval covers, and
+checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
 """
 
@@ -44,82 +49,112 @@ def status(pipeline: str | None, last: int, as_json: bool) -> None:
         queries.check_known(state, pipeline)
         _one(state, pipeline, queries.recent(state, pipeline, last), as_json)
     else:
-        _all(settings.state, _summaries(state) if state else [], as_json)
+        _all(settings, _summaries(state) if state else [], as_json)
 
 
-def _summaries(state: StateTable) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Summary:
+    """A pipeline in one line; of its recent checkpoints, and every unsettled one, the newest first."""
+
+    checkpoints: list[Checkpoint]
+    gaps: list[Interval]
+
+    @property
+    def latest(self) -> Checkpoint:
+        return self.checkpoints[0]
+
+    @property
+    def committed_at(self) -> datetime | None:
+        return next((cp.updated_at for cp in self.checkpoints if cp.state is State.COMMITTED), None)
+
+    @property
+    def unsettled(self) -> list[Checkpoint]:
+        """The oldest first."""
+        return [cp for cp in reversed(self.checkpoints) if not cp.state.settled]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.latest.pipeline,
+            "epoch": self.latest.epoch,
+            "state": self.latest.state.value,
+            "committed_at": queries.iso(self.committed_at) if self.committed_at else None,
+            "rows": queries.rows(self.latest),
+            "rows_by_sink": queries.rows_by_sink(self.latest),
+            "unsettled": [cp.epoch for cp in self.unsettled],
+            "held": [cp.epoch for cp in self.unsettled if cp.held],
+            **_spans(self.gaps),
+        }
+
+
+def _summaries(state: StateTable) -> list[_Summary]:
     found = queries.recent_of(state, state.pipelines(), RECENT)
     gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
-    return [_summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
+    return [_Summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
 
 
-def _summary(checkpoints: list[Checkpoint], gaps: list[Interval]) -> dict[str, Any]:
-    latest = checkpoints[0]
-    committed = next((cp for cp in checkpoints if cp.state is State.COMMITTED), None)
-    unsettled = sorted(cp.epoch for cp in checkpoints if not cp.state.settled)
-    return {
-        "pipeline": latest.pipeline,
-        "epoch": latest.epoch,
-        "state": latest.state.value,
-        "committed_at": committed.updated_at if committed else None,
-        "rows": queries.rows(latest),
-        "unsettled": unsettled,
-        "gaps": gaps,
-    }
-
-
-def _all(uri: str, found: list[dict[str, Any]], as_json: bool) -> None:
+def _all(settings: Settings, found: list[_Summary], as_json: bool) -> None:
     if as_json:
-        stamped = [{**each, "committed_at": _iso(each["committed_at"]), **_spans(each["gaps"])} for each in found]
-        return print_json({"state_table": uri, "pipelines": stamped})
+        return print_json({"state_table": settings.state, "pipelines": [each.to_json() for each in found]})
     out = show.console()
     if not found:
-        out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(uri)}.", markup=False)
-        return out.print("Start with: onceonly run dags/flights.py:flights", style="dim", markup=False)
-    table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch", "rows"))
+        out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)
+        return out.print(f"Start with: onceonly run {target.example(settings.project)}", style="dim", markup=False)
+    table = show.table("pipeline", "epoch", "state", "last commit", "rows", "unsettled", right=("epoch",))
     for each in found:
-        committed = f"{formatting.age(each['committed_at'])} ago" if each["committed_at"] else "never"
-        open_ = ", ".join(map(str, each["unsettled"]))
-        state = show.state_text(State(each["state"]))
         table.add_row(
-            each["pipeline"],
-            str(each["epoch"]),
-            state,
-            committed,
-            formatting.number(each["rows"]),
-            Text(open_, "yellow"),
+            each.latest.pipeline,
+            str(each.latest.epoch),
+            show.state_text(each.latest),
+            f"{formatting.age(each.committed_at)} ago" if each.committed_at else "never",
+            formatting.rows(each.latest),
+            Text(formatting.unsettled(each.unsettled), "yellow"),
         )
     out.print(table)
-    if any(each["unsettled"] for each in found):
+    _print_advice(out, [cp for each in found for cp in each.unsettled])
+    _print_gaps(out, {each.latest.pipeline: each.gaps for each in found})
+
+
+def _print_advice(out: Console, unsettled: list[Checkpoint]) -> None:
+    """Recovery settles what an ended owner left; what is held waits for somebody to decide."""
+    for cp in unsettled:
+        if cp.held:
+            out.print(Text(formatting.held(cp), "yellow"))
+    if any(not cp.held for cp in unsettled):
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
-    _print_gaps(out, {each["pipeline"]: each["gaps"] for each in found})
 
 
 def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
-    gaps = queries.gaps(state, checkpoints[:1])
+    gaps, later = queries.gaps(state, checkpoints[:1]), superseded.superseded(state, checkpoints)
     if as_json:
-        listed = [queries.to_json(checkpoint) for checkpoint in checkpoints]
+        listed = [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints]
         of = {"state_table": state.uri, "pipeline": pipeline, **_spans(gaps.get(pipeline, []))}
         return print_json({**of, "checkpoints": listed})
+    out = show.console()
+    out.print(_table(checkpoints, later))
+    for cp in checkpoints:
+        if cp.held:
+            out.print(Text(formatting.held(cp), "yellow"))
+    for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
+        out.print(Text(warning, "yellow"))
+    _print_gaps(out, gaps)
+
+
+def _table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
     table = show.table(
-        "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt", "rows")
+        "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
     )
     for cp in checkpoints:
         table.add_row(
             str(cp.epoch),
-            show.state_text(cp.state),
+            show.state_text(cp).append(f", {later[cp.epoch]}" if cp.epoch in later else "", "dim"),
             _covers(cp),
             str(cp.attempt or "-"),
-            formatting.number(queries.rows(cp)),
+            formatting.rows(cp),
             formatting.number(cp.decision),
             formatting.age(cp.updated_at),
             formatting.owner(cp.owner),
         )
-    out = show.console()
-    out.print(table)
-    for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
-        out.print(Text(warning, "yellow"))
-    _print_gaps(out, gaps)
+    return table
 
 
 def _covers(checkpoint: Checkpoint) -> str:
@@ -135,7 +170,3 @@ def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:
 
 def _spans(gaps: list[Interval]) -> dict[str, Any]:
     return {"gaps": [queries.span(each) for each in gaps]}
-
-
-def _iso(time: Any) -> str | None:
-    return queries.iso(time) if time else None

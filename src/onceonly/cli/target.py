@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,8 +13,21 @@ from types import ModuleType
 
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
+from onceonly.views import formatting
 
-USE = "Use FILE.py:NAME, such as dags/flights.py:flights. Nothing was written."
+DEFINED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
+
+
+def example(project: Path) -> str:
+    """A pipeline of this project as one would name it here, found without running any file; else FILE.py:NAME."""
+    for path in sorted(project.glob("dags/*.py")) + sorted(project.glob("*.py")):
+        if found := DEFINED.search(path.read_text(errors="replace")):
+            return f"{formatting.place(str(path))}:{found[1]}"
+    return "FILE.py:NAME"
+
+
+def _use(project: Path, file: str = "") -> str:
+    return f"Pass {f'{file}:NAME' if file else example(project)}. Nothing was written."
 
 
 def load(target: str, project: Path) -> Pipeline:
@@ -30,15 +44,16 @@ def load(target: str, project: Path) -> Pipeline:
     if not name and len(found) == 1:
         return next(iter(found.values()))
     wanted = f"pipeline '{name}'" if name else "one pipeline"
-    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.pipeline.definition.Pipeline."
-    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, USE)
+    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.Pipeline at module level."
+    use = f"Pass {file}:{next(iter(found))}. Nothing was written." if found else _use(project, file)
+    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, use)
 
 
 def _find(file: str, project: Path) -> Path:
     for path in (Path(file).absolute(), project / file):
         if path.is_file():
             return path
-    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", USE)
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", _use(project))
 
 
 def _module(path: Path, project: Path) -> ModuleType:
@@ -47,7 +62,7 @@ def _module(path: Path, project: Path) -> ModuleType:
     name = f"onceonly_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidPipeline(f"{path} is not a Python file.", todo=USE)
+        raise InvalidPipeline(f"{path} is not a Python file.", todo=_use(project))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _explained(path), redirect_stdout(sys.stderr):  # whatever it prints is not our output
@@ -67,5 +82,5 @@ def _explained(path: Path) -> Iterator[None]:
         raise InvalidPipeline(
             f"{path} cannot be loaded.",
             f"{type(error).__name__}: {error}{where}",
-            "Mend the file; it is run from the project's folder (ONCEONLY_PROJECT). Nothing was written.",
+            "Fix the file; it is loaded with the project's folder (ONCEONLY_PROJECT) on the path. Nothing was written.",
         ) from error

@@ -22,6 +22,7 @@ from onceonly.coordinator import forward, gate, lineage, plan, rewind, skip
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.id_pool import free_slot
+from onceonly.coordinator.messages import fenced
 from onceonly.coordinator.pins import Cut
 from onceonly.coordinator.plan import Asked
 from onceonly.coordinator.publish import Publisher
@@ -29,8 +30,9 @@ from onceonly.coordinator.rename import refuse_renamed
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import StateTable, View
-from onceonly.statetable.transitions import Ledger, Notify, fenced, get, in_force, next_row
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify, Transitions
+from onceonly.statetable.view import View
 
 Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still at work?
 Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, transform: a DataFrame per sink
@@ -54,9 +56,9 @@ class Coordinator:
 
     def __init__(self, state: StateTable, parts: Parts, notify: Notify | None = None) -> None:
         self.state, self.parts = state, parts
-        self._ledger = Ledger(state, notify)
-        self._publisher = Publisher(self._ledger, parts)
-        self._gatekeeper = Gatekeeper(self._ledger, parts)
+        self._transitions = Transitions(state, notify)
+        self._publisher = Publisher(self._transitions, parts)
+        self._gatekeeper = Gatekeeper(self._transitions, parts)
 
     # ---- plan
 
@@ -93,10 +95,10 @@ class Coordinator:
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
         asked = Asked(pipeline, self.parts, cut, owner, reprocess, instance)
-        view = self._ledger.change(pipeline.name, asked.decide, None if seen.open else seen)
+        view = self._transitions.change(pipeline.name, asked.decide, None if seen.open else seen)
         epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
         gap = view.gap_before(interval) if interval else None
-        return Planned(get(view, epoch) if epoch else None, asked.fresh, gap)
+        return Planned(view.require(epoch) if epoch else None, asked.fresh, gap)
 
     # ---- stage
 
@@ -127,7 +129,7 @@ class Coordinator:
 
     def _claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         def decide(view: View) -> Row | None:
-            checkpoint = get(view, epoch)
+            checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
@@ -140,19 +142,19 @@ class Coordinator:
                 raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
             worker = f"{socket.gethostname()}:{os.getpid()}"
             claim = Claim(uuid.uuid4().hex[:12], self.state.id, worker, free_slot(view, checkpoint))
-            return next_row(view, epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
+            return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
-        return get(self._ledger.change(name, decide), epoch)
+        return self._transitions.change(name, decide).require(epoch)
 
     def renew(self, mine: Checkpoint) -> bool:
         """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
 
         def decide(view: View) -> Row | None:
-            now = get(view, mine.epoch)
+            now = view.require(mine.epoch)
             current = now.staging is not None and now.staging == mine.staging
-            return next_row(view, mine.epoch, Event.RENEWED, mine.attempt) if current else None
+            return view.row(mine.epoch, Event.RENEWED, mine.attempt) if current else None
 
-        return get(self._ledger.change(mine.pipeline, decide), mine.epoch).staging == mine.staging
+        return self._transitions.change(mine.pipeline, decide).require(mine.epoch).staging == mine.staging
 
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self.parts.sources(pipeline)
@@ -174,19 +176,19 @@ class Coordinator:
         if checkpoint.replaces is None:
             return {}
         view = self.state.view(checkpoint.pipeline)
-        shown = in_force(view, get(view, checkpoint.replaces))
+        shown = view.in_force(view.require(checkpoint.replaces))
         return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
 
     def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
-            now = get(view, mine.epoch)
+            now = view.require(mine.epoch)
             if now.staging is None or now.staging != mine.staging:
                 was = f"this was attempt {mine.attempt}, which has been ended"
                 raise fenced(now, f"attempt {now.attempt} is current and {was}")
-            return next_row(view, mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
+            return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
 
         try:
-            return get(self._ledger.change(pipeline.name, decide), mine.epoch)
+            return self._transitions.change(pipeline.name, decide).require(mine.epoch)
         except Fenced:
             self._publisher.discard(mine, [mine.attempt])
             raise
@@ -223,7 +225,7 @@ class Coordinator:
         """
 
         def decide(view: View) -> Row | None:
-            checkpoint = get(view, epoch)
+            checkpoint = view.require(epoch)
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
                 return None
             if checkpoint.state is not State.STAGED:
@@ -233,16 +235,16 @@ class Coordinator:
                     f"Plan and stage it again: onceonly describe {name} {epoch}",
                 )
             gate.require(checkpoint)
-            return next_row(view, epoch, Event.COMMITTING, checkpoint.attempt, decision=view.head.decision + 1)
+            return view.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=view.head.decision + 1)
 
-        view = self._ledger.change(name, decide)
-        if get(view, epoch).state is not State.COMMITTED:
+        view = self._transitions.change(name, decide)
+        if view.require(epoch).state is not State.COMMITTED:
             errors = self._publisher.publish(view)
             if errors:
                 raise errors[0]
             view = self.state.view(name)
-        self._report(get(view, epoch))
-        return get(view, epoch)
+        self._report(view.require(epoch))
+        return view.require(epoch)
 
     def _report(self, done: Checkpoint) -> None:
         """Show how far the pipeline is. Nothing depends on it, so a failure is told and stops nobody."""
@@ -279,7 +281,7 @@ class Coordinator:
         said = {"reason": reason, "who": who} if who else {"reason": reason}
 
         def decide(view: View) -> Row | None:
-            checkpoint = get(view, epoch)
+            checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
@@ -288,9 +290,9 @@ class Coordinator:
                 return None
             if checkpoint.for_a_person and who is None:
                 raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")
-            return next_row(view, epoch, Event.ABORTING, checkpoint.attempt, body=said)
+            return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
-        checkpoint = get(self._ledger.change(name, decide), epoch)
+        checkpoint = self._transitions.change(name, decide).require(epoch)
         return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
 
     def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
@@ -300,11 +302,11 @@ class Coordinator:
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
         def decide(view: View) -> Row | None:
-            now = get(view, mine.epoch)
+            now = view.require(mine.epoch)
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
-            return next_row(view, mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
+            return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
 
-        return get(self._ledger.change(mine.pipeline, decide), mine.epoch)
+        return self._transitions.change(mine.pipeline, decide).require(mine.epoch)
 
     # ---- recover
 
@@ -325,7 +327,7 @@ class Coordinator:
         if errors:
             raise errors[0]
         view = self.state.view(name)
-        return [get(view, checkpoint.epoch) for checkpoint in before.open]
+        return [view.require(checkpoint.epoch) for checkpoint in before.open]
 
     def _settle(self, seen: View, alive: Alive) -> list[Exception]:
         name, errors = seen.pipeline, list[Exception]()
@@ -363,8 +365,16 @@ class Coordinator:
     # ---- rewind
 
     def undone(self, name: str, epoch: int) -> list[Checkpoint]:
-        """What a rewind to that epoch would take back, the last one first. Raises InvalidPipeline as `rewind`."""
-        return rewind.undone(self.state.view(name), epoch)
+        """What a rewind to that epoch would take back, the last one first; it changes nothing.
+
+        Raises:
+            InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
+        """
+        view = self.state.view(name)
+        later = rewind.undone(view, epoch)
+        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
+        rewind.row(view, epoch, self.parts, self.state.id, "", "")
+        return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
         """Take back what was published after `epoch`, and let the pipeline go on from there.
@@ -378,9 +388,8 @@ class Coordinator:
         def decide(view: View) -> Row:
             return rewind.row(view, epoch, self.parts, self.state.id, who, reason)
 
-        later = self.undone(name, epoch)
-        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
-        view = self._ledger.change(name, decide)
+        self.undone(name, epoch)
+        view = self._transitions.change(name, decide)
         return self.commit(name, view.head.epoch)
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
@@ -389,7 +398,7 @@ class Coordinator:
         Raises:
             InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
         """
-        return forward.forward(self._ledger, self.parts, pipeline, said)
+        return forward.forward(self._transitions, self.parts, pipeline, said)
 
     # ---- a person's word
 
@@ -399,7 +408,7 @@ class Coordinator:
         Raises:
             InvalidPipeline: it is not such a gap, or not all of it; nothing was written.
         """
-        view = self._ledger.change(name, lambda view: skip.row(view, interval, who, reason))
+        view = self._transitions.change(name, lambda view: skip.row(view, interval, who, reason))
         return view.planned_for(interval)[-1]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:

@@ -16,11 +16,12 @@ from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicLog, TopicRange, range_of, same_topic
 from onceonly.coordinator import lineage
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.pins import Cut
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import Ledger, get, how_to_settle, next_row
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Forward:
     intervals: Sequence[Interval] = ()
 
 
-def forward(ledger: Ledger, parts: Parts, pipeline: Pipeline, said: Forward) -> Checkpoint:
+def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Forward) -> Checkpoint:
     """Record it; given again, it changes nothing.
 
     Raises:
@@ -52,11 +53,11 @@ def forward(ledger: Ledger, parts: Parts, pipeline: Pipeline, said: Forward) -> 
     shown = max((trace.decision for trace in traces), default=0)
     if said.decision < shown:
         raise _refused(pipeline, f"Its targets show decision {shown}, and you say {said.decision}.")
-    used = max((trace.epoch for trace in traces if trace.state_id == ledger.state.id), default=0)
+    used = max((trace.epoch for trace in traces if trace.state_id == transitions.state.id), default=0)
     for number, interval in enumerate(said.intervals or [None], 1):
         last = number >= len(said.intervals)
-        view = ledger.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last, used))
-    return get(view, view.head.epoch)
+        view = transitions.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last, used))
+    return view.require(view.head.epoch)
 
 
 def _check_kind(pipeline: Pipeline, said: Forward) -> None:
@@ -101,7 +102,7 @@ def _decide(
         "reason": said.reason,
     }
     columns: dict[str, Any] = {"owner": said.who, "interval": interval, "decision": decision, "body": body}
-    return next_row(view, max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)
+    return view.row(max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)
 
 
 def _check_view(pipeline: Pipeline, said: Forward, view: View) -> None:

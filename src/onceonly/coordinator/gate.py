@@ -7,10 +7,11 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Examined, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.coordinator.messages import because, fenced, how_to_settle
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import Ledger, fenced, get, how_to_settle, next_row
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
 
 SHOWN = 3  # failed checks that an error names
 
@@ -18,8 +19,8 @@ SHOWN = 3  # failed checks that an error names
 class Gatekeeper:
     """Has staged rows examined, and records the verdict; records a person's word where the gate leaves it to one."""
 
-    def __init__(self, ledger: Ledger, parts: Parts) -> None:
-        self._ledger, self._parts = ledger, parts
+    def __init__(self, transitions: Transitions, parts: Parts) -> None:
+        self._transitions, self._parts = transitions, parts
 
     def judge(self, name: str, epoch: int, by: str) -> Checkpoint:
         """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
@@ -28,7 +29,7 @@ class Gatekeeper:
             NotCommitted: nothing is staged.
             Fenced: it was aborted, or staged again, meanwhile.
         """
-        seen = get(self._ledger.state.view(name), epoch)
+        seen = self._transitions.state.view(name).require(epoch)
         if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
             return seen
         _check_staged(seen)
@@ -36,7 +37,7 @@ class Gatekeeper:
         try:
             examined = inspector.examine(seen)
         except Exception as error:
-            now = self._current(self._ledger.state.view(name), seen)  # what we tripped over may be its abort
+            now = self._current(self._transitions.state.view(name), seen)  # what we tripped over may be its abort
             if now.verdict:
                 return now
             raise _classified(error, seen) from error
@@ -49,13 +50,13 @@ class Gatekeeper:
         def decide(view: View) -> Row | None:
             if self._current(view, seen).verdict:
                 return None
-            return next_row(view, seen.epoch, Event.VERDICT, seen.attempt, body=_body(examined, by))
+            return view.row(seen.epoch, Event.VERDICT, seen.attempt, body=_body(examined, by))
 
-        return get(self._ledger.change(seen.pipeline, decide), seen.epoch)
+        return self._transitions.change(seen.pipeline, decide).require(seen.epoch)
 
     def _current(self, view: View, seen: Checkpoint) -> Checkpoint:
         """It as it is now; a verdict counts for the rows that were examined and for no others."""
-        now = get(view, seen.epoch)
+        now = view.require(seen.epoch)
         if now.attempt != seen.attempt or (now.state is not State.STAGED and not now.verdict):
             raise fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
         return now
@@ -68,14 +69,14 @@ class Gatekeeper:
         """
 
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
                 raise _not_held(now)
-            return next_row(view, epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
+            return view.row(epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
 
-        return get(self._ledger.change(name, decide), epoch)
+        return self._transitions.change(name, decide).require(epoch)
 
 
 def require(checkpoint: Checkpoint) -> None:
@@ -129,10 +130,9 @@ def _body(examined: Examined, by: str) -> dict[str, Any]:
 
 def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
-        because = f" ({checkpoint.reason})" if checkpoint.reason else ""
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing for its gate to look at.",
-            f"It is {checkpoint.state.value}, not staged{because}.",
+            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
         )
 

@@ -8,7 +8,8 @@ from onceonly.checkpoint.interfaces import Pooled, Sink
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 Attempt = tuple[int, int]  # epoch, attempt
 

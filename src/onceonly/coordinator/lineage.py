@@ -14,7 +14,8 @@ from onceonly.checkpoint.interfaces import Parts, Source, Trace
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import Head
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 
 def check_plan(state: StateTable, seen: View, pipeline: Pipeline, parts: Parts, sources: Mapping[str, Source]) -> None:

@@ -18,7 +18,7 @@ from onceonly.coordinator import sequence
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.statetable.table import View
+from onceonly.statetable.view import View
 
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
 

@@ -9,11 +9,11 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.offsets import Interval, has_data
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.pins import Cut
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import get, how_to_settle, in_force, next_row
+from onceonly.statetable.view import View
 
 
 @dataclass
@@ -48,12 +48,12 @@ class Asked:
 
     def _go_on(self, view: View, known: Checkpoint) -> Row | None:
         anew = bool(self.again) and _replaceable(known) and not self._has_replaced(view, known)
-        old = known if anew else get(view, known.replaces) if known.replaces else None
+        old = known if anew else view.require(known.replaces) if known.replaces else None
         row = self._replace(view, known) if anew else self._take_over(view, known)
         if row:
             self.cut.check_lineage(known)
         if row and old:
-            _check_replaceable(self.pipeline, old, in_force(view, old), self.parts)
+            _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
         return row
 
     def _has_replaced(self, view: View, known: Checkpoint) -> bool:
@@ -61,14 +61,14 @@ class Asked:
         while known.replaces is not None:
             if known.request == self.again:
                 return True
-            known = get(view, known.replaces)
+            known = view.require(known.replaces)
         return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
         ranges = [range_.to_json() for range_ in old.ranges]
         body = {**self._who, "ranges": ranges, "replaces": old.epoch, "request": self.again}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
-        return next_row(view, view.head.epoch + 1, Event.PLANNED, 0, **columns)
+        return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
     @property
     def _who(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Asked:
             return None
         body = {**self._who, "ranges": [range_.to_json() for range_ in ranges]}
         event = Event.PLANNED if has_data(ranges) or self.pipeline.judges_no_records() else Event.EMPTY
-        return next_row(view, view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
+        return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
 
     def _known(self, view: View) -> Checkpoint | None:
         """The checkpoint that this plan is about, when it is there already."""
@@ -117,7 +117,7 @@ class Asked:
         if known.state is State.ABORTED or (known.state is State.PLANNED and self._differs(known)):
             request = {"request": self.again} if self.again and known.replaces else {}
             columns = {"owner": self.owner, "interval": known.interval, "body": {**self._who, **request}}
-            return next_row(view, known.epoch, Event.PLANNED, known.attempt, **columns)
+            return view.row(known.epoch, Event.PLANNED, known.attempt, **columns)
         return None
 
     def _differs(self, known: Checkpoint) -> bool:

@@ -8,17 +8,18 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Sink
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.coordinator.id_pool import end_idle
+from onceonly.coordinator.messages import fenced
 from onceonly.errors import Fenced, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import Ledger, fenced, get, next_row
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
 
 
 class Publisher:
     """Publishes what is decided, and records what a person says where that cannot be."""
 
-    def __init__(self, ledger: Ledger, parts: Parts) -> None:
-        self._ledger, self._parts = ledger, parts
+    def __init__(self, transitions: Transitions, parts: Parts) -> None:
+        self._transitions, self._parts = transitions, parts
 
     def publish(self, view: View) -> list[Exception]:
         """Carry out all decisions that `view` shows. Returns the first error of each sink that met one."""
@@ -44,19 +45,19 @@ class Publisher:
         """Record COMMITTED once no sink is waiting; then remove what was kept until then."""
 
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if now.state is not State.COMMITTING or now.waiting:
                 return None
-            return next_row(view, epoch, Event.COMMITTED, now.attempt, decision=now.decision)
+            return view.row(epoch, Event.COMMITTED, now.attempt, decision=now.decision)
 
-        view = self._ledger.change(view.pipeline, decide, view)
-        done = get(view, epoch)
+        view = self._transitions.change(view.pipeline, decide, view)
+        done = view.require(epoch)
         if done.state is State.COMMITTED:
             self.discard(done, [attempt for attempt in done.claims if attempt != done.attempt])
             for sink in done.published if done.claims else ():
                 live = self._sink(done, sink)
                 live.release(done.transaction(sink))
-                end_idle(self._ledger.state, live, done.pipeline)
+                end_idle(self._transitions.state, live, done.pipeline)
         return view
 
     def discard(self, checkpoint: Checkpoint, attempts: list[int], gone: Collection[str] = ()) -> dict[str, str]:
@@ -75,7 +76,7 @@ class Publisher:
                 try:
                     live = self._parts.sink(pipeline, sink)
                     self._discard(live, checkpoint, attempt)
-                    end_idle(self._ledger.state, live, checkpoint.pipeline, over)
+                    end_idle(self._transitions.state, live, checkpoint.pipeline, over)
                 except Exception as error:
                     if sink not in gone:
                         raise
@@ -93,7 +94,7 @@ class Publisher:
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """What the sink shows of this checkpoint now, line by line."""
-        checkpoint = get(self._ledger.state.view(name), epoch)
+        checkpoint = self._transitions.state.view(name).require(epoch)
         if sink not in checkpoint.handles:
             raise InvalidPipeline(
                 f"{name} epoch {epoch} has nothing staged for a sink '{sink}'.",
@@ -109,31 +110,31 @@ class Publisher:
         self, name: str, epoch: int, sink: str, said: Mapping[str, str], gone: bool, removed: bool
     ) -> Checkpoint:
         """See `Coordinator.give_up`; `said` is who, and why."""
-        view = self._ledger.state.view(name)
-        waiting = _waiting(get(view, epoch), sink)
+        view = self._transitions.state.view(name)
+        waiting = _waiting(view.require(epoch), sink)
         if waiting.rewinds_to is not None and not removed:
             raise _not_taken_out(waiting, sink)
         self.publish(view)  # a last try, which is also what it takes for other sinks
-        view = self._ledger.state.view(name)
-        while sink in get(view, epoch).waiting:
-            _refuse_out_of_order(view, get(view, epoch), sink)
+        view = self._transitions.state.view(name)
+        while sink in view.require(epoch).waiting:
+            _refuse_out_of_order(view, view.require(epoch), sink)
             view = self._give_up(view, epoch, sink, said, gone)
-        return get(self.finish(view, epoch), epoch)
+        return self.finish(view, epoch).require(epoch)
 
     def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
         """Only what was fenced is given up: a handle that another process records meanwhile could be published."""
-        waiting = get(seen, epoch)
+        waiting = seen.require(epoch)
         outcome, not_fenced = self._fence(waiting, sink, gone)
         if outcome:
             return self._record_published(seen, epoch, sink, outcome)
 
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
                 return None
             return _of_sink(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced})
 
-        return self._ledger.change(seen.pipeline, decide)
+        return self._transitions.change(seen.pipeline, decide)
 
     def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record a person's word on what is in doubt, and go on from it.
@@ -141,7 +142,7 @@ class Publisher:
         Raises:
             InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
         """
-        in_doubt = get(self._ledger.state.view(name), epoch).in_doubt
+        in_doubt = self._transitions.state.view(name).require(epoch).in_doubt
         if sink not in in_doubt:
             raise InvalidPipeline(
                 f"{name} epoch {epoch}: sink '{sink}' is not in doubt.",
@@ -150,17 +151,17 @@ class Publisher:
             )
 
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if sink not in now.in_doubt:
                 return None
             body = {"handle": dict(self._sink(now, sink).judged(now.handles[sink], committed))}
             said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
             return _of_sink(view, now, sink, Event.REPLACED, body | said)
 
-        errors = self.publish(self._ledger.change(name, decide))
+        errors = self.publish(self._transitions.change(name, decide))
         if errors:
             raise errors[0]
-        return get(self._ledger.state.view(name), epoch)
+        return self._transitions.state.view(name).require(epoch)
 
     def _fence(self, checkpoint: Checkpoint, sink: str, gone: bool) -> tuple[Outcome | None, dict[str, str]]:
         """What the sink shows once nobody can publish to it any more; where a person says it is gone, why it could not.
@@ -173,7 +174,7 @@ class Publisher:
             outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
             if outcome:
                 return outcome, {}  # what it shows counts, whatever fails from here on
-            end_idle(self._ledger.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
+            end_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
         except Exception as error:
             if not gone:
                 raise _not_fenced(checkpoint, sink, error) from error
@@ -183,37 +184,37 @@ class Publisher:
     # ---- one sink
 
     def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str) -> View:
-        receipts = _Recorded(self._ledger, view, checkpoint.epoch, sink)
+        receipts = _Recorded(self._transitions, view, checkpoint.epoch, sink)
         try:
             outcome = self._sink(checkpoint, sink).commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts)
         except Exception as error:
-            now = self._ledger.state.view(view.pipeline)
-            if sink in get(now, checkpoint.epoch).published:
+            now = self._transitions.state.view(view.pipeline)
+            if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be what we tripped over
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
-            if isinstance(error, Fenced) and sink in get(now, checkpoint.epoch).waiting:
+            if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:
                 raise _fenced_off(error, checkpoint, sink) from error  # at the target; nobody has recorded an end
             raise
         return self._record_published(receipts.view, checkpoint.epoch, sink, outcome)
 
     def _record_published(self, view: View, epoch: int, sink: str, outcome: Outcome) -> View:
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if sink not in now.waiting:
                 return None
             return _of_sink(view, now, sink, Event.PUBLISHED, {**outcome.detail, "already": outcome.already})
 
-        return self._ledger.change(view.pipeline, decide, view)
+        return self._transitions.change(view.pipeline, decide, view)
 
     def _record_doubt(self, view: View, epoch: int, sink: str, doubt: InDoubt) -> None:
         def decide(view: View) -> Row | None:
-            now = get(view, epoch)
+            now = view.require(epoch)
             if sink not in now.waiting or sink in now.in_doubt:
                 return None
             return _of_sink(view, now, sink, Event.IN_DOUBT, {"why": doubt.why})
 
-        self._ledger.change(view.pipeline, decide, view)
+        self._transitions.change(view.pipeline, decide, view)
 
     def _sink(self, checkpoint: Checkpoint, sink: str) -> Sink:
         return self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
@@ -222,26 +223,24 @@ class Publisher:
 class _Recorded:
     """The `Receipts` of one sink of one decided checkpoint."""
 
-    def __init__(self, ledger: Ledger, view: View, epoch: int, sink: str) -> None:
-        self._ledger, self.view, self._epoch, self._sink = ledger, view, epoch, sink
+    def __init__(self, transitions: Transitions, view: View, epoch: int, sink: str) -> None:
+        self._transitions, self.view, self._epoch, self._sink = transitions, view, epoch, sink
 
     def replace(self, old: Handle, new: Handle) -> Handle:
         def decide(view: View) -> Row | None:
-            now = get(view, self._epoch)
+            now = view.require(self._epoch)
             if self._sink in now.given_up:
                 raise fenced(now, f"sink '{self._sink}' was given up")
             if self._sink not in now.waiting or dict(now.handles[self._sink]) != dict(old):
                 return None
             return _of_sink(view, now, self._sink, Event.REPLACED, {"handle": dict(new)})
 
-        self.view = self._ledger.change(self.view.pipeline, decide, self.view)
-        return get(self.view, self._epoch).handles[self._sink]
+        self.view = self._transitions.change(self.view.pipeline, decide, self.view)
+        return self.view.require(self._epoch).handles[self._sink]
 
 
 def _of_sink(view: View, checkpoint: Checkpoint, sink: str, event: Event, body: dict[str, Any]) -> Row:
-    return next_row(
-        view, checkpoint.epoch, event, checkpoint.attempt, sink=sink, decision=checkpoint.decision, body=body
-    )
+    return view.row(checkpoint.epoch, event, checkpoint.attempt, sink=sink, decision=checkpoint.decision, body=body)
 
 
 def _waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:

@@ -9,7 +9,8 @@ from onceonly.checkpoint.model import canonical
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import AnySink, KafkaSink, StateSink
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 
 def refuse_renamed(state: StateTable, seen: View, pipeline: Pipeline, sources: Mapping[str, Source]) -> None:

@@ -14,8 +14,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import get, next_row
+from onceonly.statetable.view import View
 
 
 def undone(view: View, epoch: int) -> list[Checkpoint]:
@@ -24,7 +23,7 @@ def undone(view: View, epoch: int) -> list[Checkpoint]:
     Raises:
         InvalidPipeline: something is unsettled; or that epoch is not in force, or not of this kind of pipeline.
     """
-    target = get(view, epoch)
+    target = view.require(epoch)
     if target.interval is not None:
         raise _refused(
             view, epoch, "It runs by intervals: onceonly run … --interval … --reprocess replaces one of them."
@@ -34,13 +33,13 @@ def undone(view: View, epoch: int) -> list[Checkpoint]:
         raise _refused(
             view, epoch, f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}."
         )
-    found, at = [], get(view, view.head.epoch)
+    found, at = [], view.require(view.head.epoch)
     while at.epoch > epoch:
         if at.forwarded is not None:
             raise _refused(view, epoch, f"What was published before epoch {at.epoch} ({at.reason}) is not known here.")
         if at.state is State.COMMITTED and at.rewinds_to is None:
             found.append(at)
-        at = get(view, at.epoch - 1 if at.rewinds_to is None else at.rewinds_to)
+        at = view.require(at.epoch - 1 if at.rewinds_to is None else at.rewinds_to)
     if at.epoch != epoch or at.state is not State.COMMITTED:
         raise _refused(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
     if not found:
@@ -54,7 +53,7 @@ def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: s
     Raises:
         InvalidPipeline: as `undone`; or a sink cannot take back what it has published.
     """
-    target, later = get(view, epoch), undone(view, epoch)
+    target, later = view.require(epoch), undone(view, epoch)
     definition = later[0].definition
     pipeline, new = Pipeline.from_json(definition), view.head.epoch + 1
     handles: dict[str, Any] = {}
@@ -71,7 +70,7 @@ def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: s
         "to": epoch,
         "reason": reason,
     }
-    return next_row(view, new, Event.REWOUND, 0, owner=who, decision=view.head.decision + 1, body=body)
+    return view.row(new, Event.REWOUND, 0, owner=who, decision=view.head.decision + 1, body=body)
 
 
 def _ends(range_: TopicRange) -> TopicRange:

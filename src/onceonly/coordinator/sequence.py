@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from onceonly.checkpoint.model import Checkpoint, Handle, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import how_to_settle
+from onceonly.statetable.view import View
 
 
 def check_next(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:

@@ -11,8 +11,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import View
-from onceonly.statetable.transitions import next_row
+from onceonly.statetable.view import View
 
 
 def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
@@ -34,7 +33,7 @@ def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
         "ranges": [range_.to_json() for range_ in ranges],
         "skipped": reason,
     }
-    return next_row(view, view.head.epoch + 1, Event.EMPTY, 0, owner=who, interval=interval, body=body)
+    return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=who, interval=interval, body=body)
 
 
 def _last(view: View, interval: Interval) -> Checkpoint:

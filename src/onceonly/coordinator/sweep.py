@@ -9,7 +9,8 @@ from onceonly.checkpoint.interfaces import Parts, Pooled, Sink
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
 from onceonly.coordinator.id_pool import end_idle
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 
 
 def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pooled]:

@@ -24,7 +24,7 @@ STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem }
 table { border-collapse: collapse; margin: .5rem 0 } td, th { border: 1px solid #8886; padding: .3rem .6rem;
-text-align: left; vertical-align: top } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
+text-align: left; vertical-align: top; overflow-wrap: anywhere } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
 .alert { border-left: 4px solid #888; background: #8881; padding: .5rem 1rem }
 nav, .col-lg-2, .modal, [hidden], [data-toggle=collapse] { display: none }
 ul { padding-left: 1.2rem } .badge { background: #8882; padding: 0 .3rem } span { overflow-wrap: anywhere }

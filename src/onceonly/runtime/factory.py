@@ -12,13 +12,13 @@ from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
 from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink, KafkaSink, StateSink
-from onceonly.runtime import owners, transforms
+from onceonly.runtime import error_site, owners, transforms
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
@@ -145,16 +145,15 @@ def stage(
         NotCommitted: also for errors of Spark that nobody classified: staging publishes nothing.
     """
     view = through.state.view(name)
-    checkpoint = view.checkpoint(epoch)
-    if checkpoint is None:
-        raise InvalidPipeline(f"{name} has no epoch {epoch}.", todo="See what there is: onceonly status")
+    checkpoint = view.require(epoch)
     producing = _Producing(parts, checkpoint, sequence.held_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:
         raise
     except Exception as error:
-        raise _explained(producing.diagnose(error, checkpoint.ranges), checkpoint) from error
+        told = producing.diagnose(error, checkpoint.ranges)
+        raise _explained(told, checkpoint, parts.settings) from error
     finally:
         producing.end()
 
@@ -235,12 +234,11 @@ def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
         )
 
 
-def _explained(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:
     if isinstance(error, OnceonlyError):
         return error
-    first_line = (str(error).splitlines() or [""])[0][:500]
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
-        f"{type(error).__name__}: {first_line}",
+        error_site.explained(error, transforms.folders(settings)),
         "Nothing was published, and what was written is removed. Fix the cause and retry the stage.",
     )

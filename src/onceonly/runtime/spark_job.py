@@ -1,8 +1,10 @@
-"""Spark drivers in processes of their own: a stage, or a gate's examination. See jobs/."""
+"""Spark drivers in processes of their own: a stage, or a gate's examination. See `runtime/jobs`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Row
@@ -41,6 +43,7 @@ def gate(argv: list[str]) -> int:
 def _run(step: Step, uris: list[str]) -> int:
     die_with_jvm()
     stay_here()
+    _hide_programs()
     reports = [Report(uri) for uri in uris]
 
     def write(line: str) -> None:
@@ -62,6 +65,12 @@ def _run(step: Step, uris: list[str]) -> int:
     for report in reports:
         report.end(code)
     return code
+
+
+def _hide_programs() -> None:
+    """Python looks beside the file it runs for modules first; a transform may be called `stage` or `gate`, too."""
+    here = Path(__file__).with_name("jobs").resolve()
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
 
 def say(line: str) -> None:

@@ -71,6 +71,12 @@ def _check_allowed(dotted: str, module: str, settings: Settings) -> None:
             raise _foreign(dotted, name, spec, settings)
 
 
+def folders(settings: Settings) -> list[Path]:
+    """Where code of the user's own is: the project, and the packages that the settings name, as far as loaded."""
+    files = (getattr(sys.modules.get(package), "__file__", None) for package in settings.transforms)
+    return [settings.project, *(Path(file).parent for file in files if file)]
+
+
 def _is_bare_folder(spec: ModuleSpec) -> bool:
     """Whether it is a package without `__init__`: it has no code, and its modules are checked themselves."""
     return spec.origin is None and spec.submodule_search_locations is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceonly.views.steps import size
+from onceonly.views.formatting import size
 
 EVERY = 10.0  # seconds between two lines
 Say = Callable[[str], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import sys
@@ -10,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from onceonly import redaction
@@ -26,6 +28,7 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
     Raises:
         InvalidPipeline: the server refused the token; or Spark would run in this process, whose user has no name.
     """
+    silence_query_contexts()
     if settings.spark_remote:
         from onceonly.spark import connect
 
@@ -47,6 +50,12 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
             builder = builder.config(key, value)
     classic: SparkSession = builder.getOrCreate()
     return classic
+
+
+def silence_query_contexts() -> None:
+    """PySpark writes an error of a column to stderr as kilobytes of JSON; it is raised as well, and explained there."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _check_user() -> None:

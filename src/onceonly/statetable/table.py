@@ -13,122 +13,30 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
-from onceonly.checkpoint.offsets import Boundary, Interval, range_of
+from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems.durability import Log
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import compaction, location, row_files
-from onceonly.statetable.reading import Reading, sql_text, sql_time
+from onceonly.statetable.reading import Reading, sql_text
 from onceonly.statetable.row_format import Head
+from onceonly.statetable.view import PINS, View, load
 
 SMALL_FILES = 64  # a pipeline's files are merged when there are more
 TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
 TRIES = 3
-NEAR = timedelta(days=32)
-PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that pin offsets
 
 
 class Lost(Exception):
     """The compare-and-set was lost to another writer of the same pipeline: read again, decide again."""
-
-
-@dataclass(frozen=True)
-class View:
-    """One pipeline in one snapshot of the table."""
-
-    pipeline: str
-    table: Reading
-    head: Head
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
-
-    @property
-    def open(self) -> list[Checkpoint]:
-        """Unsettled checkpoints, oldest first."""
-        return [self.checkpoints[epoch] for epoch in sorted(self.head.open)]
-
-    @property
-    def latest(self) -> Checkpoint | None:
-        return self.checkpoints.get(self.head.epoch)
-
-    def checkpoint(self, epoch: int) -> Checkpoint | None:
-        """That checkpoint, from this same snapshot; None when the epoch was never issued."""
-        if epoch not in self.checkpoints and 0 < epoch <= self.head.epoch:
-            self.checkpoints.update(_load(self.table, self.pipeline, [epoch], self.head.seq))
-        return self.checkpoints.get(epoch)
-
-    def planned_by(self, owner: str) -> list[Checkpoint]:
-        """The checkpoints that `owner` planned or took over, oldest first."""
-        return self._planned(f"owner = {sql_text(owner)}")
-
-    def planned_for(self, interval: Interval) -> list[Checkpoint]:
-        """The checkpoints that were pinned for any part of `interval`, oldest first."""
-        return self._planned(f"interval_start < {sql_time(interval.end)} AND interval_end > {sql_time(interval.start)}")
-
-    def taken_back(self, epoch: int) -> bool:
-        """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
-        return any(to is not None and to < epoch for to in (rewind.rewinds_to for rewind in self._rewinds(epoch)))
-
-    def _rewinds(self, since: int) -> list[Checkpoint]:
-        """The rewinds that were decided after that epoch."""
-        chosen = f"event = '{Event.REWOUND.value}' AND epoch > {since} AND seq <= {self.head.seq}"
-        epochs = self.table.scan({self.pipeline: chosen}, ["epoch"])["epoch"].to_pylist()
-        return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
-
-    def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
-        """The topic's nearest pinned boundaries at or before, and at or after, `time`."""
-        at, low, high = sql_time(time), sql_time(time - NEAR), sql_time(time + NEAR)
-        before = self._pinned_at(f"interval_start <= {at} AND interval_end > {low}", f"interval_end <= {low}")
-        after = self._pinned_at(f"interval_end >= {at} AND interval_start < {high}", f"interval_start >= {high}")
-        return (
-            self._boundary(max((pair for pair in before if pair[0] <= time), default=None), topic),
-            self._boundary(min((pair for pair in after if pair[0] >= time), default=None), topic),
-        )
-
-    def gap_before(self, interval: Interval) -> Interval | None:
-        """The gap between the end of the last pinned interval before `interval` and its start."""
-        at, low = sql_time(interval.start), sql_time(interval.start - NEAR)
-        before = self._pinned_at(f"interval_end <= {at} AND interval_end > {low}", f"interval_end <= {low}")
-        last = max((time for time, _ in before), default=interval.start)
-        return Interval(last, interval.start) if last < interval.start else None
-
-    def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
-        """Boundaries as (time, epoch): the near ones, which file statistics find fast; without any, the far ones.
-
-        Pinned intervals do not overlap. So if one is found near, no far one is closer.
-        """
-        for chosen in (near, far):
-            found = self._pinned(chosen, ["epoch", *gaps.COLUMNS]).to_pylist()
-            if found:
-                return [(row[name], row["epoch"]) for row in found for name in gaps.COLUMNS]
-        return []
-
-    def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
-        checkpoint = self.checkpoint(pair[1]) if pair else None
-        if pair is None or checkpoint is None or checkpoint.interval is None:
-            return None
-        pinned = range_of(checkpoint.ranges, topic)
-        if pinned is None:
-            return None
-        offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
-        return Boundary(pair[0], pinned.topic_id, offsets)
-
-    def _planned(self, chosen: str) -> list[Checkpoint]:
-        epochs = sorted(set(self._pinned(chosen, ["epoch"])["epoch"].to_pylist()))
-        found = (self.checkpoint(epoch) for epoch in epochs)
-        return [checkpoint for checkpoint in found if checkpoint]
-
-    def _pinned(self, chosen: str, columns: Sequence[str]) -> pa.Table:
-        return self.table.scan({self.pipeline: f"{PINS} AND {chosen} AND seq <= {self.head.seq}"}, columns)
 
 
 class StateTable:
@@ -166,7 +74,7 @@ class StateTable:
         wanted = {**head.open, head.epoch: head.latest}
         far = [epoch for epoch, first_seq in wanted.items() if first_seq <= seq - TAIL]
         near = fold(row for row in tail if row.epoch in wanted and row.epoch not in far)
-        return View(pipeline, table, head, near | _load(table, pipeline, far, seq))
+        return View(pipeline, table, head, near | load(table, pipeline, far, seq))
 
     def append(self, view: View, row: Row) -> View:
         """Write `row` if the pipeline is still as `view` shows it.
@@ -224,6 +132,15 @@ class StateTable:
         """All rows of these epochs, both ends included, in order; for display, not for decisions."""
         until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
         return self._reading().rows({pipeline: f"epoch >= {since_epoch}{until}"})
+
+    def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
+        """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
+        table, first = self._reading(), min(epochs)
+        replaces = f"""(event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%"replaces":%')"""
+        chosen = f"epoch > {first} AND (event = '{Event.REWOUND.value}' OR {replaces})"
+        found = sorted({row.epoch for row in table.rows({pipeline: chosen}) if _supersedes(row, epochs)})
+        loaded = load(table, pipeline, found, table.version(pipeline))
+        return [loaded[epoch] for epoch in found]
 
     def tidy(self, view: View) -> View:
         """Merge the pipeline's small files and drop old log entries, if there are many; returns the view after it.
@@ -351,14 +268,14 @@ def _last(table: DeltaTable, pipeline: str) -> int | None:
     return None
 
 
-def _load(table: Reading, pipeline: str, epochs: Sequence[int], until: int) -> dict[int, Checkpoint]:
-    chosen = f"epoch IN ({', '.join(map(str, epochs))}) AND seq <= {until}"
-    return fold(table.rows({pipeline: chosen})) if epochs else {}
-
-
 def _recent(head: Head, most: int) -> str:
     old = ", ".join(str(epoch) for epoch in head.open if epoch <= head.epoch - most)
     return f"(epoch > {head.epoch - most}{f' OR epoch IN ({old})' if old else ''})"
+
+
+def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
+    to = row.body.get("to")
+    return row.body.get("replaces") in epochs or (to is not None and to < max(epochs))
 
 
 def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:

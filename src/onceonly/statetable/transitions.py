@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
-from onceonly.errors import Fenced, InvalidPipeline
-from onceonly.statetable.table import Lost, StateTable, View
+from onceonly.checkpoint.model import Checkpoint, Row
+from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.view import View
 
 Notify = Callable[[Checkpoint, Row], None]
 
 
-class Ledger:
-    """The state table, and who is told of each recorded transition."""
+class Transitions:
+    """Writes transitions to the state table, and notifies of each one that is recorded."""
 
     def __init__(self, state: StateTable, notify: Notify | None = None) -> None:
         self.state = state
@@ -32,7 +31,7 @@ class Ledger:
             except Lost:
                 view = None
                 continue
-            self._tell(get(view, row.epoch), row)
+            self._tell(view.require(row.epoch), row)
             return view
 
     def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
@@ -42,44 +41,3 @@ class Ledger:
         except Exception as error:
             what = f"{checkpoint.pipeline} epoch {checkpoint.epoch}: '{row.event.value}' is recorded"
             warnings.warn(f"{what}, but the notify function failed: {error!r}", RuntimeWarning, stacklevel=3)
-
-
-def next_row(view: View, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
-    return Row(view.pipeline, view.head.seq + 1, epoch, event, attempt, **columns)
-
-
-def get(view: View, epoch: int) -> Checkpoint:
-    checkpoint = view.checkpoint(epoch)
-    if checkpoint is None:
-        raise InvalidPipeline(
-            f"{view.pipeline} has no epoch {epoch}.",
-            f"The last one planned is {view.head.epoch or 'none'}.",
-            "See what there is: onceonly status",
-        )
-    return checkpoint
-
-
-def in_force(view: View, checkpoint: Checkpoint) -> dict[str, Handle]:
-    """By sink: the handle whose rows it shows; where it was given up, those that were to be replaced."""
-    own = {name: handle for name, handle in checkpoint.handles.items() if name in checkpoint.published}
-    if checkpoint.replaces is None or not checkpoint.given_up:
-        return own
-    return {**in_force(view, get(view, checkpoint.replaces)), **own}
-
-
-def how_to_settle(checkpoint: Checkpoint) -> str:
-    """The command that ends an unsettled checkpoint whose owner has ended."""
-    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
-    return (
-        f"Decide: onceonly approve {of}, or: onceonly abort {of}"
-        if checkpoint.held
-        else (f"Settle it: onceonly recover {checkpoint.pipeline}")
-    )
-
-
-def fenced(checkpoint: Checkpoint, why: str) -> Fenced:
-    return Fenced(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: ownership lost.",
-        f"It is {checkpoint.state.value}, and {why}.",
-        "The current attempt was not touched. This process stops.",
-    )

@@ -9,7 +9,9 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, TopicRange, has_data
+from onceonly.views.queries import rows_by_sink
 
+HELD = "held"
 GAPS = 5  # that are shown one by one, the newest
 
 
@@ -34,6 +36,15 @@ def span(length: timedelta) -> str:
     return f"{seconds} s"
 
 
+def size(count: float) -> str:
+    """Bytes in the unit that people would use."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
 def place(uri: str) -> str:
     """A path as one would type it here."""
     try:
@@ -48,6 +59,42 @@ def owner(key: str) -> str:
     return f"cli {process[0]}:{process[-2]}" if kind == "cli" and len(process) > 2 else key.replace(":", " ", 1)
 
 
+def state(checkpoint: Checkpoint) -> str:
+    """Its state as people see it: the recorded one, or HELD where somebody has to approve or abort it."""
+    return HELD if checkpoint.held else checkpoint.state.value
+
+
+def how_to_decide(checkpoint: Checkpoint) -> str:
+    """The two commands that end a held checkpoint."""
+    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    return f"onceonly approve {of}, or onceonly abort {of}"
+
+
+def held(checkpoint: Checkpoint) -> str:
+    """What a held checkpoint waits for."""
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    return f"{name} is held: its gate failed what is staged, and nothing is published. {how_to_decide(checkpoint)}"
+
+
+def rows(checkpoint: Checkpoint) -> str:
+    """'200'; of several sinks each by its name: a sum would count a record once for each sink that it went to."""
+    return counts(rows_by_sink(checkpoint))
+
+
+def counts(by_sink: Mapping[str, int | None]) -> str:
+    """The same of counts by sink; '-' where nothing is staged."""
+    if len(by_sink) == 1 or not any(by_sink.values()):
+        return number(next(iter(by_sink.values()), None))
+    return ", ".join(f"{sink} {number(count)}" for sink, count in by_sink.items())
+
+
+def unsettled(found: Sequence[Checkpoint]) -> str:
+    """'2, the oldest is epoch 6'; the oldest first. Nothing where all are settled."""
+    if not found:
+        return ""
+    return f"epoch {found[0].epoch}" if len(found) == 1 else f"{len(found)}, the oldest is epoch {found[0].epoch}"
+
+
 def range_text(range_: TopicRange) -> str:
     """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
     parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
@@ -57,6 +104,8 @@ def range_text(range_: TopicRange) -> str:
 def covers(checkpoint: Checkpoint) -> str:
     if checkpoint.skipped is not None:
         return f"nothing (skipped by {checkpoint.owner}: {checkpoint.skipped})"
+    if checkpoint.rewinds_to is not None:
+        return f"takes back what came after epoch {checkpoint.rewinds_to}"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
@@ -84,19 +133,37 @@ def gaps(pipeline: str, found: Sequence[Interval]) -> list[str]:
 
 
 def staged(handle: Mapping[str, Any]) -> str:
-    """'6,000 rows in 30 files', as far as the handle says it."""
-    rows = f"{number(handle.get('rows'))} rows"
-    for name, what in (("files", "file"), ("parts", "transaction" if handle.get("mode") == "staged" else "spool file")):
-        if name in handle:
-            count = handle[name] if isinstance(handle[name], int) else len(handle[name])
-            return f"{rows} in {count} {what}{'s' if count != 1 else ''}"
-    return rows
+    """'6,000 rows, 1.2 MB, 30 files', as far as the sink counts them."""
+    return ", ".join([_rows_of(handle), *([size(handle["bytes"])] if "bytes" in handle else []), *_pieces(handle)])
+
+
+def _rows_of(handle: Mapping[str, Any]) -> str:
+    if handle.get("rows") is None:
+        return "rows not counted"
+    return f"{number(handle['rows'])} {'changed keys' if _is_state(handle) else 'rows'}"
+
+
+def _pieces(handle: Mapping[str, Any]) -> list[str]:
+    """In how many files, or transactions that are open in Kafka."""
+    files, parts = handle.get("files"), handle.get("parts")
+    found = [] if parts is None else [count(sum(bool(part["tx"]) for part in parts), "open transaction")]
+    return found if files is None else [*found, count(files if isinstance(files, int) else len(files), "file")]
+
+
+def count(found: int, what: str) -> str:
+    return f"{found:,} {what}{'' if found == 1 else 's'}"
+
+
+def _is_state(handle: Mapping[str, Any]) -> bool:
+    return handle.get("kind") == "state"
 
 
 def target(handle: Mapping[str, Any]) -> str:
     """Where the rows go: a table's or folder's place, or topics."""
     if "topics" in handle:
         return ", ".join(handle["topics"])
+    if _is_state(handle):
+        return "the pipeline's state"
     return place(str(handle.get("uri") or handle.get("target") or "?"))
 
 

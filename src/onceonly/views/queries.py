@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
 KEYS = """\
-pipeline, epoch, state, interval, ranges, attempt, rows, decision, owner,
-planned_at, updated_at, waiting, reason,
-gate (passed, warning, failed; null: no verdict), held (for a person to approve
-or abort), skipped (why a person leaves the interval out)"""
+pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
+decision, owner, planned_at, updated_at, waiting, reason,
+gate (passed, warning, failed; null: no verdict), held (true: somebody has to
+approve or abort it), skipped (why the interval is left out on purpose),
+replaces, rewinds_to (epochs)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
@@ -54,8 +55,8 @@ def required(settings: Settings) -> StateTable:
     if state is None:
         raise InvalidPipeline(
             f"there is no state table at {settings.state}.",
-            "ONCEONLY_HOME or ONCEONLY_STATE say where it is looked for; without the latter, the first run makes it.",
-            "Run a pipeline: onceonly run dags/flights.py:flights",
+            "ONCEONLY_HOME or ONCEONLY_STATE says where to look for it; without the latter, the first run makes it.",
+            "Run a pipeline: onceonly run FILE.py:NAME",
         )
     return state
 
@@ -64,23 +65,15 @@ def check_known(state: StateTable, pipeline: str) -> None:
     names = state.pipelines()
     if pipeline not in names:
         raise InvalidPipeline(
-            f"the state table knows no pipeline '{pipeline}'.",
-            f"It knows: {', '.join(names)}." if names else "It knows none yet.",
-            "See what there is: onceonly status",
+            f"there is no pipeline '{pipeline}' in the state table.",
+            f"Its pipelines are: {', '.join(names)}." if names else "It has no pipeline yet.",
+            "List them: onceonly status",
         )
 
 
 def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
     check_known(state, pipeline)
-    view = state.view(pipeline)
-    found = view.checkpoint(epoch)
-    if found is None:
-        raise InvalidPipeline(
-            f"{pipeline} has no epoch {epoch}.",
-            f"The last one planned is {view.head.epoch}.",
-            f"See what there is: onceonly status {pipeline}",
-        )
-    return found
+    return state.view(pipeline).require(epoch)
 
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
@@ -109,7 +102,19 @@ def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Inte
 
 
 def rows(checkpoint: Checkpoint) -> int | None:
-    return checkpoint.rows if has_data(checkpoint.ranges) and checkpoint.skipped is None else 0
+    """Over all sinks: a record that went to two of them counts twice."""
+    return checkpoint.rows if _may_have_rows(checkpoint) else 0
+
+
+def rows_by_sink(checkpoint: Checkpoint) -> dict[str, int | None]:
+    """What is staged, or was published; None where a sink does not count. Empty before anything is staged."""
+    if not _may_have_rows(checkpoint):
+        return dict.fromkeys(checkpoint.handles or checkpoint.sinks, 0)
+    return {sink: handle.get("rows") for sink, handle in checkpoint.handles.items()}
+
+
+def _may_have_rows(checkpoint: Checkpoint) -> bool:
+    return has_data(checkpoint.ranges) and checkpoint.skipped is None
 
 
 def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -123,6 +128,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "ranges": [range_.to_json() for range_ in checkpoint.ranges],
         "attempt": checkpoint.attempt,
         "rows": rows(checkpoint),
+        "rows_by_sink": rows_by_sink(checkpoint),
         "decision": checkpoint.decision,
         "owner": checkpoint.owner,
         "planned_at": iso(checkpoint.planned_at),
@@ -144,6 +150,12 @@ def span(interval: Interval) -> dict[str, str]:
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """What was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
     return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+
+
+def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
+    """What the gate said of that attempt; None where it has not judged it."""
+    rows = state.history(pipeline, epoch, epoch)
+    return next((row.body for row in rows if row.event is Event.VERDICT and row.attempt == attempt), None)
 
 
 def _entry(row: Row) -> dict[str, Any]:

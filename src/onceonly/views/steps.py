@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
+from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.views import formatting
 
 MARK = "ONCEONLY: "  # of a line of the stage job that is meant for people; anything else is Spark's
 
@@ -22,9 +23,10 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
             yield f"{step}, attempt {row.attempt} by {checkpoint.claims[row.attempt].worker}"
         case Event.STAGED:
             yield f"{step}, attempt {row.attempt}"
-            yield from (f"  sink {name}: {amount(handle)}" for name, handle in checkpoint.handles.items())
+            yield from (f"  sink {name}: {formatting.staged(handle)}" for name, handle in checkpoint.handles.items())
         case Event.VERDICT:
             yield f"{step}, {row.body['outcome']}, attempt {row.attempt}"
+            yield from [formatting.held(checkpoint)] if checkpoint.held else []
         case Event.APPROVED:
             yield f"{step} by {row.body['who']}, {row.body['reason']}"
         case Event.COMMITTING | Event.REWOUND:
@@ -33,28 +35,3 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
             yield f"{step}, {checkpoint.reason or 'no reason given'}"
         case _:
             yield f"{step} {row.sink}" if row.sink else step
-
-
-def amount(handle: Handle) -> str:
-    """Rows, bytes, and in how many pieces, as far as the sink counts them."""
-    words = [f"{handle['rows']:,} rows" if handle.get("rows") is not None else "rows not counted"]
-    words += [f"{size(handle['bytes'])}"] if "bytes" in handle else []
-    if "parts" in handle:
-        words.append(_count(sum(bool(part["tx"]) for part in handle["parts"]), "open transaction"))
-    if "files" in handle:
-        files = handle["files"]
-        words.append(_count(files if isinstance(files, int) else len(files), "file"))
-    return ", ".join(words)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that people would use."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError

@@ -122,7 +122,6 @@ def world(
     tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> World:
     project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
-    (tmp_path / "jobs").symlink_to(standalone.ROOT / "jobs")
     place = {"bootstrap.servers": broker}
     jars = {"ONCEONLY_JARS": str(standalone.ROOT / ".jars")}
     known = {name: value for each in CONNECTIONS for name, value in lookup.to_environment(each, place).items()}

@@ -121,7 +121,6 @@ def environment(tmp_path: Path, secure: SecureBroker, database: Path) -> dict[st
     own = DAG.replace('name="secrets"', f'name="secrets_{uuid.uuid4().hex[:8]}"')  # as its state table is its own
     (tmp_path / "dags" / "case.py").write_text(own)
     (tmp_path / "transforms.py").write_text(TRANSFORM)
-    (tmp_path / "jobs").symlink_to(Path(__file__).parents[3] / "jobs")
     return {
         **without_airflow(),
         "ONCEONLY_JARS": str(Path(__file__).parents[3] / ".jars"),

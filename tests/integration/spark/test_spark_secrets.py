@@ -55,9 +55,9 @@ except Exception as error:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project, with a Spark connection that has secrets, and Spark's own defaults."""
-    for folder in ("jobs", "conf"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "jobs" / "stage.py").write_text(JOB)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "stage.py").write_text(JOB)
+    monkeypatch.setattr(submit, "program", lambda step: tmp_path / f"{step}.py")
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.onceonly.default  kept\n")
     conf = {KEY: SECRET, "spark.ui.enabled": "false"}
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"conf": conf}}

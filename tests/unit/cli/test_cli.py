@@ -179,13 +179,13 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
     table.plan("other")
     assert told(onceonly("status", "--json"))["pipelines"] == [
         {"pipeline": "flights", "epoch": 2, "state": "staged", "committed_at": CommittedAt(), "rows": 10}
-        | {"unsettled": [2], "gaps": []},
+        | {"rows_by_sink": {"lake": 10}, "unsettled": [2], "held": [], "gaps": []},
         {"pipeline": "other", "epoch": 1, "state": "planned", "committed_at": None, "rows": None}
-        | {"unsettled": [1], "gaps": []},
+        | {"rows_by_sink": {}, "unsettled": [1], "held": [], "gaps": []},
     ]
     lines = onceonly("status").stdout.splitlines()
     assert lines[0].split() == ["pipeline", "epoch", "state", "last", "commit", "rows", "unsettled"]
-    assert lines[2].split() == ["other", "1", "planned", "never", "-", "1"]
+    assert lines[2].split() == ["other", "1", "planned", "never", "-", "epoch", "1"]
 
 
 class CommittedAt:
@@ -206,7 +206,7 @@ def test_status_of_one_shows_its_last_checkpoints_and_every_open_one(onceonly: I
 
 def test_a_pipeline_or_epoch_that_is_not_there(onceonly: Invoke, table: Table) -> None:
     table.plan()
-    assert "It knows: flights." in onceonly("status", "flight").stderr
+    assert "Its pipelines are: flights." in onceonly("status", "flight").stderr
     result = onceonly("describe", "flights", 7, "--json")
     assert (result.exit_code, told(result)["error"]) == (2, "InvalidPipeline")
 
@@ -394,7 +394,7 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("", "flights", "holds no onceonly.pipeline.definition.Pipeline"),
+        ("", "flights", "holds no onceonly.Pipeline at module level"),
         (DEFINITION.format("other"), "flights", "Its pipelines are: other."),
         (DEFINITION.format("a") + DEFINITION.format("b"), "", "Its pipelines are: a, b."),
         ("x = 1\nimport nowhere", "flights", r"ModuleNotFoundError: .*\(line 2\)"),
@@ -415,7 +415,7 @@ def test_no_such_file(onceonly: Invoke) -> None:
 
 def test_a_time_without_a_zone_is_utc() -> None:
     assert _time("2013-01-01") == _time("2013-01-01T00:00Z") == _time("2013-01-01T01:00+01:00")
-    with pytest.raises(InvalidPipeline, match="'noon' is no time"):
+    with pytest.raises(InvalidPipeline, match="'noon' is not a time"):
         _time("noon")
 
 

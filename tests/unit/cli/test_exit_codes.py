@@ -24,6 +24,7 @@ from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
+from onceonly.spark import jars
 from onceonly.testing.fakes import FakeSink, FakeSource
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -285,6 +286,25 @@ def without_jars(here: Here) -> list[Any]:
     return []
 
 
+def below_a_file(here: Here) -> list[Any]:
+    return [here.home.parent / "pipelines.py" / "orders"]
+
+
+def written_before(here: Here) -> list[Any]:
+    assert invoke("init").exit_code == 0
+    return []
+
+
+def has_the_jars(here: Here) -> list[Any]:
+    here.patch.setattr(jars, "fetch", lambda *_: ["spark"])
+    return []
+
+
+def no_repository(here: Here) -> list[Any]:
+    here.fails(jars, "fetch", NotCommitted("the jars cannot be fetched."))  # type: ignore[arg-type]
+    return []
+
+
 def is_shown(here: Here) -> list[Any]:
     here.patch.setattr(run, "run", lambda exit_: None)
     return []
@@ -351,6 +371,9 @@ CODES: dict[str, dict[int, Provoke]] = {
     "services up": {0: starts, 1: without_jars, 2: given("--port", "x")},
     "services status": {0: nothing, 2: given("now")},
     "services down": {0: nothing, 1: cannot_be_written, 2: given("now")},
+    "init": {0: nothing, 1: below_a_file, 2: written_before},
+    "jars fetch": {0: has_the_jars, 1: no_repository, 2: given("flink")},
+    "jars packages": {0: nothing, 2: given("now")},
     "demo run": {0: is_shown, 1: beside_another, 2: given("now")},
     "demo load": {
         0: loads(None),

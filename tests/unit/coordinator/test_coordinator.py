@@ -27,7 +27,7 @@ from onceonly.errors import (
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.statetable.table import View
+from onceonly.statetable.view import View
 from onceonly.testing.fakes import FakeSink, FakeSource
 
 

@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
+from onceonly.spark import jars
+
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -121,5 +123,5 @@ def test_every_secret_is_drawn() -> None:
 
 
 def test_the_broker_is_the_one_that_is_tested() -> None:
-    tested = re.search(r'name="kafka_2.13" rev="([\d.]+)"', (ROOT / "jars/ivy.xml").read_text())
+    tested = re.search(r'name="kafka_2.13" rev="([\d.]+)"', jars.IVY.read_text())
     assert tested and SERVICES["kafka"]["image"] == f"apache/kafka:{tested[1]}"

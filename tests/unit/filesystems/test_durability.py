@@ -31,8 +31,8 @@ from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.statetable import compaction, location, row_files, row_format
 from onceonly.statetable import table as state
 from onceonly.statetable.reading import Reading
-from onceonly.statetable.table import Lost, StateTable, View
-from onceonly.statetable.transitions import next_row
+from onceonly.statetable.table import Lost, StateTable
+from onceonly.statetable.view import View
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ BODY = {"definition": {"name": "flights"}, "ranges": []}
 
 
 def row(view: View) -> Row:
-    return next_row(view, view.head.epoch + 1, Event.EMPTY, 0, owner="run", body=BODY)
+    return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner="run", body=BODY)
 
 
 def add(table: StateTable, pipeline: str = "flights", rows: int = 1) -> View:
@@ -454,7 +454,7 @@ def test_a_view_that_is_read_from_a_newer_version_shows_nothing_newer(table):
     body = {**BODY, "ranges": [TopicRange("flights", "id", {0: (0, 8)}).to_json()]}
     view = table.view("flights")
     view = table.append(view, replace(row(view), event=Event.PLANNED, interval=Interval(noon, noon + hour), body=body))
-    later = table.append(view, next_row(view, 1, Event.ABORTING, 0))
+    later = table.append(view, view.row(1, Event.ABORTING, 0))
     table.append(later, replace(row(later), interval=Interval(noon + 3 * hour, noon + 4 * hour), body=body))
     newer = View("flights", Reading(table._open), view.head)
     assert newer.checkpoint(1) == view.checkpoints[1]

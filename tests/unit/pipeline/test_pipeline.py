@@ -102,7 +102,7 @@ def test_a_sink_is_found_by_name():
         (lambda: StateSink("totals", "", key=["n"]), "has no schema"),
         (lambda: pipeline(sinks=[StateSink(name, "n INT", key=["n"]) for name in "ab"]), "has several StateSinks"),
         (lambda: late(id_prefix="a-b"), "id_prefix 'a-b' is not usable"),
-        (lambda: late(connection="kafka", bootstrap="a:1"), "is given beside bootstrap"),
+        (lambda: late(connection="kafka", bootstrap="a:1"), "is set together with bootstrap"),
         (lambda: pipeline(mode="interval", sinks=[late(mode="staged")]), "intervals that run in parallel"),
         (lambda: DeltaSink("by-day", "lake"), "'by-day' cannot be the name of a sink"),
         (lambda: DeltaSink("lake", ""), "sink 'lake' has no path"),

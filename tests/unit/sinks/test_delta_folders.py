@@ -18,7 +18,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sinks.delta import log, staged_folders
-from onceonly.statetable.table import StateTable, View
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
 from onceonly.testing.fakes import FakeParts
 
 pytestmark = pytest.mark.slow

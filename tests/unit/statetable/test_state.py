@@ -17,7 +17,8 @@ from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.statetable import location, row_files
 from onceonly.statetable import table as state
-from onceonly.statetable.table import Lost, Snapshot, StateTable, View
+from onceonly.statetable.table import Lost, Snapshot, StateTable
+from onceonly.statetable.view import View
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})

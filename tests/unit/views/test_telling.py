@@ -7,7 +7,7 @@ from unit.world import World
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.gate import Gate
-from onceonly.views import steps
+from onceonly.views import formatting, steps
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_each_step_is_one_line_and_each_staged_sink_another(world):
     ],
 )
 def test_amounts_are_in_words(handle, words):
-    assert steps.amount(handle) == words
+    assert formatting.staged(handle) == words
 
 
 def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
@@ -53,7 +53,11 @@ def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
     world.parts.inspector(world.pipeline).find("critical")
     through.gate("flights", 1, "run-1")
     through.approve("flights", 1, "ann", "a known gap")
-    assert told == ["flights epoch 1: verdict, failed, attempt 1", "flights epoch 1: approved by ann, a known gap"]
+    assert [told[0], told[2]] == [
+        "flights epoch 1: verdict, failed, attempt 1",
+        "flights epoch 1: approved by ann, a known gap",
+    ]
+    assert "epoch 1 is held" in told[1] and "onceonly approve flights 1" in told[1]
 
 
 def test_a_person_who_aborts_is_heard(world):

@@ -1,8 +1,8 @@
 """Who may see and do what: a pipeline belongs to every DAG that has ever run it.
 
-A user sees a pipeline when he may read the runs of all of these DAGs, and may act on it when he may edit them. One
-that no DAG has run counts as the DAG of its own name, which is how `checkpoint_dag` would call it: so that whoever may
-read every DAG sees it, and nobody else. Of what a user may not see, he is not told that it exists.
+A user sees a pipeline who may read the runs of all of these DAGs, and acts on it who may edit them. One that no DAG
+has run counts as the DAG of its own name, which is how `checkpoint_dag` would call it: so that whoever may read every
+DAG sees it, and nobody else. Users are not told that what they may not see exists.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _owners = Owners()
 
 
 class Viewer:
-    """The user of a request, and what of the state table is his to see."""
+    """The user of a request, and what of the state table this user may see."""
 
     def __init__(self, user: GetUserDep) -> None:
         self._user = user
@@ -60,11 +60,11 @@ class Viewer:
     @property
     def state(self) -> StateTable:
         if self._state is None:
-            raise HTTPException(404, "There is no checkpoint yet.")
+            raise HTTPException(404, "There is no checkpoint yet: nothing has run.")
         return self._state
 
     def pipelines(self) -> dict[str, int]:
-        """Those that he may read, by name, with the sequence number of their last row."""
+        """Those that the user may read, by name, with the sequence number of their last row."""
         return {name: seq for name, seq in sorted(self._versions.items()) if self.may("GET", name)}
 
     def may(self, method: Method, pipeline: str) -> bool:
@@ -97,7 +97,7 @@ ViewerDep = Annotated[Viewer, Depends(Viewer)]
 def readable(pipeline: str, viewer: ViewerDep) -> Viewer:
     """For a route of one pipeline."""
     if not viewer.may("GET", pipeline):
-        raise HTTPException(404, "There is no such pipeline, or it is not yours to see.")
+        raise HTTPException(404, "There is no such pipeline, or you may not see it.")
     return viewer
 
 
@@ -106,7 +106,7 @@ def editable(request: Request, pipeline: str, viewer: Annotated[Viewer, Depends(
     if HEADER not in request.headers:
         raise HTTPException(403, f"Actions need the header {HEADER}.")
     if not viewer.may("PUT", pipeline):
-        raise HTTPException(403, "You may see this pipeline, and not act on it: that takes permission to edit its DAG.")
+        raise HTTPException(403, "You may see this pipeline but not act on it: that needs permission to edit its DAG.")
     return viewer
 
 

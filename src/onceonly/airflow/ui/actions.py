@@ -1,4 +1,4 @@
-"""What a person may do: each is one call of the coordinator, and is in Airflow's audit log before it is tried."""
+"""What users may do: each is one call of the coordinator, and is in Airflow's audit log before it is tried."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.runtime import owners
+from onceonly.views import formatting
 
 router = APIRouter()
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
@@ -27,8 +28,8 @@ class Said(BaseModel):
     reason: Reason
 
 
-class Word(Said):
-    """What a person found out of a sink, or decides about it."""
+class Resolution(Said):
+    """What somebody found out about a sink, or decides about it."""
 
     sink: str
     word: Literal["committed", "aborted", "give-up"]
@@ -39,8 +40,8 @@ def recover(pipeline: str, said: Said, viewer: EditorDep) -> dict[str, str]:
     """Settle what ended owners left behind."""
     _record("recover", viewer, pipeline, said)
     settled = live.coordinator().recover(pipeline, alive)
-    words = ", ".join(f"epoch {cp.epoch} is {cp.state.value}" for cp in settled)
-    return {"done": words or "Nothing was unsettled."}
+    words = ", ".join(f"epoch {cp.epoch} is {formatting.state(cp)}" for cp in settled)
+    return {"done": words or "There is nothing to settle."}
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
@@ -51,14 +52,14 @@ def abort(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str,
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
 def approve(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
-    """Let a checkpoint pass that the quality gate holds."""
+    """Let a held checkpoint be published with the next commit, although its gate failed it."""
     _record("approve", viewer, pipeline, said, epoch)
     return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/resolve")
-def resolve(pipeline: str, epoch: int, said: Word, viewer: EditorDep) -> dict[str, str]:
-    """Bring a decided checkpoint to an end where its sink cannot."""
+def resolve(pipeline: str, epoch: int, said: Resolution, viewer: EditorDep) -> dict[str, str]:
+    """Settle a decided checkpoint by hand, where its sink cannot."""
     _record("resolve", viewer, pipeline, said, epoch)
     through = live.coordinator()
     if said.word == "give-up":
@@ -85,4 +86,4 @@ def _record(event: str, viewer: Viewer, pipeline: str, said: Said, epoch: int | 
 
 
 def _became(now: Checkpoint) -> dict[str, str]:
-    return {"done": f"Epoch {now.epoch} is {now.state.value}."}
+    return {"done": f"Epoch {now.epoch} is {formatting.state(now)}."}

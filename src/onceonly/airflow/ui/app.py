@@ -9,14 +9,18 @@ from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from onceonly.airflow.ui import actions, charts, live, masking, page_data, pages
+from onceonly.airflow.ui import actions, charts, data_docs, live, masking, page_data, pages
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError
-from onceonly.views import formatting
+from onceonly.views import formatting, superseded
 from onceonly.views import queries as reading
 
 HEADERS = {
@@ -36,7 +40,8 @@ _summaries = page_data.Summaries()
 @app.middleware("http")
 async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     response = await call_next(request)
-    response.headers.update(HEADERS)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
     return response
 
 
@@ -44,7 +49,33 @@ async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Res
 def explained(request: Request, error: OnceonlyError) -> Response:
     """Ours say what, why, and what to do."""
     status = 409 if request.method == "POST" else 503
+    if _wants_page(request):
+        return pages.render(request, "error.html", status, what=error.what, why=error.why, todo=error.todo)
     return JSONResponse(masking.shown({"what": error.what, "why": error.why, "todo": error.todo}), status)
+
+
+@app.exception_handler(StarletteHTTPException)
+async def refused(request: Request, error: StarletteHTTPException) -> Response:
+    """A page for a browser that opens an address; JSON for the script of our pages, and for programs."""
+    if not _wants_page(request):
+        return await http_exception_handler(request, error)
+    if error.status_code == 401:
+        what, todo = "You are not logged in.", "Log in to Airflow, then open this page again."
+    else:
+        what, todo = str(error.detail), ""
+    return pages.render(request, "error.html", error.status_code, what=what, why="", todo=todo)
+
+
+@app.exception_handler(RequestValidationError)
+async def not_understood(request: Request, error: RequestValidationError) -> Response:
+    if not _wants_page(request):
+        return await request_validation_exception_handler(request, error)
+    return pages.render(request, "error.html", 422, what="There is no page at this address.", why="", todo="")
+
+
+def _wants_page(request: Request) -> bool:
+    """Browsers say so when a person opens an address."""
+    return request.method == "GET" and "text/html" in Headers(scope=request.scope).get("accept", "")
 
 
 @app.get("/static/{name}")
@@ -72,7 +103,7 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
     found = [cp for name in mine for cp in page_data.planned_by(viewer.state, name, dag_id, run_id)]
     if len(found) == 1:
         return RedirectResponse(f"{request.scope['root_path']}/pipelines/{found[0].pipeline}/{found[0].epoch}", 303)
-    return pages.render(request, "run.html", run_id=run_id, checkpoints=found)
+    return pages.render(request, "run.html", run_id=run_id, dag_id=dag_id, checkpoints=found)
 
 
 @app.get("/pipelines/{pipeline}")
@@ -86,6 +117,7 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
         "pipeline.html",
         pipeline=summary,
         page=shown,
+        later=superseded.superseded(viewer.state, shown.checkpoints),
         charts=[*drawn, fresh] if fresh else drawn,
         pending=page_data.pending,
         duration=page_data.duration,
@@ -100,6 +132,7 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         request,
         "checkpoint.html",
         cp=found,
+        later=superseded.superseded(viewer.state, [found]).get(epoch),
         timeline=page_data.timeline(viewer.state, found),
         pending=page_data.pending((found,), datetime.now(UTC)),
         duration=page_data.duration(found),
@@ -113,6 +146,13 @@ def evidence(pipeline: str, epoch: int, sink: str, viewer: ReaderDep) -> dict[st
     _checkpoint(viewer, pipeline, epoch)
     lines = live.evidence(pipeline, epoch, sink)
     return {"lines": masking.shown(lines)}
+
+
+@app.get("/pipelines/{pipeline}/{epoch}/docs/{attempt}/{page}")
+def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) -> Response:
+    """A page of the Data Docs that the gate of that attempt has written."""
+    _checkpoint(viewer, pipeline, epoch)
+    return data_docs.served(reading.verdict(viewer.state, pipeline, epoch, attempt), pipeline, epoch, attempt, page)
 
 
 def _all(viewer: Viewer) -> list[page_data.Summary]:
@@ -136,7 +176,7 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
     if found is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:
-        return {"state": "unknown", "text": "cannot be asked", "why": masking.shown(found.error)}
+        return {"state": "unknown", "text": "no answer from the source", "why": masking.shown(found.error)}
     if not found.records and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
     behind = [f"up to {formatting.number(found.records)} records"] if found.records else []
@@ -145,4 +185,4 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
 
 
 def _count(gaps: Sequence[Interval]) -> list[str]:
-    return [f"{len(gaps):,} gap{'s' if len(gaps) != 1 else ''}"] if gaps else []
+    return [formatting.count(len(gaps), "gap")] if gaps else []

@@ -49,7 +49,9 @@ class Chart:
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
-    return _bars("Rows per checkpoint", "rows", checkpoints, reading.rows, formatting.number, _round_number)
+    several = any(len(reading.rows_by_sink(each)) > 1 for each in checkpoints)
+    title = "Rows per checkpoint, all sinks together" if several else "Rows per checkpoint"
+    return _bars(title, "rows", checkpoints, reading.rows, formatting.number, _round_number)
 
 
 def durations(checkpoints: Sequence[Checkpoint]) -> Chart:
@@ -119,7 +121,7 @@ def _bars(
     bars = [
         Bar(
             cp.epoch,
-            cp.state.value,
+            formatting.state(cp),
             LEFT + n * step + 1,
             _y(value, top),
             max(step - 2, 1),
@@ -128,7 +130,7 @@ def _bars(
         )
         for n, (cp, value) in enumerate(zip(shown, values, strict=True))
         if value is not None
-        for label in [f"epoch {cp.epoch}: {words(int(value))} {unit}".rstrip() + f", {cp.state.value}"]
+        for label in [f"epoch {cp.epoch}: {words(int(value))} {unit}".rstrip() + f", {formatting.state(cp)}"]
     ]
     summary = (
         f"{len(known)} checkpoints, from {words(int(min(known)))} to {words(int(max(known)))}" if known else "none"

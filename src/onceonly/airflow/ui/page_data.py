@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.runtime.owners import airflow_run
 from onceonly.statetable.table import StateTable
@@ -84,8 +84,8 @@ class Pending:
 
 def pending(checkpoints: tuple[Checkpoint, ...], now: datetime) -> list[Pending]:
     """The oldest first."""
-    held = (State.STAGED, State.COMMITTING)
-    sinks = [(cp, sink) for cp in checkpoints if cp.state in held for sink in cp.waiting]
+    waiting = (State.STAGED, State.COMMITTING)
+    sinks = [(cp, sink) for cp in checkpoints if cp.state in waiting for sink in cp.waiting]
     found = [Pending(cp, sink, part) for cp, sink in sinks if (part := timeouts.used(cp, sink, now)) is not None]
     return sorted(found, key=lambda each: -each.used)
 
@@ -117,10 +117,15 @@ def duration(checkpoint: Checkpoint) -> timedelta | None:
 
 
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """As `reading.timeline`, with "time" and "after": the time since the entry before."""
+    """As `queries.timeline`, with "time", "after": the time since the entry before, and "kind": how it looks."""
     found = queries.timeline(state, checkpoint)
     times = [datetime.fromisoformat(entry["at"]) for entry in found]
     return [
-        {**entry, "time": time, "after": time - before if before else None}
+        {**entry, "time": time, "after": time - before if before else None, "kind": _kind(entry)}
         for entry, time, before in zip(found, times, [None, *times], strict=False)
     ]
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    """A verdict looks like its outcome: one that failed is not green."""
+    return str(entry["detail"]["outcome"] if entry["event"] == Event.VERDICT.value else entry["event"])

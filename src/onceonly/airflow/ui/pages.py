@@ -28,11 +28,11 @@ _templates = Environment(
 )
 
 
-def render(request: Request, template: str, **values: Any) -> HTMLResponse:
+def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """Addresses begin with `root` (ours) or `airflow` (its own pages)."""
     scope = request.scope
     places = {"root": scope.get("root_path", ""), "airflow": scope.get("app_root_path", "")}
-    return HTMLResponse(_templates.get_template(template).render(**places, now=datetime.now(UTC), **values))
+    return HTMLResponse(_templates.get_template(template).render(**places, now=datetime.now(UTC), **values), status)
 
 
 def seconds(length: timedelta | None) -> str:
@@ -48,8 +48,8 @@ def pretty(data: Any) -> str:
 
 
 def words(detail: Mapping[str, Any]) -> str:
-    """The plain values of what an event recorded; a reason is a sentence of its own."""
-    plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list))}
+    """The plain values of what an event recorded; a reason is a sentence of its own, and Data Docs are linked."""
+    plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list)) and key != "docs"}
     said = ((f"{value}" if key in ("why", "reason") else f"{key} {value}", value) for key, value in plain.items())
     return ", ".join(text for text, value in said if value not in (None, False, ""))
 
@@ -88,7 +88,12 @@ _templates.filters |= {
     "number": formatting.number,
     "owner": owner,
     "pretty": pretty,
-    "rows": queries.rows,
+    "held": formatting.held,
+    "place": formatting.target,
+    "rows": formatting.rows,
+    "staged": formatting.staged,
+    "state": formatting.state,
+    "unsettled": formatting.unsettled,
     "run_path": run_path,
     "seconds": seconds,
     "short": short,

@@ -1,11 +1,11 @@
 """Java, jars and ports on this machine."""
 
 import os
-import shutil
 import socket
 from pathlib import Path
 
 from onceonly.dev.services.daemon import ServiceFailed
+from onceonly.spark import java as installed
 
 LOCALHOST = "127.0.0.1"
 
@@ -18,12 +18,11 @@ def checkout() -> Path | None:
 
 def java() -> str:
     """The java of JAVA_HOME, else the one on the path."""
-    home = os.environ.get("JAVA_HOME")
-    command = shutil.which(f"{home}/bin/java" if home else "java")
+    command = installed.command()
     if command is None:
         raise ServiceFailed(
             "Java is not installed.",
-            f"JAVA_HOME is {home}, which has no bin/java." if home else "There is no java on PATH, nor in JAVA_HOME.",
+            "There is no java in JAVA_HOME, or, where that is not set, on PATH.",
             "Kafka and Spark need Java 17 or newer: install it, or set JAVA_HOME to it.",
         )
     return command
@@ -38,7 +37,7 @@ def jars(kind: str, home: Path) -> Path:
         raise ServiceFailed(
             f"There are no jars in {folder}.",
             "The embedded services need them.",
-            "Run `make setup` in a checkout, or set ONCEONLY_JARS to a folder that contains `spark` and `broker`.",
+            "Run `onceonly jars fetch` (in a checkout: `make setup`), or set ONCEONLY_JARS to a folder with them.",
         )
     return folder
 

@@ -1,4 +1,4 @@
-// The pages are whole without this file: it keeps them fresh, asks slow questions, and sends what a person confirmed.
+// The pages are whole without this file: it keeps them fresh, asks slow questions, and sends what a user has confirmed.
 "use strict";
 
 const EVERY = 5000; // milliseconds between two looks at the state table
@@ -23,19 +23,21 @@ async function refresh() {
 function replace(old, now) {
   if (!now || served.get(old.id) === now.outerHTML) return;
   served.set(old.id, now.outerHTML);
+  const scrolled = [...old.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
   const focused = old.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   const adopted = document.adoptNode(now);
   old.replaceWith(adopted);
-  if (focused) [...adopted.querySelectorAll("a, button")].find((each) => nameOf(each) === focused)?.focus();
+  adopted.querySelectorAll(".scroll").forEach((each, number) => (each.scrollLeft = scrolled[number] ?? 0));
+  if (focused) [...adopted.querySelectorAll("a, button, .scroll")].find((each) => nameOf(each) === focused)?.focus();
 }
 
 const ids = (page) => [...page.querySelectorAll("[data-live]")].map((part) => part.id).join();
-const nameOf = (element) => `${element.getAttribute("href")} ${element.dataset.action} ${element.dataset.word}`;
+const nameOf = (element) => `${element.getAttribute("href")} ${element.dataset.action} ${element.dataset.word} ${element.ariaLabel}`;
 const served = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.id, part.outerHTML]));
 
 function stale(status) {
   const fresh = document.getElementById("fresh");
-  fresh.textContent = status === 401 ? "Your login has ended: reload Airflow." : `No fresh data (HTTP ${status}).`;
+  if (fresh) fresh.textContent = status === 401 ? "Your login has ended: reload Airflow." : `No fresh data (HTTP ${status}).`;
 }
 
 // ---- lag: asked for apart from the page, which must not wait for a broker
@@ -84,7 +86,7 @@ function ask(button) {
 async function act(event) {
   event.preventDefault();
   yes.disabled = true;
-  told.textContent = "At work…";
+  told.textContent = "Working…";
   try {
     const body = { reason: reason.value, ...(asked.sink && { sink: asked.sink, word: asked.word }) };
     const headers = { "Content-Type": "application/json", "X-Onceonly-Action": "1" };
@@ -104,7 +106,7 @@ function words(answer, status) {
   return typeof answer.detail === "string" ? answer.detail : `Refused (HTTP ${status}).`;
 }
 
-// ---- evidence: what a sink shows, asked for by a person
+// ---- evidence: what a sink shows, asked for by a user
 
 async function showEvidence(button) {
   const shown = button.closest("section").querySelector(".evidence");
@@ -112,7 +114,7 @@ async function showEvidence(button) {
   shown.textContent = "Asking…";
   const answer = await fetch(button.dataset.evidence);
   const { lines } = answer.ok ? await answer.json() : { lines: [`No answer (HTTP ${answer.status}).`] };
-  shown.textContent = lines ? lines.join("\n") || "It shows nothing." : "No answer yet: ask again.";
+  shown.textContent = lines ? lines.join("\n") || "The sink shows nothing." : "No answer yet: try again.";
 }
 
 // ---- Airflow's own pages open in its window: the frame that we are in may not navigate it, its own links may

@@ -1,0 +1,79 @@
+"""What tasks tell people: why a run's checkpoint was aborted, and that one is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from onceonly.airflow.links import page_of
+from onceonly.views import formatting
+
+if TYPE_CHECKING:
+    from onceonly.checkpoint.model import Checkpoint
+
+ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
+LONGEST = 1_000  # characters of it
+NO_ERROR = "it was marked failed or killed, or it timed out"
+Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
+
+
+def leave_error(context: Any, error: BaseException) -> None:
+    """For the abort task, which runs in another process; the error itself matters more than whether this works."""
+    what_and_why = "\n".join(str(error).split("\n")[:2])
+    with suppress(Exception):
+        context["ti"].xcom_push(key=ERROR, value=what_and_why[:LONGEST])
+
+
+def why_aborted(context: Any, task_ids: Sequence[str]) -> str:
+    """What the abort task records: which of these tasks failed, and with what."""
+    ti = context["ti"]
+    try:
+        states = ti.get_task_states(ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
+        said = [_failure(ti, task_id) for task_id in sorted(states) if states[task_id] == "failed"]
+    except Exception:  # Airflow's API did not answer: what is to be aborted is aborted all the same
+        said = []
+    return "; ".join(said) or "a task before it failed in Airflow"
+
+
+def _failure(ti: Any, task_id: str) -> str:
+    error = ti.xcom_pull(task_ids=task_id, key=ERROR)
+    return f"task '{task_id}' failed in Airflow: {' '.join(str(error).split()) if error else NO_ERROR}"
+
+
+def about(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a notifier is given as `held` in its context, beside what Airflow has there."""
+    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    return {
+        "pipeline": checkpoint.pipeline,
+        "epoch": checkpoint.epoch,
+        "text": formatting.held(checkpoint),
+        "checks": list(_failed_checks(checkpoint.verdict or {})),
+        "page": page_of(checkpoint.pipeline, checkpoint.epoch),
+        "approve": f"onceonly approve {of}",
+        "abort": f"onceonly abort {of}",
+    }
+
+
+def notify_held(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) -> Iterator[str]:
+    """Call each; for the log, what failed. Nothing depends on who listens."""
+    given = {**context, "held": about(checkpoint)}
+    for notifier in notifiers:
+        try:
+            notifier(given)
+        except Exception as error:
+            yield f"{checkpoint.pipeline} epoch {checkpoint.epoch} is held, but the notifier failed: {error!r}"
+
+
+def _failed_checks(verdict: Mapping[str, Any]) -> Iterator[str]:
+    for sink, seen in verdict.get("sinks", {}).items():
+        for check in seen["checks"]:
+            if not check["ok"]:
+                yield f"sink '{sink}': {check['what']} ({check['observed']})"
+
+
+def listed(given: Notifier | Sequence[Notifier] | None) -> list[Notifier]:
+    """One, several or none, as for Airflow's own callbacks."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Sequence) else [given]

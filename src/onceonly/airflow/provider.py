@@ -1,0 +1,26 @@
+"""What Airflow finds by the entry point `apache_airflow_provider`: `airflow providers get onceonly` shows it."""
+
+from __future__ import annotations
+
+from importlib.metadata import metadata
+from typing import Any
+
+NAME = "Onceonly"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """As Airflow's provider_info.schema.json has it. The page is not named here: it has an entry point of its own."""
+    return {
+        "package-name": "onceonly",
+        "name": NAME,
+        "description": metadata("onceonly")["Summary"],
+        "integrations": [{"integration-name": NAME, "tags": ["software"]}],
+        "operators": [
+            {
+                "integration-name": NAME,
+                "python-modules": ["onceonly.airflow.operators", "onceonly.airflow.gate"],
+            }
+        ],
+        "triggers": [{"integration-name": NAME, "python-modules": ["onceonly.airflow.triggers"]}],
+        "extra-links": ["onceonly.airflow.links.CheckpointLink", "onceonly.airflow.links.DocsLink"],
+    }

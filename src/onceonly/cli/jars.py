@@ -1,0 +1,56 @@
+"""onceonly jars: what Spark and the embedded broker need beside PySpark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onceonly.cli import console as show
+from onceonly.cli.app import json_option, print_json
+from onceonly.settings import Settings
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(short_help="The jars of Spark and of the embedded broker.")
+@click.pass_context
+def jars(ctx: click.Context) -> None:
+    """The jars that Spark and the embedded broker need beside PySpark, from a Maven repository."""
+    ctx.obj = Settings.from_env()
+
+
+@jars.command()
+@click.argument("folders", nargs=-1, metavar="[spark|broker|hdfs]…", type=click.Choice(["spark", "broker", "hdfs"]))
+@click.option("--settings", "repository", type=FILE, help="An ivysettings.xml that names another repository.")
+@json_option
+@click.pass_obj
+def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
+    """Fetch what is missing, for Spark and the broker unless folders are named; what is complete stays as it is.
+
+    They go to ONCEONLY_JARS, where Spark and `onceonly services up` find them. --json prints {"folder", "fetched":
+    [names], "jars"}.
+    """
+    from onceonly.spark import jars
+
+    base, wanted = settings.jars, folders or jars.NEEDED
+    steps = show.Steps(quiet=as_json)
+    with steps.step("fetch") as words:
+        fetched = jars.fetch(base, wanted, repository or jars.SETTINGS)
+        words.append(f"{', '.join(fetched) or 'nothing was missing'}: {base}")
+    if as_json:
+        print_json({"folder": str(base), "fetched": fetched, "jars": sum(len(jars.listed(each)) for each in wanted)})
+
+
+@jars.command()
+@json_option
+def packages(as_json: bool) -> None:
+    """Print what spark-submit's --packages takes, for those who let Spark fetch the jars.
+
+    --json prints {"packages": [coordinates]}.
+    """
+    from onceonly.spark import jars
+
+    if as_json:
+        return print_json({"packages": [jar.coordinates for jar in jars.listed("spark")]})
+    click.echo(jars.packages())

@@ -1,0 +1,28 @@
+"""Sentences that several steps say."""
+
+from __future__ import annotations
+
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.errors import Fenced
+
+
+def how_to_settle(checkpoint: Checkpoint) -> str:
+    """The command that ends an unsettled checkpoint whose owner has ended."""
+    which = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    if checkpoint.held:
+        return f"Decide: onceonly approve {which}, or: onceonly abort {which}"
+    return f"Settle it: onceonly recover {checkpoint.pipeline}"
+
+
+def because(checkpoint: Checkpoint) -> str:
+    """Why it was aborted, to put behind its state."""
+    return f" ({checkpoint.reason})" if checkpoint.reason else ""
+
+
+def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -> Fenced:
+    """The refusal of a process that acts on a checkpoint which others have taken over, decided or settled."""
+    return Fenced(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
+        f"It is {checkpoint.state.value}, and {why}.",
+        "The current attempt was not touched. This process stops.",
+    )

@@ -1,0 +1,8 @@
+"""The programs that spark-submit runs: a file each, found beside this one wherever the package is installed."""
+
+from pathlib import Path
+
+
+def program(step: str) -> Path:
+    """The file of `step`: "stage" or "gate". On a cluster the driver's machine has the package at the same path."""
+    return Path(__file__).with_name(f"{step}.py")

@@ -1,0 +1,156 @@
+"""The jars that Spark, and the broker and HDFS of one machine, need beside PySpark: which, and where to get them.
+
+`ivy.xml` beside this file names each by its full coordinates. They are fetched by the Ivy that PySpark brings along,
+which verifies checksums; `ivysettings.xml` says from where (another repository: `settings`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
+
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.spark import java
+
+HERE = Path(__file__).parent
+IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
+FOLDERS = ("spark", "broker", "hdfs")
+NEEDED = ("spark", "broker")  # `hdfs` is for Onceonly's own tests
+PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One jar of ivy.xml."""
+
+    folder: str
+    org: str
+    name: str
+    revision: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{self.revision}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        """As Spark's --packages takes it."""
+        return f"{self.org}:{self.name}:{self.revision}"
+
+
+def listed(folder: str) -> list[Jar]:
+    """What belongs into the folder of that name."""
+    found = [each.attrib for each in ElementTree.parse(IVY).iter("dependency")]
+    return [Jar(folder, jar["org"], jar["name"], jar["rev"]) for jar in found if jar["conf"].startswith(f"{folder}->")]
+
+
+def packages() -> str:
+    """The line for spark-submit's --packages, or spark.jars.packages."""
+    return ",".join(jar.coordinates for jar in listed("spark"))
+
+
+def missing(base: Path, folder: str) -> list[Jar]:
+    """What of that folder below `base` is not there, or not a whole jar."""
+    return [jar for jar in listed(folder) if not zipfile.is_zipfile(base / folder / jar.file)]
+
+
+def outdated(base: Path, folder: str) -> list[Path]:
+    """Other revisions of what is listed: two of one jar on a class path exclude each other."""
+    ours = {jar.file for jar in listed(folder)}
+    names = re.compile("|".join(rf"{re.escape(jar.name)}-\d[\w.-]*\.jar" for jar in listed(folder)))
+    files = (base / folder).glob("*.jar")
+    return sorted(file for file in files if file.name not in ours and names.fullmatch(file.name))
+
+
+def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS) -> list[str]:
+    """Bring what is missing below `base`; returns the folders that were not complete.
+
+    Other jars in a folder stay, but for other revisions of those that are listed. Downloads are kept in `<base>/cache`.
+
+    Raises:
+        InvalidPipeline: PySpark or Java is missing, or too old.
+        NotCommitted: a jar cannot be had, or the folder cannot be written; what was there is still there.
+    """
+    wanted = [folder for folder in folders if missing(base, folder) or outdated(base, folder)]
+    if wanted:
+        _check_writable(base)
+        with TemporaryDirectory(prefix="arriving-", dir=base) as arriving:
+            _retrieve(base, wanted, Path(arriving), settings)
+            for folder in wanted:
+                _move(Path(arriving) / folder, base / folder)
+    for folder in wanted:
+        _delete_outdated(base, folder)
+    return wanted
+
+
+def ivy_jar() -> Path:
+    """The Ivy inside the installed PySpark, found without importing it.
+
+    Raises:
+        InvalidPipeline: PySpark is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise InvalidPipeline(
+            "pyspark is not installed.",
+            "Its Ivy fetches the jars.",
+            "pip install 'onceonly[spark]'. Nothing was fetched.",
+        )
+    return next(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+
+
+def _move(arrived: Path, into: Path) -> None:
+    into.mkdir(exist_ok=True)
+    for jar in arrived.glob("*.jar"):
+        jar.replace(into / jar.name)
+
+
+def _delete_outdated(base: Path, folder: str) -> None:
+    for file in outdated(base, folder):
+        file.unlink(missing_ok=True)
+
+
+def _check_writable(base: Path) -> None:
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        (base / "cache").mkdir(exist_ok=True)
+    except OSError as error:
+        raise NotCommitted(
+            f"no jar can be put into {base}.",
+            f"{error}",
+            "Let ONCEONLY_JARS name a folder that this user can write to. Nothing was fetched.",
+        ) from error
+
+
+def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> None:
+    cache = base / "cache"
+    command = [_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy_jar()), "-cache", str(cache)]
+    command += ["-settings", str(settings), "-ivy", str(IVY)]
+    command += ["-confs", *folders, "-retrieve", f"{into}/{PATTERN}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise NotCommitted(
+            f"the jars of {IVY} cannot be fetched.",
+            done.stdout[-4000:],
+            "Behind a proxy or with a mirror: JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…, or --settings ivysettings.xml. "
+            "It is safe to repeat.",
+        )
+
+
+def _java() -> str:
+    found = java.command()
+    if found is None or java.version(found) < java.OLDEST:
+        said = "Java is missing" if found is None else f"{found} is older than Java {java.OLDEST}"
+        raise InvalidPipeline(
+            f"{said}.",
+            f"The jars are fetched by a Java program, and Spark and Kafka need Java {java.OLDEST} or newer.",
+            "Install it, or set JAVA_HOME. Nothing was fetched.",
+        )
+    return found

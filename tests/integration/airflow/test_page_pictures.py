@@ -1,0 +1,144 @@
+"""Every page at 1280 and at 420 pixels, light and dark: no page scrolls sideways, and a table that does shows it.
+
+The pictures are left in the folder that PICTURES names, for people to look at:
+
+    PICTURES=pictures pytest tests/integration/airflow/test_page_pictures.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from integration import chromium
+from integration.airflow.everything_shown import ABORTED, DOUBTFUL, FIRST, HELD, HOUR, REPLACED, Everything
+from integration.airflow_server import Server
+
+from onceonly.statetable.table import StateTable
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(chromium.BINARY is None, reason="Chromium is not installed: apt-get install chromium"),
+]
+RUN = f"scheduled__{FIRST + (HELD + 2) * HOUR:%Y-%m-%dT%H}"
+PAGES = {
+    "pipelines": "",
+    "pipeline": "pipelines/flights_daily",
+    "rewound": "pipelines/orders",
+    "held": f"pipelines/flights_daily/{HELD}",
+    "in-doubt": f"pipelines/flights_daily/{DOUBTFUL}",
+    "aborted": f"pipelines/flights_daily/{ABORTED}",
+    "replaced": f"pipelines/flights_daily/{REPLACED}",
+    "run": f"runs?dag_id=flights_daily&run_id={quote(RUN)}",
+    "docs": f"pipelines/flights_daily/{HELD}/docs/1/index.html",
+    "missing": "pipelines/no_such",
+}
+DAG_FILE = """
+from airflow.sdk import DAG, BaseOperator
+
+with DAG("flights_daily", schedule=None):
+    BaseOperator(task_id="plan")
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("pictures")
+    home = folder / "home"
+    Everything(StateTable.make(str(home / "state")), broker, home).write()
+    env = {"ONCEONLY_HOME": str(home), "ONCEONLY_KAFKA_BOOTSTRAP": broker}
+    server = Server(folder / "airflow", env, {"flights_daily.py": DAG_FILE})
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def tab(server: Server) -> Iterator[chromium.Chromium]:
+    with chromium.opened() as opened:
+        opened.login(server.url, server.token("adam"))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(os.environ.get("PICTURES") or tmp_path_factory.mktemp("pictures"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_fits_its_window(
+    server: Server, tab: chromium.Chromium, folder: Path, page: str, width: int, scheme: str
+) -> None:
+    tab.scheme(scheme)
+    tab.resize(width, 900)
+    tab.open(f"{server.url}/onceonly/{PAGES[page]}")
+    tab.wait(
+        "[...document.querySelectorAll('[data-lag]')].every((each) => (each.dataset.state ?? 'asked') !== 'asked')"
+    )
+    tab.screenshot(folder / f"{page}-{width}-{scheme}.png", width, min(tab.value(HEIGHT), 2_400))
+    assert tab.value("document.documentElement.scrollWidth") <= width
+    assert tab.value(CUT_OFF) == []
+    wide = tab.value(WIDE)
+    assert wide or width > 500 or page in ("docs", "missing", "run")
+    assert all(shadow for _, shadow in wide)
+
+
+HEIGHT = "document.documentElement.scrollHeight"
+CUT_OFF = """
+[...document.querySelectorAll("body *")].filter((each) => each.checkVisibility() &&
+  each.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && !each.closest(".scroll, pre, .skip"))
+  .map((each) => each.outerHTML.slice(0, 200))
+"""
+WIDE = """
+[...document.querySelectorAll(".scroll")].filter((each) => each.scrollWidth > each.clientWidth).map((each) =>
+  [each.ariaLabel, getComputedStyle(each).backgroundImage.includes("gradient")])
+"""
+
+
+def test_a_table_stays_where_it_was_scrolled_to(server: Server, tab: chromium.Chromium) -> None:
+    """The page is kept fresh, and does not take a reader back to the left for it."""
+    tab.resize(420, 900)
+    tab.open(f"{server.url}/onceonly/pipelines/flights_daily")
+    tab.value("document.querySelector('#checkpoints .scroll').scrollLeft = 150")
+    tab.value("window.before = document.querySelector('#checkpoints')")
+    tab.value("served.delete('checkpoints')")  # as if the server's answer differed
+    tab.wait("document.querySelector('#checkpoints') !== window.before")
+    assert tab.value("document.querySelector('#checkpoints .scroll').scrollLeft") == 150
+
+
+def test_a_browser_gets_a_page_and_a_program_gets_json(server: Server) -> None:
+    with server.login("adam") as adam, server.client(None) as nobody:
+        for address, status in (("no_such", 404), ("flights_daily/99", 404), ("flights_daily?page=last", 422)):
+            page = adam.get(f"/pipelines/{address}", headers={"Accept": "text/html,*/*"})
+            assert (page.status_code, page.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+            assert "All pipelines" in page.text
+            assert adam.get(f"/pipelines/{address}").headers["Content-Type"] == "application/json"
+        stranger = nobody.get("/pipelines/flights_daily", headers={"Accept": "text/html"})
+        assert stranger.status_code == 401
+        assert "flights_daily" not in stranger.text and "not logged in" in stranger.text
+
+
+def test_data_docs_are_served_to_who_may_see_the_pipeline(server: Server) -> None:
+    docs = f"/pipelines/flights_daily/{HELD}/docs/1"
+    with server.login("vera") as vera, server.login("olga") as olga, server.client(None) as nobody:
+        page = vera.get(f"/pipelines/flights_daily/{HELD}").text
+        assert f'href="/onceonly{docs}/index.html"' in page
+        assert "file:///" not in page
+        served = vera.get(f"{docs}/index.html")
+        assert "37 of 4,211 rows" in served.text
+        assert "script-src" not in served.headers["Content-Security-Policy"]
+        assert "sandbox" in served.headers["Content-Security-Policy"]
+        assert "Great Expectations" in vera.get(f"{docs}/delays.html").text
+        assert [user.get(f"{docs}/index.html").status_code for user in (olga, nobody)] == [404, 401]
+        for wrong in ("late.html", "nothing.html", "..%2Findex.html", "%2e%2e%2findex.html", ".."):
+            assert vera.get(f"{docs}/{wrong}").status_code == 404, wrong
+        assert vera.get(f"/pipelines/flights_daily/{HELD}/docs/2/index.html").status_code == 404

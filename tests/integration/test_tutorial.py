@@ -1,0 +1,115 @@
+"""docs/tutorial.md as a reader follows it: every block in order, in one shell, and what each one prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+
+from onceonly.dev.services import Services
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+NOT_RUN = "<!-- not run by the test -->"
+BLOCK = re.compile(rf"^({re.escape(NOT_RUN)}\n)?```sh\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+VARIES = (
+    (re.compile(r"\b\d+(\.\d+)? (s|min)\b"), "N s"),  # how long it took, how long ago it was
+    (re.compile(r"127\.0\.0\.1:\d+"), "BROKER"),
+    (re.compile(r"\S*/?\.onceonly/"), ".onceonly/"),
+    (re.compile(r"[^\S\n]+"), " "),  # columns are as wide as what varies
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    commands: str
+    shown: str | None
+
+
+def blocks() -> list[Block]:
+    found = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text())
+    return [Block(commands, shown or None) for skipped, commands, shown in found if not skipped]
+
+
+def same(shown: str, printed: str) -> bool:
+    """`…` in what is shown stands for the rest of a line; alone in a line, for any lines."""
+    lines = [r"(.*\n)*" if line == "…" else _pattern(line) for line in _normalised(shown).splitlines()]
+    return re.fullmatch("".join(lines), _normalised(printed) + "\n") is not None
+
+
+def _pattern(line: str) -> str:
+    return re.escape(line).replace("…", ".*") + r"\n"
+
+
+def _normalised(text: str) -> str:
+    for pattern, word in VARIES:
+        text = pattern.sub(word, text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """The folder that the tutorial makes, with services that may start slowly: the tutorial's command finds them."""
+    services = Services(tmp_path / "payments" / ".onceonly", port=0, spark_port=0)
+    try:
+        services.up(spark=True)
+        yield tmp_path / "payments"
+    finally:
+        services.down()
+
+
+def environment() -> dict[str, str]:
+    """A shell in which nothing is set but what step 1 sets."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("ONCEONLY_", "SPARK_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
+    return {**own, "PATH": path, "ONCEONLY_JARS": str(ROOT / ".jars"), "PYTHONUNBUFFERED": "1"}
+
+
+def script(folder: Path, port: str) -> str:
+    """All blocks for one shell, the output of each in a file of its own; the first that fails ends it."""
+    parts = ["set -o pipefail"]
+    for number, block in enumerate(blocks()):
+        commands = block.commands.replace("mkdir payments\n", "").replace("localhost:15002", f"localhost:{port}")
+        parts.append(f"{{ set -e\n{commands}set +e\n}} > {folder}/{number}.txt 2>&1")
+    return "\n".join(parts)
+
+
+def run(text: str, folder: Path) -> int:
+    shell = subprocess.Popen(["bash", "-c", text], cwd=folder, env=environment(), start_new_session=True)
+    try:
+        return shell.wait(2 * PATIENCE)
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+
+
+def test_it_is_read_whole() -> None:
+    assert len(blocks()) > 10 and sum(block.shown is not None for block in blocks()) > 8
+
+
+def test_what_differs_is_seen() -> None:
+    assert same("✓ plan  epoch 1  0.3 s\nLook: …\n…\nend", "✓ plan    epoch 1  12.8 s\nLook: here\none\ntwo\nend\n")
+    assert not same("✓ plan  epoch 1  0.3 s", "✓ plan  epoch 2  0.3 s")
+    assert not same("one\ntwo", "one\ntwo\nthree")
+
+
+def test_every_block_does_what_the_page_shows(project: Path, tmp_path: Path) -> None:
+    port = (project / ".onceonly" / "services.json").read_text().partition("localhost:")[2].partition('"')[0]
+    code = run(script(tmp_path, port), tmp_path)
+    for number, block in enumerate(blocks()):
+        output = tmp_path / f"{number}.txt"
+        assert output.exists(), f"an earlier block failed; next:\n{block.commands}"
+        printed = output.read_text()
+        if block.shown is not None:
+            assert same(block.shown, printed), f"{block.commands}\nshown:\n{block.shown}\nprinted:\n{printed}"
+    assert code == 0, printed

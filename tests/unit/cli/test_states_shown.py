@@ -1,0 +1,149 @@
+"""What the command line shows of states that are people's own to act on, or that later checkpoints have changed."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from unit import tables
+from unit.world import World, minutes
+
+from onceonly.checkpoint.model import State
+from onceonly.cli import main, target
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.gate import Gate
+from onceonly.runtime import factory
+from onceonly.testing.fakes import FakeSink
+
+pytestmark = pytest.mark.slow
+DECIDE = "onceonly approve flights 1 --reason …, or onceonly abort flights 1 --reason …"
+
+
+class Durable(World):
+    """On a state table that the command line finds."""
+
+    table = staticmethod(tables.real)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    for name in ("ONCEONLY_STATE", "ONCEONLY_KAFKA_BOOTSTRAP", "ONCEONLY_NOTIFY", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+
+    def made(**changes) -> World:
+        world = Durable(tmp_path, **changes)
+        world.parts.settings = None
+        coordinator = world.coordinator
+        monkeypatch.setattr(factory, "coordinator", lambda *_, **__: coordinator)
+        return world
+
+    return made
+
+
+def onceonly(*args: str, **more):
+    result = CliRunner(env={"COLUMNS": None}).invoke(main, args, **more)
+    return json.loads(result.stdout) if "--json" in args else result
+
+
+@pytest.fixture
+def held(make) -> World:
+    world = make(gate=Gate(min_rows={"lake": 9}, on_fail="hold"))
+    world.plan()
+    world.stage()
+    world.parts.inspector(world.pipeline).find("critical")
+    world.coordinator.gate("flights", 1, "run-1")
+    return world
+
+
+def test_what_is_held_is_called_so_and_advises_approve_or_abort(held):
+    for command in (("status",), ("status", "flights"), ("describe", "flights", "1")):
+        said = onceonly(*command).stdout
+        assert "held" in said and DECIDE in said, command
+        assert "staged  " not in said.split("Timeline")[0] and "onceonly recover" not in said, command
+    (summary,) = onceonly("status", "--json")["pipelines"]
+    assert (summary["state"], summary["held"], summary["unsettled"]) == ("staged", [1], [1])  # what is recorded stays
+
+
+def test_recover_leaves_it_and_says_how_to_decide(held):
+    said = onceonly("recover", "--force").stdout
+    assert "flights epoch 1: held still: its gate failed it. Decide: onceonly approve flights 1" in said
+
+
+def test_once_it_is_decided_it_is_held_no_more(held):
+    assert "flights epoch 1: held → aborted" in onceonly("abort", "flights", "1", "--reason", "bad rows").stdout
+    assert held.now(1).state is State.ABORTED
+    assert "held" not in onceonly("status", "flights").stdout
+
+
+def test_rows_are_told_by_sink_and_not_added_up(make):
+    make().run("run-1")
+    assert "files 5, lake 5" in onceonly("status").stdout
+    assert "files 5, lake 5" in onceonly("status", "flights").stdout
+    assert "files 5, lake 5" in onceonly("describe", "flights", "1").stdout
+    assert onceonly("status", "flights", "--json")["checkpoints"][0]["rows_by_sink"] == {"lake": 5, "files": 5}
+
+
+def test_several_unsettled_ones_are_counted_and_the_oldest_is_named(make):
+    world = make(mode="interval")
+    world.put(*range(5, 40))
+    world.staged(3)
+    assert "3, the oldest is epoch 1" in onceonly("status").stdout
+
+
+def test_a_replaced_epoch_says_so(make):
+    world = make(mode="interval")
+    world.put(*range(5, 40))
+    world.run("run-1", minutes(0, 10))
+    world.coordinator.plan(world.pipeline, "again", world.alive, minutes(0, 10), "a request")
+    assert "replaced" not in onceonly("status", "flights").stdout  # it is in force until the new one is published
+    world.stage(2)
+    world.commit(2)
+    assert "committed, replaced by epoch 2" in onceonly("status", "flights").stdout
+    assert "committed, replaced by epoch 2" in onceonly("describe", "flights", "1").stdout
+    newest, oldest = onceonly("status", "flights", "--json")["checkpoints"]
+    assert (oldest["replaced_by"], oldest["rewound_by"], newest["replaced_by"]) == (2, None, None)
+
+
+def test_a_rewound_epoch_says_so(make):
+    world = make()
+    for run in ("run-1", "run-2"):
+        world.run(run)
+        world.put(7, 8)
+    world.coordinator.rewind("flights", 1, "ann", "wrong rates")
+    said = onceonly("status", "flights").stdout
+    assert "committed, rewound by epoch 3" in said and "takes back what came after epoch 1" in said
+    assert [each["rewound_by"] for each in onceonly("status", "flights", "--json")["checkpoints"]] == [None, 3, None]
+
+
+def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monkeypatch):
+    world = make()
+    for run in ("run-1", "run-2"):
+        world.run(run)
+        world.put(7, 8)
+
+    def refuses(self, txn, olds, held):
+        raise self.cannot_take_back()
+
+    monkeypatch.setattr(FakeSink, "retraction", refuses)
+    result = onceonly("rewind", "flights", "1", "--reason", "wrong rates", input="n\n")
+    assert result.exit_code == 2
+    assert "cannot be taken back" in result.stderr
+    assert "Take all of this back" not in result.stdout
+    with pytest.raises(InvalidPipeline):
+        world.coordinator.undone("flights", 1)
+
+
+def test_hints_name_the_files_of_the_users_own_project(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
+    monkeypatch.delenv("ONCEONLY_STATE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert "Start with: onceonly run FILE.py:NAME" in onceonly("status").stdout
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "sales.py").write_text(
+        "import nothing_that_is_installed\nsales = Pipeline(\n  name='sales')\n"
+    )
+    assert target.example(tmp_path) == "dags/sales.py:sales"
+    assert "Start with: onceonly run dags/sales.py:sales" in onceonly("status").stdout
+    assert "Pass dags/sales.py:sales." in onceonly("run", "dags/sale.py").stderr

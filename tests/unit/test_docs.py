@@ -1,0 +1,54 @@
+"""The pages: links lead somewhere, every page is in the site's menu, and the words are those of the field."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
+CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+NOT_OUR_WORDS = re.compile(
+    r"\bmends?\b|\bmending\b|person's word|pays no heed|in the way\b|asks nothing|\b(is|are) gone\b|state of then"
+    r"|ended without a word|is not spoken|one thing of one sink|runs what he likes|not this process's",
+    re.IGNORECASE,
+)
+
+
+def prose(page: Path) -> str:
+    """Without examples: a `#` there is a comment."""
+    return CODE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()).strip() for heading in headings)
+    return {re.sub(r"\s", "-", each) for each in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for file, anchor in LINK.findall(prose(page)):
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{file} does not exist"
+        if anchor and target.suffix == ".md":
+            assert anchor[1:] in anchors(target), f"{file} has no {anchor}"
+
+
+def test_every_page_is_in_the_menu_and_on_the_first_page() -> None:
+    menu, first = (ROOT / "mkdocs.yml").read_text(), (DOCS / "index.md").read_text()
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS)
+        assert f": {name}\n" in menu, f"{name} is not in mkdocs.yml"
+        assert name.name == "index.md" or f"({name})" in first, f"{name} is not on the first page"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_words_are_those_of_the_field(page: Path) -> None:
+    found = [match[0] for match in NOT_OUR_WORDS.finditer(prose(page))]
+    assert not found

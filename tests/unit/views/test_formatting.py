@@ -1,0 +1,69 @@
+"""Values as people read them."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.views import formatting
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+def checkpoint(**columns) -> Checkpoint:
+    given = {
+        "pipeline": "p",
+        "epoch": 4,
+        "state": State.STAGED,
+        "definition": {"sinks": [{"name": "out"}], "gate": {"on_fail": "hold", "keep_failed": False}},
+        "ranges": (TopicRange("t", "id", {0: (0, 1)}),),
+        "interval": None,
+        "owners": ("o",),
+        "first_seq": 1,
+        "last_seq": 1,
+        "planned_at": NOON,
+        "updated_at": NOON,
+    }
+    return Checkpoint(**(given | columns))
+
+
+@pytest.mark.parametrize(
+    ("handles", "words"),
+    [
+        ({}, "-"),
+        ({"out": {"rows": 4_200}}, "4,200"),
+        ({"out": {"rows": 200}, "late": {"rows": 23}}, "out 200, late 23"),
+        ({"out": {"rows": 0}, "late": {"rows": 0}}, "0"),
+        ({"out": {"rows": 7}, "late": {}}, "out 7, late -"),
+    ],
+)
+def test_rows_are_told_by_sink(handles, words):
+    assert formatting.rows(checkpoint(handles=handles)) == words
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({}, "staged"),
+        ({"failed_attempts": frozenset({1}), "attempt": 1}, "held"),
+        ({"failed_attempts": frozenset({1}), "attempt": 2}, "staged"),
+        ({"failed_attempts": frozenset({1}), "attempt": 1, "approved": {"who": "ann"}}, "staged"),
+        ({"failed_attempts": frozenset({1}), "attempt": 1, "state": State.ABORTED}, "aborted"),
+    ],
+)
+def test_held_is_what_waits_for_somebody_to_decide(columns, words):
+    assert formatting.state(checkpoint(**columns)) == words
+
+
+def test_a_pipelines_state_is_no_unknown_place():
+    handle = {"kind": "state", "rows": 12, "runs": []}
+    assert formatting.target(handle) == "the pipeline's state"
+    assert formatting.staged(handle) == "12 changed keys"
+
+
+def test_unsettled_is_a_count_and_the_oldest_epoch():
+    one, two = checkpoint(epoch=4), checkpoint(epoch=6)
+    assert formatting.unsettled([]) == ""
+    assert formatting.unsettled([one]) == "epoch 4"
+    assert formatting.unsettled([one, two]) == "2, the oldest is epoch 4"

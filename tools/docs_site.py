@@ -1,0 +1,46 @@
+"""A hook of mkdocs: what the pages link to outside of docs/.
+
+CHANGELOG.md and CONTRIBUTING.md become pages. Other files of the checkout, such as dags/recovery.py, are no part of the
+site: there the link's text stays.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<up>(?:\.\./)+)(?P<file>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add the pages that lie beside docs/; their links begin there."""
+    for name, page in PAGES.items():
+        if page != "index.md":
+            text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+            files.append(File.generated(config, page, content=re.sub(r"\]\((\w+\.md)", _page, text)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    folder = Path(page.file.src_uri).parent
+
+    def replaced(link: re.Match[str]) -> str:
+        depth = len(folder.parts)
+        leaves = link["up"].count("../") > depth
+        if not leaves:
+            return link[0]
+        if link["file"] in PAGES:
+            return f"[{link['text']}]({'../' * depth}{PAGES[link['file']]}{link['anchor'] or ''})"
+        assert (ROOT / link["file"]).exists(), f"{page.file.src_uri} links to {link['file']}, which does not exist"
+        return link["text"]
+
+    return OUTSIDE.sub(replaced, markdown)
+
+
+def _page(link: re.Match[str]) -> str:
+    return f"]({PAGES.get(link[1], link[1])}"
