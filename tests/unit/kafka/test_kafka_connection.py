@@ -349,3 +349,9 @@ def test_live_parts_look_the_name_up(tmp_path: Path) -> None:
     assert parts.kafka(None, "mine:1").describe() == "mine:1"
     with pytest.raises(InvalidPipeline, match="connection 'k9' does not exist"):
         LiveParts(settings).kafka("k9", None)
+
+
+def test_without_a_client_a_connection_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(InvalidPipeline, match=r"Not installed: confluent_kafka(.|\n)*pip install 'onceonly\[kafka\]'"):
+        KafkaConnection.plaintext("b:9092")

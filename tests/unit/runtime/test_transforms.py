@@ -107,6 +107,19 @@ def test_what_is_not_there_is_said_as_such(settings: Settings) -> None:
         transforms.load("not_there.at_all:same", settings)
 
 
+def test_an_error_of_its_module_names_the_line(project: Path, settings: Settings) -> None:
+    write(project / "dividing.py", "one = 1\ntwo = one / 0\n")
+    with pytest.raises(InvalidPipeline, match=r"ZeroDivisionError: .*dividing\.py, line 2\)"):
+        transforms.load("dividing:same", settings)
+
+
+def test_without_pyspark_it_names_the_extra(project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "sparkling.py", "import pyspark\n")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(InvalidPipeline, match=r"pip install 'onceonly\[spark\]'"):
+        transforms.load("sparkling:same", settings)
+
+
 def test_the_setting_goes_along_to_other_machines() -> None:
     env = {"ONCEONLY_TRANSFORMS": "team.flights, other", "ONCEONLY_PROJECT": os.curdir}
     assert Settings.from_env(env).transforms == ("team.flights", "other")

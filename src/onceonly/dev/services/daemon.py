@@ -14,9 +14,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 from onceonly.errors import NotCommitted
+
+try:
+    import psutil
+except ModuleNotFoundError as missing:
+    raise NotCommitted(
+        "the embedded services cannot be used.",
+        "psutil is not installed in this environment.",
+        "Install it: pip install 'onceonly[services]'. Nothing was started.",
+    ) from missing
 
 TOKEN = "ONCEONLY_SERVICE_TOKEN"
 TIMEOUT = 20.0  # seconds for a service to exit by itself

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
@@ -94,7 +95,12 @@ class Services:
     def _alone(self) -> Iterator[None]:
         folder = self.home / "services"
         require_writable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServiceFailed(
+                f"{folder} cannot be created.", f"{error}.", "Set ONCEONLY_HOME to another folder. Nothing was started."
+            ) from error
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
