@@ -135,7 +135,7 @@ def test_children_of_a_killed_leader_are_found(home: Path) -> None:
 
 
 @pytest.mark.parametrize("spark", [False, True])
-def test_a_taken_port_is_said_and_nothing_stays(home: Path, spark: bool) -> None:
+def test_a_port_in_use_is_reported_and_nothing_stays(home: Path, spark: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ServiceFailed, match=rf"port {port}.*\n.*Another process listens.*\n.*ONCEONLY_KAFKA_PORT"):

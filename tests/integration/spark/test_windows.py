@@ -128,7 +128,7 @@ def _values(dwells: list[int]) -> tuple[int, int, int, int]:
     ("by", "lateness"),
     [(Tumbling(10 * MINUTE), 5 * MINUTE), (Sliding(10 * MINUTE, 4 * MINUTE), timedelta(0))],
 )
-def test_each_window_is_closed_once_and_what_comes_too_late_is_told(run: Any, by: Sliding, lateness: timedelta) -> None:
+def test_each_window_is_closed_once_and_late_rows_are_returned(run: Any, by: Sliding, lateness: timedelta) -> None:
     parts = checkpoints(2013, wild=30)
     mine = run(by, lateness)
     for rows in parts:

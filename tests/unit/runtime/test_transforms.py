@@ -102,7 +102,7 @@ def test_a_project_behind_a_link_is_the_project(tmp_path: Path, project: Path, s
     assert transforms.load("behind_link:same", linked)(1) == 1
 
 
-def test_what_is_not_there_is_said_as_such(settings: Settings) -> None:
+def test_a_missing_module_is_reported_as_such(settings: Settings) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be imported"):
         transforms.load("not_there.at_all:same", settings)
 
