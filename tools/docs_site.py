@@ -14,6 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+IN_CODE = re.compile(r"`[^`\n]*`")
 OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<up>(?:\.\./)+)(?P<file>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -39,7 +40,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         assert (ROOT / link["file"]).exists(), f"{page.file.src_uri} links to {link['file']}, which does not exist"
         return link["text"]
 
-    return OUTSIDE.sub(replaced, markdown)
+    return OUTSIDE.sub(replaced, _bars(markdown))
+
+
+def _bars(markdown: str) -> str:
+    """GitHub wants `str \\| None` in a cell of a table, and shows it without the backslash; mkdocs would show both."""
+    lines = markdown.split("\n")
+    return "\n".join(
+        IN_CODE.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line for line in lines
+    )
 
 
 def _page(link: re.Match[str]) -> str:

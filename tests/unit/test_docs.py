@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from onceonly.cli import main
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -41,3 +43,9 @@ def test_every_page_is_in_the_menu_and_on_the_first_page() -> None:
         name = page.relative_to(DOCS)
         assert f": {name}\n" in menu, f"{name} is not in mkdocs.yml"
         assert name.name == "index.md" or f"({name})" in first, f"{name} is not on the first page"
+
+
+def test_every_command_is_in_the_table() -> None:
+    section = (DOCS / "concepts.md").read_text().partition("## Commands\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(main.commands)
