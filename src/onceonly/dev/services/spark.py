@@ -1,6 +1,5 @@
 """A Spark Connect server: a running JVM, so that a stage starts in about a second."""
 
-import importlib.util
 import os
 import secrets
 import sys
@@ -9,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.dev.services import machine
-from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.service import Service
 from onceonly.spark.conf import CONF, TOKEN_FILE
+from onceonly.spark.home import spark_home
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -80,15 +79,3 @@ class SparkConnect(Service):
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
         }
-
-
-def spark_home() -> Path:
-    """The Spark inside the installed PySpark, found without importing it."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ServiceFailed(
-            "pyspark is not installed.",
-            "The embedded Spark server is part of it.",
-            "Install it: pip install 'onceonly[spark]'",
-        )
-    return Path(spec.origin).parent
