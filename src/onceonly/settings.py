@@ -19,7 +19,7 @@ from onceonly.errors import InvalidPipeline
 
 @dataclass(frozen=True)
 class Variable:
-    """One setting: an environment variable, what it means, and what counts where it is not set."""
+    """One setting: an environment variable, its meaning and its default."""
 
     name: str
     meaning: str
@@ -27,10 +27,10 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("ONCEONLY_HOME", "folder of everything that has no place of its own", "$ONCEONLY_PROJECT/.onceonly"),
-    Variable("ONCEONLY_STATE", "state table: a path or URI, made by `onceonly state init`", "$ONCEONLY_HOME/state"),
+    Variable("ONCEONLY_HOME", "folder for everything without a place of its own", "$ONCEONLY_PROJECT/.onceonly"),
+    Variable("ONCEONLY_STATE", "state table: a path or URI, created by `onceonly state init`", "$ONCEONLY_HOME/state"),
     Variable("ONCEONLY_SPOOL", "rows of Kafka sinks until they are published: a path or URI", "$ONCEONLY_HOME/spool"),
-    Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/, whose code transforms are", "the current one"),
+    Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/; its code may be run", "the current one"),
     Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
     Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
     Variable(

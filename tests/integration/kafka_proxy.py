@@ -144,7 +144,7 @@ class FarBroker(KafkaBroker):
 
     @property
     def near(self) -> str:
-        return self.address(self._asked_port() or 0)
+        return self.address(self._requested_port() or 0)
 
     @property
     def far(self) -> str:

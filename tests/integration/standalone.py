@@ -17,7 +17,7 @@ from patience import PATIENCE
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.dev.services.spark import spark_home
+from onceonly.spark.home import spark_home
 
 ROOT = Path(__file__).parents[2]
 LIGHT = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}

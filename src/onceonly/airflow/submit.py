@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -35,6 +33,7 @@ from onceonly.runtime.jobs import program
 from onceonly.runtime.orphan import die_with_parent
 from onceonly.settings import Settings
 from onceonly.spark.conf import ELSEWHERE, conf
+from onceonly.spark.home import spark_home
 from onceonly.spark.progress import Say
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
@@ -261,10 +260,7 @@ def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
 
 
 def _spark_submit() -> str:
-    package = find_spec("pyspark")
-    if package is None or not package.submodule_search_locations:
-        raise InvalidPipeline("pyspark is not installed here.", todo="pip install 'onceonly[spark]'")
-    return str(Path(package.submodule_search_locations[0]) / "bin" / "spark-submit")
+    return str(spark_home() / "bin" / "spark-submit")
 
 
 def submission(spark: Target, settings: Settings, step: str, arguments: list[str]) -> list[str]:

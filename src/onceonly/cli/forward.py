@@ -32,7 +32,7 @@ def forward(
 ) -> None:
     """Record what the targets of the pipeline NAME in FILE.py have, where the state table does not know it.
 
-    For a state table that was restored from an older copy, or that begins anew because one was lost: it would publish
+    For a state table that was restored from an older copy, or created again because one was lost: it would publish
     again what came since. Pass up to where everything is published (the refusal shows what is known of it), and the
     pipeline goes on from there. What you leave out is published a second time; what you pass and is not there is lost.
 

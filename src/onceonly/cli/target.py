@@ -34,7 +34,7 @@ def load(target: str, project: Path) -> Pipeline:
     """The pipeline that `target` names; without a name, the only one in the file.
 
     Raises:
-        InvalidPipeline: no such file, it does not import, or holds no such pipeline.
+        InvalidPipeline: no such file, it cannot be imported, or has no such pipeline.
     """
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     path = _find(file, project)
@@ -44,16 +44,18 @@ def load(target: str, project: Path) -> Pipeline:
     if not name and len(found) == 1:
         return next(iter(found.values()))
     wanted = f"pipeline '{name}'" if name else "one pipeline"
-    why = f"Its pipelines are: {', '.join(found)}." if found else "It holds no onceonly.Pipeline at module level."
+    why = f"Its pipelines are: {', '.join(found)}." if found else "It has no onceonly.Pipeline at module level."
     use = f"Pass {file}:{next(iter(found))}. Nothing was written." if found else _use(project, file)
-    raise InvalidPipeline(f"{path} does not hold {wanted}.", why, use)
+    raise InvalidPipeline(f"{path} does not define {wanted}.", why, use)
 
 
 def _find(file: str, project: Path) -> Path:
-    for path in (Path(file).absolute(), project / file):
-        if path.is_file():
-            return path
-    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {Path.cwd()} and {project}.", _use(project))
+    places = dict.fromkeys((Path.cwd(), project))  # often the same
+    for place in places:
+        if (place / file).is_file():
+            return place / file
+    searched = " and ".join(map(str, places))
+    raise InvalidPipeline(f"there is no file '{file}'.", f"Searched: {searched}.", _use(project))
 
 
 def _module(path: Path, project: Path) -> ModuleType:

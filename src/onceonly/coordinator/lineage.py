@@ -1,6 +1,6 @@
 """Whether this state table is the one that targets and consumer groups know.
 
-A table that was restored from an older copy, or made anew where another was lost, would take decisions again that are
+A table that was restored from an older copy, or created again after one was lost, would take decisions again that are
 published, and read their records again. What targets show is read first and the state table afterwards: so a
 checkpoint that is being committed meanwhile cannot make it look behind.
 """

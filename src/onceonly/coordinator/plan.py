@@ -107,11 +107,11 @@ class Planning:
     # ---- one that goes on, or is replaced
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
-        anew = bool(self.reprocess) and _replaceable(existing) and not self._has_replaced(view, existing)
-        row = self._replace(view, existing) if anew else self._take_over(view, existing)
+        again = bool(self.reprocess) and _replaceable(existing) and not self._has_replaced(view, existing)
+        row = self._replace(view, existing) if again else self._take_over(view, existing)
         if row:
             self.cut.check_lineage(existing)
-            old = existing if anew else view.require(existing.replaces) if existing.replaces else None
+            old = existing if again else view.require(existing.replaces) if existing.replaces else None
             if old:
                 _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
         return row

@@ -161,7 +161,7 @@ def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeU
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
         f"A process may still publish to it, and it does not answer: {cause(error)}",
-        "Retry when it answers. If it is gone for good: "
+        "Retry when it answers. If it no longer exists: "
         f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
     )
 

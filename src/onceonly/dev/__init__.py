@@ -1,1 +1,1 @@
-"""For trying it on one machine: the demo, a broker and a Spark server."""
+"""Trying Onceonly on one machine: the demo, a broker and a Spark server."""

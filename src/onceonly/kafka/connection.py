@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
@@ -32,8 +33,19 @@ SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # setting -> meaning
     "ssl.endpoint.identification.algorithm": {"https": ("https",), "none": ("none", "")},  # empty: as Java writes it
 }
 SECRET = re.compile(r"password|passphrase|secret|key\.pem|assertion|oauthbearer\.config")
+CLIENTS = ("confluent_kafka", "fastavro", "kafka")  # modules of the extra `kafka` that every use needs
 DENIED = (29, 30, 31, 53)  # topic, group, cluster and transactional id authorization failed; the same in all clients
 GUARDED = re.compile(r"(enable\.)?(ssl|sasl|security|https)\.")  # settings that no translation may silently leave out
+
+
+def require_clients() -> None:
+    """Raises InvalidPipeline if a package of the extra `kafka` is missing, before anything uses it."""
+    if missing := [name for name in CLIENTS if find_spec(name) is None]:
+        raise InvalidPipeline(
+            "Kafka cannot be used in this environment.",
+            f"Not installed: {', '.join(missing)}.",
+            "Install them: pip install 'onceonly[kafka]'. Nothing was written.",
+        )
 
 
 class Secret(str):
@@ -68,6 +80,7 @@ class KafkaConnection:
         for key in ("security.protocol", "sasl.mechanism"):
             if key in plain:
                 plain[key] = plain[key].upper()
+        require_clients()
         made = cls({"security.protocol": "PLAINTEXT", **plain}, name)
         made._check()
         return cls({key: made._meant(key, value) for key, value in made.settings.items()}, name)

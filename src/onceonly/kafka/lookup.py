@@ -52,8 +52,8 @@ def missing(conn_id: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the Airflow connection '{conn_id}' does not exist.",
         why,
-        f'airflow connections add {conn_id} --conn-type kafka --conn-extra \'{{"bootstrap.servers": "…"}}\', or '
-        f"set {variable(conn_id)}. {NOTHING_WRITTEN}",
+        f"Add it: airflow connections add {conn_id} --conn-type kafka "
+        f'--conn-extra \'{{"bootstrap.servers": "…"}}\', or set {variable(conn_id)}. {NOTHING_WRITTEN}',
     )
 
 

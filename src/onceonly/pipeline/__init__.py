@@ -1,1 +1,1 @@
-"""What a user declares: plain data, checked as soon as it is made."""
+"""What a user declares: plain data, validated on creation."""

@@ -1,4 +1,4 @@
-"""What a definition may hold, and the error that says what it may not."""
+"""Validation of definitions, and the error for an invalid one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 def check_connection(connection: str | None, bootstrap: str | None) -> None:
-    """A definition names a connection and holds none of it: it is stored with every checkpoint.
+    """Check that a definition names a connection, and does not contain one: it is stored with every checkpoint.
 
     Raises:
-        InvalidPipeline: no connection id (its text is not repeated: it may hold a secret), or both are given.
+        InvalidPipeline: not a connection id (the text is not repeated: it may contain a secret), or both are given.
     """
     if connection is not None and not CONNECTION.fullmatch(connection):
-        raise invalid("connection", "is no Airflow connection id", "Name one, as in connection='kafka_default'.")
+        raise invalid("connection", "is not an Airflow connection id", "Name one, as in connection='kafka_default'.")
     if connection is not None and bootstrap is not None:
-        raise invalid(f"connection '{connection}'", "is given beside bootstrap", "Leave one of them out.")
+        raise invalid(f"connection '{connection}'", "is set together with bootstrap", "Remove one of them.")
 
 
 def condition(sink: str, part: Any) -> tuple[str, str, Any]:

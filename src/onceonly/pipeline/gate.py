@@ -1,4 +1,4 @@
-"""What a pipeline's gate asks of the staged rows, as plain data."""
+"""A pipeline's gate: checks on the staged rows, as plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Fresh:
     """How old the newest row may be.
 
     Args:
-        column: of a date or a time.
+        column: a date or timestamp column.
         within: seconds before the end of the interval, or, in chained mode, before the rows were staged.
     """
 
@@ -31,15 +31,17 @@ class Fresh:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What is asked of the rows between stage and commit. Each of the first four is given by the name of the sink; a
-    plain one is for a pipeline with a single sink.
+    """Checks on the rows between stage and commit.
+
+    Each of the first four is a dict by sink name, or a plain value if the pipeline has a single sink.
 
     Args:
         suites: Great Expectations suites as JSON files, relative to the project.
-        min_rows, max_rows: of a checkpoint, both included.
-        fresh: of a checkpoint that has rows.
-        on_fail: 'abort', or 'hold': it stays staged until a person approves or aborts it.
-        keep_failed: the rows of a failed attempt are never deleted; by default they are kept until another has ended.
+        min_rows, max_rows: limits of the rows of a checkpoint, both inclusive.
+        fresh: how old the newest row may be, for a checkpoint that has rows.
+        on_fail: 'abort', or 'hold': the checkpoint stays staged until somebody approves or aborts it.
+        keep_failed: never delete the rows of a failed attempt; by default they are kept until another attempt has
+            ended.
         in_process_rows: a suite runs in the process, without Spark, on at most that many rows of its sink.
     """
 
@@ -56,13 +58,13 @@ class Gate:
             raise _invalid(f"on_fail '{self.on_fail}'", "is not known: use 'abort' or 'hold'")
         for path in _each(self.suites):
             if not isinstance(path, str) or not path.endswith(".json"):
-                raise _invalid(f"suite {path!r}", "is no JSON file: name one, as in 'schemas/delays.expectations.json'")
+                raise _invalid(f"suite {path!r}", "is not a .json file: name one, as in 'schemas/a.expectations.json'")
         self._check_counts()
         for fresh in _each(self.fresh):
             if not isinstance(fresh, Fresh):
                 raise _invalid("fresh", f"is {fresh!r}: give Fresh('column', within=seconds)")
         if all(getattr(self, name) == {} for name in PER_SINK):
-            raise _invalid("it", "asks nothing: name suites, min_rows, max_rows or fresh")
+            raise _invalid("no checks", "are configured: set suites, min_rows, max_rows or fresh")
 
     def _check_counts(self) -> None:
         for name in ("min_rows", "max_rows", "in_process_rows"):
@@ -71,12 +73,12 @@ class Gate:
                     raise _invalid(name, f"is {count!r}: give a number of rows, 0 or more")
 
     def of(self, sinks: Collection[str]) -> Gate:
-        """The same with everything by sink.
+        """The same gate with every check as a dict by sink.
 
         Args:
-            sinks: names of those that can be looked at.
+            sinks: names of the sinks that a gate can check.
         Raises:
-            InvalidPipeline: a sink is named that is not one of them, or one has to be named.
+            InvalidPipeline: a check names another sink, or names none although there are several.
         """
         by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks) for name in PER_SINK}
         named = replace(self, **by_sink)
@@ -90,11 +92,11 @@ class Gate:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
     def asks_of_none(self) -> bool:
-        """Whether a checkpoint without a row may fail it."""
+        """Whether a checkpoint without rows can fail the gate."""
         return bool(self.suites) or any(_mapping(self.min_rows).values())
 
     def large(self, handles: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether a suite has more rows to look at than it takes in process."""
+        """Whether a suite has more rows to check than `in_process_rows`."""
         return any(handles[sink]["rows"] > self.in_process_rows for sink in _mapping(self.suites) if sink in handles)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,10 +120,10 @@ def _each(given: Any) -> Collection[Any]:
 def _by_sink(option: str, given: Any, sinks: Collection[str]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         if len(sinks) != 1:
-            raise _invalid(f"{option}={given!r}", f"does not say for which sink: name one of {sorted(sinks)}")
+            raise _invalid(f"{option}={given!r}", f"names no sink: give a dict by sink name, of {sorted(sinks)}")
         return dict.fromkeys(sinks, given)
     if unknown := sorted(set(given) - set(sinks)):
-        raise _invalid(f"{option} of {unknown}", f"is for no sink that a gate can look at: {sorted(sinks)}")
+        raise _invalid(f"{option} of {unknown}", f"names a sink that a gate cannot check; it can check {sorted(sinks)}")
     return dict(given)
 
 

@@ -1,4 +1,4 @@
-"""What pipelines and sinks may be called."""
+"""Valid names of pipelines and sinks."""
 
 from __future__ import annotations
 

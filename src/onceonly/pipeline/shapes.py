@@ -1,7 +1,7 @@
-"""Whether plain data, as it comes back from JSON, has the shape that a type describes.
+"""Validation of plain data from JSON against a type.
 
-Known are classes, None, unions, `Literal`, `Any`, sequences, mappings, pairs and the like (`tuple[str, int]`), and
-`TypedDict` (whatever it does not name is let through), dataclasses (nothing else may be there), checks by `Annotated`.
+Supported are classes, None, unions, `Literal`, `Any`, sequences, mappings, tuples (`tuple[str, int]`), `TypedDict`
+(which allows more keys), dataclasses (which do not), and checks by `Annotated`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_or
 
 @dataclass(frozen=True)
 class Like:
-    """Text of that form."""
+    """A check: the text matches the pattern."""
 
     pattern: str
 
@@ -29,11 +29,11 @@ def _is_below(path: str) -> bool:
 
 
 Count = Annotated[int, lambda number: number >= 0]
-Below = Annotated[str, _is_below]  # a path that does not leave the folder which it is relative to
+Below = Annotated[str, _is_below]  # a relative path that does not leave its folder
 
 
 def problem(value: Any, shape: Any, at: str = "") -> str | None:
-    """What is wrong first, such as "files[3].rows is -1"; None: nothing."""
+    """The first problem, such as "files[3].rows is -1"; None if there is none."""
     if shape is Any:
         return None
     origin = get_origin(shape)
@@ -43,7 +43,7 @@ def problem(value: Any, shape: Any, at: str = "") -> str | None:
 
 def _of_class(value: Any, shape: Any, at: str) -> str | None:
     kinds: Any = {float: (int, float), None: NoneType}.get(shape, shape)
-    fits = isinstance(value, kinds) and (shape is bool or not isinstance(value, bool))  # True is an int, in Python
+    fits = isinstance(value, kinds) and (shape is bool or not isinstance(value, bool))  # in Python True is an int
     return None if fits else _unfit(value, at)
 
 
@@ -52,7 +52,7 @@ def _of_literal(value: Any, shape: Any, at: str) -> str | None:
 
 
 def _of_union(value: Any, shape: Any, at: str) -> str | None:
-    """Where it may be None or one other thing, what is wrong with that."""
+    """The problem of the only alternative to None, or of the value as a whole."""
     found = [problem(value, part, at) for part in get_args(shape) if value is None or part is not NoneType]
     if None in found:
         return None
@@ -97,7 +97,7 @@ def _of_fields(value: Any, shape: Any, at: str) -> str | None:
 
 @cache
 def _fields(shape: Any) -> tuple[Mapping[str, Any], frozenset[str], bool]:
-    """The shape of each; names that have to be there; whether no other may."""
+    """The types of the fields; the required ones; whether others are refused."""
     hints = get_type_hints(shape, include_extras=True)
     if is_typeddict(shape):
         return hints, frozenset(shape.__required_keys__), False

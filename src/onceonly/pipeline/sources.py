@@ -1,4 +1,4 @@
-"""What a pipeline reads."""
+"""The sources of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class KafkaSource:
     """A topic to read.
 
     Args:
-        format: what `value` becomes: the raw bytes, or a struct decoded by `schema`.
-        schema: file with the record's schema, relative to the project: Avro (.avsc), or for JSON Spark DDL (.ddl).
-        max_records: chained mode only: most offsets in one checkpoint.
+        format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
+        schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
+        max_records: chained mode only: the maximum number of offsets in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
-            pinned. What comes later is read by the next interval.
+            pinned. Records that come later are read by the next interval.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
-        connection: id of the Airflow connection that says how to reach and to authenticate (docs/connections.md),
-            instead of `bootstrap`.
+        connection: id of the Airflow connection with addresses and credentials (docs/connections.md), instead of
+            `bootstrap`.
     """
 
     topic: str
@@ -36,7 +36,9 @@ class KafkaSource:
         if not 0 <= self.grace <= 3600 * 24 * 366:
             raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
         if not TOPIC.fullmatch(self.topic):
-            raise invalid(f"topic '{self.topic}'", "is no Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
+            raise invalid(
+                f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
+            )
         if self.format not in ("raw", "json", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
@@ -44,10 +46,10 @@ class KafkaSource:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
-            raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or leave it out.")
+            raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
 
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
-    """Without a grace, as it always was."""
+    """The source as JSON; without a grace, the same as in older versions."""
     data = {"kind": "kafka", **asdict(source)}
     return data if source.grace else {name: value for name, value in data.items() if name != "grace"}

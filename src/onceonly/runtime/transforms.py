@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -44,8 +45,8 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
     except Exception as error:
         raise InvalidPipeline(
             f"the transform '{dotted}' cannot be imported.",
-            f"{type(error).__name__}: {error}",
-            f"Check the path (searched: {settings.project} and the environment). Nothing was written.",
+            f"{type(error).__name__}: {error}{_line(error, settings.project)}",
+            f"{_how_to_import(error, settings.project)} Nothing was written.",
         ) from error
     if not callable(function):
         raise InvalidPipeline(
@@ -54,6 +55,18 @@ def load(dotted: str, settings: Settings) -> Callable[..., Any]:
             "Name a function of one DataFrame. Nothing was written.",
         )
     return function  # type: ignore[no-any-return]
+
+
+def _line(error: Exception, project: Path) -> str:
+    """Where the project's own code failed, if it did."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{project}/")]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _how_to_import(error: Exception, project: Path) -> str:
+    if isinstance(error, ImportError) and str(error.name).split(".")[0] == "pyspark":
+        return "Install it: pip install 'onceonly[spark]'."
+    return f"Check the path (searched: {project} and the environment), or fix the error in the module."
 
 
 def _check_allowed(dotted: str, module: str, settings: Settings) -> None:

@@ -162,15 +162,14 @@ def _existing(uri: str) -> DeltaTable | None:
 
 def _create(uri: str) -> None:
     path = local_path(uri)
-    if path:
-        path.mkdir(parents=True, exist_ok=True)
-    configuration = {**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)}
     try:
+        if path:
+            path.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             uri,
             SCHEMA,
             partition_by=["pipeline"],
-            configuration=configuration,
+            configuration={**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)},
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError) as error:

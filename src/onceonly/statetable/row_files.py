@@ -51,7 +51,7 @@ def put(uri: str, rows: Sequence[Row], name: str) -> AddAction:
     out = pa.BufferOutputStream()
     pq.write_table(table, out)
     content = out.getvalue().to_pybytes()
-    _write(uri, path, content, anew=rows[0].seq == 1)
+    _write(uri, path, content, is_first=rows[0].seq == 1)
     partition = {"pipeline": rows[0].pipeline}
     return AddAction(path, len(content), partition, int(time.time() * 1000), True, json.dumps(_stats(table)))
 
@@ -67,7 +67,7 @@ def remove(uri: str, pipeline: str, name: str) -> None:
         (local / path_of(pipeline, name)).unlink(missing_ok=True)
 
 
-def _write(uri: str, path: str, content: bytes, anew: bool) -> None:
+def _write(uri: str, path: str, content: bytes, is_first: bool) -> None:
     local = local_path(uri)
     if local is None:
         import pyarrow.fs as pafs
@@ -80,7 +80,7 @@ def _write(uri: str, path: str, content: bytes, anew: bool) -> None:
     file = local / path
     file.parent.mkdir(exist_ok=True)
     durability.write(file, content)
-    if anew:  # the pipeline's first row: its folder is new
+    if is_first:  # the pipeline's first row: its folder is new
         durability.to_disk(local)
 
 

@@ -172,7 +172,9 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
             if failure == "lost":
                 handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
             if failure == "doubt" and "judged" not in handle:
-                raise InDoubt(f"sink '{self.name}' is in doubt.", "The evidence is gone.", "onceonly resolve …")
+                raise InDoubt(
+                    f"sink '{self.name}' is in doubt.", "The evidence no longer exists.", "onceonly resolve …"
+                )
             with _lock(self.folder):
                 return self._publish(handle, decision)
 
@@ -230,7 +232,7 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
             raise self._overtaken(handle, decision, at, name)
         rows = _read(self._staged(handle["txn"]), None)
         if rows is None:
-            raise self._refusal(f"The staged rows of {handle['txn']} are gone.")
+            raise self._refusal(f"The staged rows of {handle['txn']} no longer exist.")
         olds = taken_out(handle)
         entries = [entry for entry in self.entries() if entry["txn"] not in {old["txn"] for old in olds}]
         entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}

@@ -167,7 +167,7 @@ def give_up(copy: Copy) -> None:
     """By a person, while the spool is away."""
     spool = copy.project.folder / "home" / "spool"
     spool.rename(spool.with_name("away"))
-    with pytest.raises(CannotPublish, match="spooled rows are gone"):
+    with pytest.raises(CannotPublish, match="spooled rows no longer exist"):
         copy.commit()
     copy.through.give_up("copying", 1, "copy", "ann", "the spool is gone")
     spool.with_name("away").rename(spool)

@@ -135,10 +135,10 @@ def test_children_of_a_killed_leader_are_found(home: Path) -> None:
 
 
 @pytest.mark.parametrize("spark", [False, True])
-def test_a_taken_port_is_said_and_nothing_stays(home: Path, spark: bool) -> None:
+def test_a_port_in_use_is_reported_and_nothing_stays(home: Path, spark: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ServiceFailed, match=rf"port {port}.*\n.*else listens.*\n.*ONCEONLY_KAFKA_PORT"):
+        with pytest.raises(ServiceFailed, match=rf"port {port}.*\n.*Another process listens.*\n.*ONCEONLY_KAFKA_PORT"):
             Services(home, port=port, spark_port=0).up(spark)
 
     assert processes_of(home) == []
@@ -167,7 +167,7 @@ def test_a_broker_that_cannot_start_shows_its_log(home: Path) -> None:
     meta = home / "services" / "kafka" / "data" / "meta.properties"
     meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
 
-    with pytest.raises(ServiceFailed, match=r"its process has ended\.\n(.*\n)*.*node"):
+    with pytest.raises(ServiceFailed, match=r"its process has exited\.\n(.*\n)*.*node"):
         services.up()
     assert processes_of(home) == []
 

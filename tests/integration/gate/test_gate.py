@@ -53,7 +53,7 @@ def staged(project: Project) -> tuple[Coordinator, Checkpoint]:
 
 
 @pytest.mark.parametrize("path", ["in process", "spark"])
-def test_bad_rows_are_told_and_not_published(project: Project, path: str) -> None:
+def test_bad_rows_are_reported_and_not_published(project: Project, path: str) -> None:
     project.set_gate(suites="numbers.expectations.json", in_process_rows=0 if path == "spark" else 100)
     produce(project, [1, 2, 50, 100])
     through, checkpoint = staged(project)
@@ -129,7 +129,7 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     assert project.published() == Counter(range(3))
 
 
-def test_a_suite_that_cannot_be_asked_is_refused_before_anything_is_written(project: Project) -> None:
+def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project) -> None:
     produce(project, [1])
     through, _ = staged(project)
     through.abort("numbers_chained", 1, "only to make the table")

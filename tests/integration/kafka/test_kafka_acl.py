@@ -123,7 +123,7 @@ def test_a_client_with_write_and_describe_on_topic_and_prefix_can_do_all(guarded
 
 
 @pytest.mark.parametrize(("user", "missing"), [("nobody", "Topic authorization failed"), ("no_id", "TransactionalId")])
-def test_a_missing_grant_is_told_before_any_work(guarded, tmp_path, user, missing):
+def test_a_missing_grant_is_reported_before_any_work(guarded, tmp_path, user, missing):
     with pytest.raises(InvalidPipeline, match="does not allow this") as refused:
         writer(guarded, user, tmp_path).check()
     assert missing in str(refused.value)
@@ -131,7 +131,7 @@ def test_a_missing_grant_is_told_before_any_work(guarded, tmp_path, user, missin
     assert PASSWORD not in str(refused.value)
 
 
-def test_a_wrong_password_is_told_before_any_work(guarded, tmp_path):
+def test_a_wrong_password_is_reported_before_any_work(guarded, tmp_path):
     with pytest.raises(InvalidPipeline, match="refuses the credentials") as refused:
         writer(guarded, "writer", tmp_path, "wrong-word").check()
     assert "PLAIN" in str(refused.value)

@@ -69,7 +69,7 @@ def make(tmp_path: Path, own: FarBroker, spark_server: str) -> Make:
 
 
 @both_ways
-def test_the_end_of_a_transaction_is_asked_for_three_times_in_vain(make: Make, proxy: Proxy, way: str) -> None:
+def test_the_end_of_a_transaction_fails_three_times(make: Make, proxy: Proxy, way: str) -> None:
     copy = make(way)
     copy.stage()
     with proxy.cut({END_TXN}, "request", times=3) as cut:
@@ -114,7 +114,9 @@ def staged_in_the_end(copy: Copy) -> None:
             continue
 
 
-def test_no_end_arrives_until_the_line_is_mended(make: Make, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_end_arrives_until_the_connection_works_again(
+    make: Make, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = make()
     copy.stage()
     monkeypatch.setattr(outcome, "PATIENCE", 0.5)

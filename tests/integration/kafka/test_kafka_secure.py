@@ -197,7 +197,7 @@ def test_a_wrong_password_stops_spark_soon_and_its_error_does_not_show_it(
     ],
     ids=["wrong secret", "no endpoint"],
 )
-def test_no_token_is_told_and_may_be_retried(
+def test_a_missing_token_is_reported_and_may_be_retried(
     settings: dict[str, dict[str, str]], change: dict[str, str], told: str, topic: str, tmp_path: Path
 ) -> None:
     poor = KafkaConnection.parse({**settings["oauth"], **change})
@@ -219,7 +219,7 @@ def test_no_token_is_told_and_may_be_retried(
     ids=["no client certificate", "unknown authority"],
 )
 @pytest.mark.usefixtures("impatient")
-def test_a_tls_failure_is_told(
+def test_a_tls_failure_is_reported(
     settings: dict[str, dict[str, str]], way: str, change: dict[str, None], topic: str, tmp_path: Path
 ) -> None:
     poor = KafkaConnection.parse({**settings[way], **change})
@@ -230,7 +230,7 @@ def test_a_tls_failure_is_told(
     assert_no_secret(str(caught.value))
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_told(settings: dict[str, dict[str, str]], tmp_path: Path) -> None:
+def test_a_setting_that_librdkafka_does_not_know_is_named(settings: dict[str, dict[str, str]], tmp_path: Path) -> None:
     misspelt = KafkaConnection.parse({**settings["scram-512"], "lingre.ms": "5"}, "kafka_secure")
     with pytest.raises(InvalidPipeline, match=r'connection \'kafka_secure\'(.|\n)*"lingre\.ms"'):
         KafkaReader(KafkaSource("t"), misspelt, tmp_path).check()

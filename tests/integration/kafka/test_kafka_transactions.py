@@ -586,7 +586,7 @@ def test_ids_are_written_as_the_source_writes_them(transactions: Transactions, t
 # --- what goes wrong on the way
 
 
-def test_no_broker_is_said_with_its_address_and_leaves_nothing(
+def test_a_missing_broker_is_reported_with_its_address_and_leaves_nothing(
     recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokerClient, "timeout", 1.0)
@@ -629,7 +629,7 @@ def test_closing_leaves_no_thread_and_no_socket(broker: str) -> None:
             assert opened() == (set(), 0)
 
 
-def test_an_answer_that_is_lost_is_not_asked_for_by_sending_again(
+def test_after_a_lost_response_nothing_is_sent_again(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction = Open(transactions, topic)
@@ -644,7 +644,7 @@ def test_an_answer_that_is_lost_is_not_asked_for_by_sending_again(
 
 
 @pytest.mark.parametrize("name", ["ConcurrentTransactions", "CoordinatorLoadInProgress", "NotCoordinator"])
-def test_not_now_is_asked_again(
+def test_a_response_not_now_is_retried(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     transaction = Open(transactions, topic)
@@ -802,7 +802,7 @@ def test_kafka_pythons_coordinator_cache_is_still_where_it_is_emptied(transactio
     assert transactions.describe([id])[id].state == "Ongoing"
 
 
-def test_kafka_pythons_errors_are_still_told_apart() -> None:
+def test_kafka_pythons_errors_can_still_be_distinguished() -> None:
     not_now = ("ConcurrentTransactions", "CoordinatorLoadInProgress", "CoordinatorNotAvailable", "NotCoordinator")
     passing = (*not_now, "KafkaConnection", "KafkaTimeout", "NodeNotReady", "NotLeaderForPartition", "RequestTimedOut")
     for name in passing:

@@ -251,7 +251,7 @@ def test_a_folder_with_something_else_is_left_alone(delta, name):
 def test_a_target_dropped_after_staging_is_not_made_again(delta):
     handle = delta.stage(delta.numbers(3))
     shutil.rmtree(delta.folder)
-    with pytest.raises(CannotPublish, match="It is gone") as error:
+    with pytest.raises(CannotPublish, match="It no longer exists") as error:
         delta.commit(handle)
     assert "--give-up lake" in error.value.todo
     assert not delta.folder.exists() or list(delta.folder.iterdir()) == []

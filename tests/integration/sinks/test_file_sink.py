@@ -179,7 +179,7 @@ def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
 def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
     handle = lake.stage(lake.spark.range(8).repartition(2))
     (Path(handle["folder"]) / handle["files"][0]["staged"]).unlink()
-    with pytest.raises(CannotPublish, match="a staged file is gone"):
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
         lake.commit(handle)
     assert manifests.files(lake.folder) == []
 

@@ -303,7 +303,7 @@ def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
 def test_a_staged_file_that_is_gone_is_not_taken_for_moved(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     lake.hdfs.fs.rm(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(lake.hdfs.root))
-    with pytest.raises(CannotPublish, match="a staged file is gone"):
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
         lake.commit(handle)
     assert manifests.files(lake.folder) == []
 

@@ -210,7 +210,7 @@ def _gone(pid: int) -> bool:
     return True
 
 
-def test_on_kill_of_the_gate_interrupts_the_session_that_it_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted: list[Any] = []
     asked: list[Any] = []
     operator = GateOperator(task_id="gate", pipeline="numbers", epoch=1)

@@ -129,7 +129,7 @@ def _values(dwells: list[int]) -> tuple[int, int, int, int]:
     ("by", "lateness"),
     [(Tumbling(10 * MINUTE), 5 * MINUTE), (Sliding(10 * MINUTE, 4 * MINUTE), timedelta(0))],
 )
-def test_each_window_is_closed_once_and_what_comes_too_late_is_told(run: Any, by: Sliding, lateness: timedelta) -> None:
+def test_each_window_is_closed_once_and_late_rows_are_returned(run: Any, by: Sliding, lateness: timedelta) -> None:
     parts = checkpoints(2013, wild=30)
     mine = run(by, lateness)
     for rows in parts:
@@ -227,7 +227,7 @@ def test_open_windows_are_not_taken_up_by_others(run: Any, other: Windows) -> No
     with pytest.raises(InvalidPipeline, match="have another definition") as refused:
         mine.add([("a", at(2), 1)])
     assert "windows of 1:00:00 every 1:00:00 of 'at' by page" in refused.value.why
-    assert f"now says {other}" in refused.value.why
+    assert f"now has {other}" in refused.value.why
 
 
 def test_once_all_are_closed_windows_may_change_and_lateness_always(run: Any) -> None:
@@ -241,7 +241,7 @@ def test_once_all_are_closed_windows_may_change_and_lateness_always(run: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("DOUBLE", "'dwelt' is made of double"), ("BIGINT", "'longest' is made of")]
+    ("kind", "said"), [("DOUBLE", "'dwelt' has the type double"), ("BIGINT", "'longest' has the type")]
 )
 def test_a_value_that_the_state_would_cut_is_refused(tmp_path: Path, spark: Any, kind: str, said: str) -> None:
     state = StateWriter(OPEN, str(tmp_path / "state")).read(spark, None)

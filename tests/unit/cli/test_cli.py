@@ -394,13 +394,13 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("", "flights", "holds no onceonly.Pipeline at module level"),
+        ("", "flights", "has no onceonly.Pipeline at module level"),
         (DEFINITION.format("other"), "flights", "Its pipelines are: other."),
         (DEFINITION.format("a") + DEFINITION.format("b"), "", "Its pipelines are: a, b."),
         ("x = 1\nimport nowhere", "flights", r"ModuleNotFoundError: .*\(line 2\)"),
         ("x = ", "flights", "SyntaxError"),
         ("raise SystemExit(1)", "flights", "SystemExit"),
-        (DEFINITION.format("x").replace('"flights"', '"Flights!"'), "x", "is no Kafka topic name"),
+        (DEFINITION.format("x").replace('"flights"', '"Flights!"'), "x", "is not a Kafka topic name"),
     ],
 )
 def test_a_file_that_does_not_serve_is_refused(text: str, name: str, words: str, tmp_path: Path) -> None:

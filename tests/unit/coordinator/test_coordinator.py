@@ -727,7 +727,7 @@ def test_doubt_is_recorded_once_and_holds_up_its_own_sink_only(world):
     assert world.events()[-3:] == ["committing", "published", "in_doubt"]
     now = world.now()
     assert (now.state, now.waiting, list(now.in_doubt)) == (State.COMMITTING, ("lake",), ["lake"])
-    assert now.in_doubt["lake"]["why"] == "The evidence is gone."
+    assert now.in_doubt["lake"]["why"] == "The evidence no longer exists."
 
 
 @pytest.mark.parametrize(("committed", "rows"), [(True, []), (False, list(range(5)))])

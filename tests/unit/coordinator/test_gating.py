@@ -432,9 +432,9 @@ def test_a_definition_without_a_gate_is_as_it_was():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Gate(), "it asks nothing"),
-        (lambda: Gate(suites={}), "it asks nothing"),
-        (lambda: Gate(suites="suite.yml"), "'suite.yml' is no JSON file"),
+        (lambda: Gate(), "no checks are configured"),
+        (lambda: Gate(suites={}), "no checks are configured"),
+        (lambda: Gate(suites="suite.yml"), "'suite.yml' is not a .json file"),
         (lambda: Gate(min_rows=1, on_fail="ignore"), "on_fail 'ignore' is not known"),
         (lambda: Gate(min_rows=-1), "min_rows is -1"),
         (lambda: Gate(min_rows=True), "min_rows is True"),
@@ -444,13 +444,13 @@ def test_a_definition_without_a_gate_is_as_it_was():
         (lambda: Fresh("at", 0), "needs a column and seconds above 0"),
         (
             lambda: pipeline(Gate(min_rows=1)),
-            r"min_rows=1 does not say for which sink: name one of \['files', 'lake'\]",
+            r"min_rows=1 names no sink: give a dict by sink name, of \['files', 'lake'\]",
         ),
-        (lambda: pipeline(Gate(min_rows={"other": 1})), r"min_rows of \['other'\] is for no sink"),
+        (lambda: pipeline(Gate(min_rows={"other": 1})), r"min_rows of \['other'\] names a sink"),
         (lambda: pipeline(Gate(min_rows={"lake": 5}, max_rows={"lake": 4})), "min_rows 5 above max_rows 4"),
         (
             lambda: pipeline(Gate(min_rows={"seen": 1}), LAKE, StateSink("seen", "n INT", ["n"])),
-            r"min_rows of \['seen'\] is for no sink that a gate can look at",
+            r"min_rows of \['seen'\] names a sink that a gate cannot check",
         ),
         (
             lambda: pipeline(Gate(fresh=Fresh("at", 60)), FileSink("files", "files", format="avro")),

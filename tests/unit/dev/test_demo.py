@@ -14,7 +14,7 @@ from onceonly.errors import NotCommitted
 def test_a_second_demo_in_the_same_place_is_refused(tmp_path: Path) -> None:
     with (
         demo.alone(tmp_path / "demo"),
-        pytest.raises(NotCommitted, match="a demo is at work"),
+        pytest.raises(NotCommitted, match="a demo is already running"),
         demo.alone(tmp_path / "demo"),
     ):
         pass

@@ -155,7 +155,7 @@ def test_nothing_is_written_to_disk_twice(table, disk):
     assert not disk.told
 
 
-def test_a_log_that_was_put_back_is_read_anew(table, disk, folder):
+def test_a_restored_log_is_read_again(table, disk, folder):
     add(table, rows=3)
     for version in (2, 3):
         (folder / "_delta_log" / f"{version:020}.json").unlink()
@@ -511,13 +511,13 @@ def test_an_old_view_that_cannot_be_brought_up_to_date_is_lost(cleaned, table, m
     assert table.view("flights").head.seq == 3
 
 
-def test_questions_that_are_asked_while_files_are_cleaned_up_are_asked_again(cleaned, table, monkeypatch):
+def test_queries_that_run_while_files_are_cleaned_up_are_retried(cleaned, table, monkeypatch):
     stale, real = [cleaned.table.delta], StateTable._open
     monkeypatch.setattr(StateTable, "_open", lambda self: stale.pop() if stale else real(self))
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
 
 
-def test_rows_that_are_gone_for_good_are_not_known(table, folder):
+def test_rows_that_no_longer_exist_make_the_outcome_unknown(table, folder):
     add(table, rows=2)
     for path in files(folder):
         path.unlink()

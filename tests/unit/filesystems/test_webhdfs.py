@@ -29,12 +29,12 @@ from onceonly.sinks.files.sink import FileWriter
         ("http://other:50070", "http://other:50070"),
     ],
 )
-def test_the_name_node_is_asked_at_the_given_address_or_at_hadoops_own(given: str | None, address: str) -> None:
+def test_the_name_node_has_the_configured_address_or_hadoops_default(given: str | None, address: str) -> None:
     assert Cluster("hdfs://name:8020/lake", given).address == address
     assert Settings.from_env({"ONCEONLY_WEBHDFS": given or ""}).webhdfs == given
 
 
-def test_a_user_id_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_user_id_without_a_name_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("HADOOP_USER_NAME", "LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 1_000_580_000)

@@ -159,7 +159,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path):
         suites.load("s.json", tmp_path)
 
 
-def test_columns_are_told_from_what_a_table_shall_have(tmp_path):
+def test_columns_of_rows_are_distinguished_from_columns_that_a_table_must_have(tmp_path):
     asked = """{"expectations": [
         {"type": "expect_column_pair_values_to_be_equal", "kwargs": {"column_A": "a", "column_B": "b"}},
         {"type": "expect_compound_columns_to_be_unique", "kwargs": {"column_list": ["b", "c"]}},
@@ -191,7 +191,7 @@ def test_values_of_rows_do_nothing_in_a_page(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_suite_asked_of_no_rows_has_every_column_that_is_staged(tmp_path):
+def test_a_suite_on_no_rows_has_every_staged_column(tmp_path):
     """A condition names columns that no expectation is about."""
     suite = write(tmp_path, '{"expectations": [{"type": "expect_x", "kwargs": {"column": "b"}}]}')
     rows = pa.table({"a": pa.array([], pa.int64())}).to_reader()

@@ -227,7 +227,7 @@ def test_a_file_that_is_not_there_is_named(translate: Any, tmp_path: Path) -> No
         translate(parsed(ssl_ca_location=f"{tmp_path}/missing.pem"))
 
 
-def test_a_wrong_key_password_is_refused_and_not_asked_for(tls: dict[str, str]) -> None:
+def test_a_wrong_key_password_is_refused_without_a_prompt(tls: dict[str, str]) -> None:
     for password in ({}, {"ssl_key_password": "wrong-password"}):
         locked = parsed(ssl_certificate_location=tls["me.pem"], ssl_key_location=tls["locked.key"], **password)
         for translate in (java.options, kafkapython.arguments):
@@ -307,7 +307,7 @@ def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
     assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
 
 
-def test_airflow_is_asked_inside_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_task_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", written(SASL)[0])
     assert in_airflow.from_airflow("kafka_default") == SASL
     assert in_airflow.handed_over({"kafka_default"}) == lookup.to_environment("kafka_default", SASL)
@@ -349,3 +349,9 @@ def test_live_parts_look_the_name_up(tmp_path: Path) -> None:
     assert parts.kafka(None, "mine:1").describe() == "mine:1"
     with pytest.raises(InvalidPipeline, match="connection 'k9' does not exist"):
         LiveParts(settings).kafka("k9", None)
+
+
+def test_without_a_client_a_connection_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(InvalidPipeline, match=r"Not installed: confluent_kafka(.|\n)*pip install 'onceonly\[kafka\]'"):
+        KafkaConnection.plaintext("b:9092")

@@ -69,7 +69,7 @@ def test_what_fits(value: Any, shape: Any) -> None:
         ("x" * 200, int, "it is '" + "x" * 79 + "…"),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_place(value: Any, shape: Any, said: str) -> None:
+def test_what_does_not_fit_is_reported_with_its_place(value: Any, shape: Any, said: str) -> None:
     assert problem(value, shape) == said
 
 

@@ -102,9 +102,22 @@ def test_a_project_behind_a_link_is_the_project(tmp_path: Path, project: Path, s
     assert transforms.load("behind_link:same", linked)(1) == 1
 
 
-def test_what_is_not_there_is_said_as_such(settings: Settings) -> None:
+def test_a_missing_module_is_reported_as_such(settings: Settings) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be imported"):
         transforms.load("not_there.at_all:same", settings)
+
+
+def test_an_error_of_its_module_names_the_line(project: Path, settings: Settings) -> None:
+    write(project / "dividing.py", "one = 1\ntwo = one / 0\n")
+    with pytest.raises(InvalidPipeline, match=r"ZeroDivisionError: .*dividing\.py, line 2\)"):
+        transforms.load("dividing:same", settings)
+
+
+def test_without_pyspark_it_names_the_extra(project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "sparkling.py", "import pyspark\n")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(InvalidPipeline, match=r"pip install 'onceonly\[spark\]'"):
+        transforms.load("sparkling:same", settings)
 
 
 def test_the_setting_goes_along_to_other_machines() -> None:

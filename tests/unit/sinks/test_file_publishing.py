@@ -305,7 +305,7 @@ def test_what_is_given_up_takes_nobodys_place(lake: Lake) -> None:
 def test_what_is_gone_can_be_given_up(lake: Lake) -> None:
     handle = lake.stage(transaction())
     lake.sink.discard(transaction(), None)
-    with pytest.raises(CannotPublish, match="a staged file is gone"):
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
         lake.commit(handle)
     assert lake.sink.fence(handle, 1) is None
 

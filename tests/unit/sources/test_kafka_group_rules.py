@@ -120,7 +120,7 @@ def test_another_table_is_named_whatever_its_decision(broker: Coordinator) -> No
     assert broker.held == {0: (90, mark(1, 10, "two").to_text())}
 
 
-def test_what_was_told_is_not_told_again(broker: Coordinator) -> None:
+def test_what_was_reported_is_not_reported_again(broker: Coordinator) -> None:
     for _ in range(2):
         GROUP.report({0: mark(5, 50)})
     assert len(broker.commits) == 1
@@ -159,7 +159,7 @@ def test_an_offset_that_was_not_taken_is_no_success(broker: Coordinator, monkeyp
         KafkaError.NOT_COORDINATOR,
     ],
 )
-def test_a_coordinator_that_is_being_made_is_asked_again(broker: Coordinator, code: int) -> None:
+def test_a_coordinator_that_is_being_created_is_retried(broker: Coordinator, code: int) -> None:
     broker.failures = [failing(code), failing(code)]
     GROUP.report({0: mark(5, 50)})
     assert broker.held == {0: (50, mark(5, 50).to_text())}
@@ -172,14 +172,14 @@ def test_not_for_ever(broker: Coordinator) -> None:
     assert broker.asked == GROUP.timeout + 1
 
 
-def test_any_other_error_is_told_at_once(broker: Coordinator) -> None:
+def test_any_other_error_is_raised_at_once(broker: Coordinator) -> None:
     broker.failures = [failing(KafkaError.INVALID_GROUP_ID)]
     with pytest.raises(OutcomeUnknown):
         GROUP.traces([0])
     assert broker.asked == 1
 
 
-def test_a_group_that_is_forbidden_is_not_asked_again(broker: Coordinator) -> None:
+def test_a_forbidden_group_is_not_retried(broker: Coordinator) -> None:
     """librdkafka would go on asking: it says why among its messages only."""
     broker.failures = [failing(KafkaError._TIMED_OUT)] * 1000
     broker.messages = [Message(KafkaError.GROUP_AUTHORIZATION_FAILED)]

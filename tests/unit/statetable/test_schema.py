@@ -186,7 +186,7 @@ def test_what_a_person_leaves_out_keeps_the_contract(rows, broken):
         ("aborted", {"format": FORMAT + 1}),
     ],
 )
-def test_a_row_that_breaks_the_contract_is_told(rows, event, broken):
+def test_a_row_that_breaks_the_contract_is_reported(rows, event, broken):
     row = next(row for row in rows if row["event"] == event and "forwarded" not in row["body"])
     with pytest.raises(ValidationError):
         Draft202012Validator(SCHEMA).validate({**row, **broken})

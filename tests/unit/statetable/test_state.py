@@ -281,7 +281,7 @@ def test_the_latest_checkpoint_is_seen_however_long_ago_it_was_planned(table, mo
     assert sorted(table.view("flights").latest.claims) == [1, 2, 3, 4, 5, 6]
 
 
-def test_any_epoch_can_be_asked_for(table, monkeypatch):
+def test_any_epoch_can_be_read(table, monkeypatch):
     monkeypatch.setattr(state, "TAIL", 2)
     view = table.view("flights")
     for _ in range(5):
@@ -345,7 +345,7 @@ def test_rows_that_were_deleted_by_hand_are_noticed(table, uri):
         table.view("flights")
 
 
-def test_a_copy_is_refused_and_relocated_when_the_original_is_gone(table, uri, tmp_path):
+def test_a_copy_is_refused_and_relocated_when_the_original_no_longer_exists(table, uri, tmp_path):
     table.append(table.view("flights"), planned(table.view("flights")))
     moved = str(tmp_path / "restored")
     shutil.copytree(uri, moved)
@@ -382,7 +382,7 @@ def test_a_delta_table_of_someone_else_is_refused(uri):
     assert DeltaTable(uri).version() == 0
 
 
-def test_a_table_that_was_deleted_under_a_process_is_not_quietly_begun_anew(table, uri):
+def test_a_table_that_was_deleted_under_a_process_is_not_silently_recreated(table, uri):
     """A new one would number everything from 1 and read the log from its start."""
     table.append(table.view("flights"), planned(table.view("flights")))
     shutil.rmtree(uri)
@@ -407,7 +407,7 @@ def test_making_it_again_changes_nothing(table, uri):
     assert StateTable.make(uri).id == table.id
 
 
-def test_storage_that_does_not_answer_is_said_so(uri):
+def test_storage_that_does_not_answer_is_reported_as_such(uri):
     Path(uri).write_text("a file where a folder should be")
     with pytest.raises(NotCommitted, match=uri):
         StateTable(uri)

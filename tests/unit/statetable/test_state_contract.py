@@ -65,7 +65,7 @@ def test_the_head_counts_epochs_decisions_and_what_is_open(table):
     assert shown.checkpoint(3) is None
 
 
-def test_what_a_rewind_takes_back_is_told(table):
+def test_what_a_rewind_takes_back_is_reported(table):
     view = table.view("flights")
     for start in range(3):
         view = table.append(view, planned(view, "run", start, event=Event.EMPTY))

@@ -29,7 +29,7 @@ WAIT = 3.0  # seconds that a request waits for answers
 
 @dataclass(frozen=True)
 class Lag:
-    """At most so far behind; `error` instead where the source cannot be asked.
+    """An upper bound of how far the pipeline is behind; `error` instead if the source does not answer.
 
     Args:
         records: offsets have gaps, so there may be fewer. What `gaps` hold comes on top.

@@ -1,1 +1,1 @@
-"""The flights of 2013, and a pipeline that runs on them."""
+"""The demo: the flights of 2013, and a pipeline that processes them."""

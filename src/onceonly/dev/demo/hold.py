@@ -1,4 +1,4 @@
-"""Stops a process right after it took a decision, so that the demo can kill it there. Named by ONCEONLY_NOTIFY."""
+"""Pauses a process right after its decision, so that the demo can kill it there. Set by ONCEONLY_NOTIFY."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onceonly.settings import Settings
 
 
 def hold_file(home: Path) -> Path:
-    """While this file exists, a process that has taken a decision writes its pid into it and waits."""
+    """While this file exists, a process writes its pid into it after a decision, and waits."""
     return home / "hold-at-decision"
 
 
 def at_decision(checkpoint: Checkpoint, row: Row) -> None:
-    """Wait, decided and not published, as long as the file is there."""
+    """Wait after the decision, before anything is published, while the file exists."""
     file = hold_file(Settings.from_env().home)
     if row.event is not Event.COMMITTING or not file.exists():
         return

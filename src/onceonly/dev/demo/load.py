@@ -1,7 +1,7 @@
-"""Load flights into a topic, in order of time and each once: what the topic holds already is left out.
+"""Load flights into a topic, in order of time and each once: flights that the topic has already are skipped.
 
-Every partition gets its flights in order, so the number of records that it holds of a period says how many of the
-period's flights are there, also after a load that was interrupted.
+Every partition gets its flights in order. So its number of records in a period is the number of flights loaded, also
+after an interrupted load.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from onceonly.sources.kafka import KafkaReader
 
 PARTITIONS = 4
 LATE_TOPIC = "late-flights"  # the example's output
-PATIENCE = 30.0  # seconds for a request, or for a delivery
-KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # retention goes by record time: that of 2013
+TIMEOUT = 30.0  # seconds for a request, or for a delivery
+KEPT = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # retention uses record time, which is in 2013
 Progress = Callable[[int, int], None]  # (records handed to the broker, records to load)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load did; `skipped` flights were in the topic before."""
+    """The result of a load; `skipped` flights were in the topic before."""
 
     topic: str
     bootstrap: str
@@ -44,12 +44,12 @@ class Loaded:
 
 
 def load(settings: Settings, topic: str, period: Interval, progress: Progress = lambda done, total: None) -> Loaded:
-    """Bring the period's flights into `topic`, which is created with 4 partitions if there is none.
+    """Load the period's flights into `topic`, which is created with 4 partitions if it does not exist.
 
     Raises:
-        InvalidPipeline: the topic would delete old records, or holds something that these flights cannot follow.
+        InvalidPipeline: the topic would delete old records, or has records that these flights cannot follow.
         NotCommitted: no broker answered.
-        OutcomeUnknown: a delivery failed; loading again goes on where the topic ends.
+        OutcomeUnknown: a delivery failed; loading again continues at the end of the topic.
     """
     started = time.monotonic()
     schema = flights.read_schema(settings.project)
@@ -67,7 +67,7 @@ def load(settings: Settings, topic: str, period: Interval, progress: Progress = 
 
 
 class _Sender:
-    """Sends flights; at the first failed delivery it stops, so that no partition has a gap."""
+    """Sends flights. It stops at the first failed delivery, so that no partition has a gap."""
 
     def __init__(self, bootstrap: str, topic: str, schema: Mapping[str, Any]) -> None:
         from confluent_kafka import Producer
@@ -76,7 +76,7 @@ class _Sender:
         self._failures: list[str] = []
         self._producer = Producer(
             {**_client(bootstrap), "enable.idempotence": True, "enable.gapless.guarantee": True, "linger.ms": 50}
-            | {"queue.buffering.max.messages": 200_000, "delivery.timeout.ms": int(PATIENCE * 1000)}
+            | {"queue.buffering.max.messages": 200_000, "delivery.timeout.ms": int(TIMEOUT * 1000)}
         )
 
     def send(self, flight: flights.Record, partition: int) -> None:
@@ -91,10 +91,10 @@ class _Sender:
                 self._producer.poll(0.1)
 
     def finish(self) -> None:
-        """Returns when everything is acknowledged."""
-        left = self._producer.flush(2 * PATIENCE)
+        """Wait until every record is acknowledged."""
+        left = self._producer.flush(2 * TIMEOUT)
         if left:
-            self._failures.append(f"{left} records without an answer after {2 * PATIENCE:.0f} s")
+            self._failures.append(f"{left} records were not acknowledged within {2 * TIMEOUT:.0f} s")
         self._refuse()
 
     def _delivered(self, error: Any, message: Any) -> None:
@@ -104,17 +104,17 @@ class _Sender:
     def _refuse(self) -> None:
         if self._failures:
             raise OutcomeUnknown(
-                f"loading topic '{self._topic}' broke off.",
+                f"loading topic '{self._topic}' was interrupted.",
                 f"A delivery failed: {self._failures[0]}.",
-                "What was delivered stays. Load the same period again: it goes on where the topic ends.",
+                "Delivered records stay. Load the same period again: it continues at the end of the topic.",
             )
 
 
 def _ensure(reader: KafkaReader, bootstrap: str, topic: str) -> bool:
-    """Whether the topic had to be created; one that is there must keep old records."""
+    """Create the topic if it does not exist; returns whether it was created. An existing one must keep old records."""
     try:
         reader.log()
-    except InvalidPipeline:  # there is none
+    except InvalidPipeline:  # it does not exist
         _create(bootstrap, topic)
         return True
     _check_kept(bootstrap, topic)
@@ -124,15 +124,16 @@ def _ensure(reader: KafkaReader, bootstrap: str, topic: str) -> bool:
 def _create(bootstrap: str, topic: str) -> None:
     from confluent_kafka import KafkaException, admin
 
-    client = admin.AdminClient(_client(bootstrap))  # to be kept for as long as an answer is awaited
+    client = admin.AdminClient(_client(bootstrap))  # must exist until the response has arrived
     new = admin.NewTopic(topic, PARTITIONS, config=KEPT)  # type: ignore[attr-defined]
     try:
-        client.create_topics([new], operation_timeout=PATIENCE)[topic].result(PATIENCE)
+        client.create_topics([new], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
     except KafkaException as failure:
         raise NotCommitted(
             f"topic '{topic}' cannot be created on {bootstrap}.",
             f"{failure.args[0].str()}.",
-            f"Create it with {PARTITIONS} partitions and retention.ms=-1, or ask for the right. Nothing was written.",
+            f"Create it with {PARTITIONS} partitions and retention.ms=-1, or get the Create permission. "
+            "Nothing was written.",
         ) from failure
 
 
@@ -141,17 +142,17 @@ def _check_kept(bootstrap: str, topic: str) -> None:
 
     client = admin.AdminClient(_client(bootstrap))
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic)  # type: ignore[attr-defined]
-    found = client.describe_configs([resource])[resource].result(PATIENCE)
+    found = client.describe_configs([resource])[resource].result(TIMEOUT)
     config = {name: found[name].value for name in KEPT}
     if config != KEPT:
         raise InvalidPipeline(
-            f"topic '{topic}' would not keep the flights as they are.",
-            f"It has {_words(config)}; their records are dated 2013.",
-            f"Set {_words(KEPT)}, or load with --topic another-name. Nothing was written.",
+            f"topic '{topic}' would delete the flights, or change their time.",
+            f"It has {_listed(config)}, and the records have times in 2013.",
+            f"Set {_listed(KEPT)}, or load with --topic another-name. Nothing was written.",
         )
 
 
-def _words(config: Mapping[str, str]) -> str:
+def _listed(config: Mapping[str, str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in config.items())
 
 
@@ -164,16 +165,16 @@ def _count(wanted: Any, partitions: int) -> dict[int, int]:
 
 
 def _held(reader: KafkaReader, topic: str, period: Interval, wanted: Mapping[int, int]) -> dict[int, int]:
-    """How many of the period's flights each partition holds: always the first ones."""
+    """How many of the period's flights each partition has already: always the first ones."""
     start, end = reader.offsets_at(period.start), reader.offsets_at(period.end)
     held = {p: end[p].offset - start[p].offset for p in wanted}
     for partition, expected in wanted.items():
         later = end[partition].at
         if held[partition] > expected or (held[partition] < expected and later):
-            why = f"it goes on at {later:%Y-%m-%d %H:%M} UTC" if later else "there are other records among them"
+            why = f"it has later records from {later:%Y-%m-%d %H:%M} UTC on" if later else "it has other records"
             raise InvalidPipeline(
-                f"topic '{topic}' cannot take the flights of {period}.",
-                f"Partition {partition} holds {held[partition]:,} of {expected:,}, and {why}.",
+                f"the flights of {period} cannot be loaded into topic '{topic}'.",
+                f"Partition {partition} has {held[partition]:,} of {expected:,}, and {why}.",
                 "Flights are loaded in order of time: load a later period, or another topic (--topic). "
                 "Nothing was written.",
             )
@@ -181,7 +182,7 @@ def _held(reader: KafkaReader, topic: str, period: Interval, wanted: Mapping[int
 
 
 def _produce(sender: _Sender, wanted: Any, held: Mapping[int, int], progress: Callable[[int], None]) -> None:
-    """Send what is not held, in order."""
+    """Send the flights that the topic does not have, in order."""
     skip, done = dict(held), 0
     for flight in flights.records(wanted):
         partition = flights.partition(flight["carrier"], len(held))

@@ -1,6 +1,6 @@
-"""The proof from outside: what independent readers find, against the CSV of the package, row by row, in pandas.
+"""The proof: the results that independent readers find, compared with the package's CSV row by row, in pandas.
 
-The table is read by deltalake, the topic by a plain read_committed consumer.
+deltalake reads the table, and a plain read_committed consumer the topic.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Proof:
-    """How often each flight is there; exactly-once is `missing == extra == 0`."""
+    """How often each flight was found; exactly-once means `missing == extra == 0`."""
 
     truth: int
     found: int
     missing: int
-    extra: int  # rows too many: duplicates, or rows that are in no CSV line
+    extra: int  # duplicates, or rows that are not in the CSV
 
     @property
     def holds(self) -> bool:
@@ -54,7 +54,7 @@ def prove(table: str | Path, period: Interval) -> Proof:
 
 
 def prove_late(bootstrap: str, topic: str, schema: Path, period: Interval) -> Proof:
-    """Compare the events of flights that left more than an hour late."""
+    """Compare the events of flights that departed more than an hour late."""
     truth = _csv(period)
     columns = ["carrier", "flight", "origin", "destination", "departure_delay", "scheduled"]
     late = truth[truth["departure_delay"] > 60][columns]
@@ -62,7 +62,7 @@ def prove_late(bootstrap: str, topic: str, schema: Path, period: Interval) -> Pr
 
 
 def truth_by_day(period: Interval) -> Counter[str]:
-    """Flights of the CSV by the UTC day of their hour, as the tables have it."""
+    """Flights of the CSV by the UTC day of their departure, as in the tables."""
     return Counter(str(day) for day in _csv(period)["scheduled"].dt.date)
 
 
@@ -126,7 +126,7 @@ def _count_events(rows: pd.DataFrame) -> pd.Series[int]:
 
 
 def _counts(rows: pd.DataFrame) -> pd.Series[int]:
-    """Row -> how often; numbers as floats, so that nulls compare equal on both sides."""
+    """Row -> number of occurrences; numbers as floats, so that nulls compare equal on both sides."""
     numbers = {name: "float64" for name in ("flight", "departure_delay", "arrival_delay", "miles")}
     times = rows["scheduled"].astype("datetime64[us, UTC]")
     plain = rows.astype(numbers).assign(scheduled=times, tail_number=rows["tail_number"].fillna(""))

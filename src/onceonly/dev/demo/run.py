@@ -1,7 +1,7 @@
-"""`make demo`: January's flights through Airflow, with two runs killed on the way, and the proof from outside.
+"""`make demo`: the flights of January through Airflow, with two runs killed, and a proof by independent readers.
 
-One run is killed while it stages; Airflow's retry stages again. One is killed between its decision and its publish;
-the recovery DAG publishes. Kills are SIGKILL to the process group.
+One run is killed while it stages, and Airflow's retry stages again. One is killed between its decision and publishing,
+and the recovery DAG publishes. Each kill is SIGKILL to the process group.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
 
 
 def run(exit_: bool) -> None:
-    """The whole demo; Ctrl-C, or the end of its terminal, leaves no process at any time."""
+    """The whole demo. Ctrl-C or closing its terminal leaves no process at any time."""
     console = Console()
     home = Settings.from_env().home / "demo"
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
@@ -56,7 +56,7 @@ def run(exit_: bool) -> None:
         demo.pipeline()
         proven = demo.show()
         if not exit_ and proven:
-            console.print("\nCtrl-C ends everything.")
+            console.print("\nPress Ctrl-C to stop everything.")
             signal.pause()
     if proven is None:
         raise SystemExit(130)  # Ctrl-C before there was a proof
@@ -66,7 +66,7 @@ def run(exit_: bool) -> None:
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Refuse a second demo in the same place: it would delete what the first one needs to end."""
+    """Refuse a second demo in the same folder: it would delete files of the first."""
     require_writable(home)
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name("demo.lock").open("w") as lock:
@@ -74,15 +74,15 @@ def alone(home: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NotCommitted(
-                f"a demo is at work in {home}.",
-                "It would lose its broker and its Airflow to this one.",
-                "End it with Ctrl-C, or give this one another place: ONCEONLY_HOME=…. Nothing was started.",
+                f"a demo is already running in {home}.",
+                "A second one would delete its broker and its Airflow.",
+                "Stop it with Ctrl-C, or use another folder for this one: ONCEONLY_HOME=…. Nothing was started.",
             ) from None
         yield
 
 
 def clear(home: Path) -> None:
-    """Remove what an earlier demo has left, after ending what of it still runs."""
+    """Remove the files of an earlier demo, after stopping its processes."""
     Daemon(home / "airflow").stop()
     if home.exists():
         Services(home).down()
@@ -94,16 +94,17 @@ def _everything_ended(settings: Settings, airflow: Standalone, console: Console)
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
-        signal.signal(asked, interrupt)
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    for number in signals:  # SIGINT, too: a shell starts background jobs with SIGINT ignored
+        signal.signal(number, interrupt)
     try:
         yield
     except KeyboardInterrupt:
         console.print()
     finally:
-        for asked in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # ending takes a moment: not to be cut short
-            signal.signal(asked, signal.SIG_IGN)
-        console.print("ending Airflow and the broker …")
+        for number in signals:  # stopping takes a moment and must not be interrupted
+            signal.signal(number, signal.SIG_IGN)
+        console.print("stopping Airflow and the broker …")
         try:
             airflow.stop()
         finally:
@@ -132,12 +133,12 @@ class Demo:
                 until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
 
     def pipeline(self) -> None:
-        """Run after run until the topic holds nothing new; the second and the third are killed."""
-        with self._step("run 1: undisturbed"):
+        """Start runs until the topic has no new records; the second and the third run are killed."""
+        with self._step("run 1: without a failure"):
             self._finish(self.airflow.trigger(PIPELINE))
-        with self._step("run 2: SIGKILL in mid-stage, settled by Airflow's retry"):
+        with self._step("run 2: SIGKILL while staging, completed by Airflow's retry"):
             self._killed_in_stage()
-        with self._step("run 3: SIGKILL between decision and publish, settled by the recovery DAG"):
+        with self._step("run 3: SIGKILL between decision and publishing, completed by the recovery DAG"):
             self._killed_after_decision()
         number = 3
         while True:
@@ -150,7 +151,7 @@ class Demo:
                 return
 
     def show(self) -> bool:
-        """Checkpoints, the proof, and where to look; whether the proof holds."""
+        """Print checkpoints, the proof, and where to look; returns whether the proof holds."""
         self.console.print(self._checkpoints())
         table = self.settings.locate("lake/flights")
         broker = self.settings.brokers(None)
@@ -178,7 +179,7 @@ class Demo:
         self._finish(run)
 
     def _writing(self) -> Checkpoint | None:
-        """The checkpoint whose staged rows are being written right now."""
+        """The checkpoint whose rows are being staged at the moment."""
         latest = StateTable(self.settings.state).view(PIPELINE).latest
         if latest is None or latest.state is not State.PLANNED or not latest.claims:
             return None
@@ -227,18 +228,18 @@ class Demo:
         return table
 
     @contextmanager
-    def _step(self, words: str) -> Iterator[None]:
+    def _step(self, title: str) -> Iterator[None]:
         started = time.monotonic()
-        with self.console.status(words + " …"):
+        with self.console.status(title + " …"):
             yield
         self.console.print(
-            f"[green]✓[/] {words}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True
+            f"[green]✓[/] {title}  [dim]{time.monotonic() - started:.1f} s[/]", highlight=False, soft_wrap=True
         )
 
 
 def _verdict(proof: Proof) -> str:
-    return "[bold green]every one is there, once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
+    return "[bold green]exactly once[/]" if proof.holds else "[bold red]NOT exactly once[/]"
 
 
 def _count(proof: Proof) -> str:
-    return f"{proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} too many of {proof.found:,}"
+    return f"{proof.truth:,} in the CSV, {proof.missing} missing, {proof.extra} extra of {proof.found:,}"

@@ -1,4 +1,4 @@
-"""Airflow standalone for the demo: one process tree, its own folder, spoken to over its public API."""
+"""Airflow standalone for the demo: one process tree in its own folder, used over its public API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
 USER = "admin"
-SHORT_JOBS = {  # a JVM that lives for seconds should not spend them on optimising itself
+SHORT_JOBS = {  # a JVM that runs for seconds should not spend them on optimisation
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -46,7 +46,7 @@ class Standalone:
         return str(json.loads(file.read_text())[USER])
 
     def start(self, extra: Mapping[str, str]) -> None:
-        """Returns when the API answers and the scheduler is healthy."""
+        """Start it, and wait until the API answers and the scheduler is healthy."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._daemon.start(command, self.port, {**self.environment(), **extra})
@@ -64,12 +64,12 @@ class Standalone:
         return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def task_states(self, dag: str, run: str) -> dict[str, str]:
-        """Task id -> state ('none' before it was scheduled)."""
+        """Task id -> state ('none' before it is scheduled)."""
         tasks = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {task["task_id"]: str(task["state"] or "none") for task in tasks}
 
     def unpause(self, dag: str) -> bool:
-        """False as long as Airflow has not parsed the DAG."""
+        """Unpause the DAG; False until Airflow has parsed it."""
         return self._request("PATCH", f"/dags/{dag}", {"is_paused": False}).status_code == 200
 
     @property
@@ -77,7 +77,7 @@ class Standalone:
         return Daemon(self.folder)
 
     def environment(self) -> dict[str, str]:
-        """What its processes need beside the caller's environment."""
+        """Variables that its processes need in addition to the caller's environment."""
         beside_python = Path(sys.executable).parent  # standalone starts its parts as `airflow …`
         return {
             "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -101,10 +101,12 @@ class Standalone:
 
     def _alive(self) -> None:
         if self._daemon.running() is None:
-            raise NotCommitted("Airflow ended while starting.", self._daemon.tail(), f"Its log: {self._daemon.log}")
+            raise NotCommitted(
+                "Airflow exited while starting.", self._daemon.tail(), f"Read its log: {self._daemon.log}"
+            )
 
     def healthy(self) -> bool:
-        """Whether the API answers, and says that everything runs."""
+        """Whether the API answers, and reports that every part is healthy."""
         try:
             health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
         except (requests.RequestException, ValueError):
@@ -112,11 +114,11 @@ class Standalone:
         return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """What the public API answers, decoded; None where it answers nothing."""
-        answer = self._request(method, path, body)
-        if not answer.ok:
-            raise NotCommitted(f"Airflow refused {method} {path}.", answer.text[:500])
-        return answer.json() if answer.content else None
+        """The decoded response of the public API; None if it is empty."""
+        response = self._request(method, path, body)
+        if not response.ok:
+            raise NotCommitted(f"Airflow refused {method} {path}.", response.text[:500])
+        return response.json() if response.content else None
 
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
         login = {"username": USER, "password": self.password}
@@ -130,7 +132,7 @@ class Standalone:
 
 
 def free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, else one that the system picks."""
+    """`wanted` if no process listens on it, else any free one."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

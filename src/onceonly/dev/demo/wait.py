@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit and words."""
+"""Waiting for a condition, with a time limit and a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: Callable[[], None] | None = None) -> T:
-    """What `ready` returns once it is neither None nor False; `meanwhile` may raise to end the wait."""
+    """The first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = ready()
@@ -21,4 +21,4 @@ def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: C
         if meanwhile:
             meanwhile()
         time.sleep(0.5)
-    raise NotCommitted(f"gave up waiting until {what}.", f"It took more than {seconds:.0f} s.")
+    raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.")

@@ -1,10 +1,10 @@
-"""A Kafka broker and a Spark Connect server on this machine, for people who have no cluster.
+"""A Kafka broker and a Spark Connect server on this machine, for users without a cluster.
 
     services = Services(Path(".onceonly"))
     services.up().bootstrap      # "127.0.0.1:19092", after about three seconds
-    services.down()              # no process is left behind
+    services.down()              # leaves no process
 
-Everything lies under `<home>/services`; `<home>/services.json` tells others the addresses while they are up.
+All files are below `<home>/services`. While they run, `<home>/services.json` has their addresses for other processes.
 """
 
 from onceonly.dev.services.daemon import ServiceFailed

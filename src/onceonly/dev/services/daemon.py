@@ -1,8 +1,8 @@
-"""A process that outlives its starter and is still never lost, nor mistaken for another.
+"""A background process that outlives its starter, and can always be found and told from other processes.
 
-Each start draws a token, writes it down, and only then starts the process with the token in its environment. Whatever
-carries the token belongs to this start: the process and its descendants, also where the pid was never recorded, the
-process has died before its children, or its pid has been given to someone else.
+Each start generates a token, records it, and only then starts the process with the token in its environment. Any
+process with the token belongs to this start: the process and its descendants, even if its pid was never recorded, it
+died before its children, or its pid was reused.
 """
 
 import json
@@ -14,12 +14,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 from onceonly.errors import NotCommitted
 
+try:
+    import psutil
+except ModuleNotFoundError as missing:
+    raise NotCommitted(
+        "the embedded services cannot be used.",
+        "psutil is not installed in this environment.",
+        "Install it: pip install 'onceonly[services]'. Nothing was started.",
+    ) from missing
+
 TOKEN = "ONCEONLY_SERVICE_TOKEN"
-PATIENCE = 20.0  # seconds a service gets to end by itself
+TIMEOUT = 20.0  # seconds for a service to exit by itself
 
 
 class ServiceFailed(NotCommitted):
@@ -28,7 +35,7 @@ class ServiceFailed(NotCommitted):
 
 @dataclass(frozen=True)
 class Started:
-    """What is known of the last start; `pid` is None if the starter died in between."""
+    """The record of the last start; `pid` is None if the starter died before it could record it."""
 
     token: str
     port: int
@@ -44,25 +51,25 @@ class Daemon:
         self._record = folder / "started.json"
 
     def last(self) -> Started | None:
-        """The last start, alive or not; None after an orderly stop."""
+        """The last start, running or not; None after `stop`."""
         try:
             return Started(**json.loads(self._record.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def running(self) -> Started | None:
-        """The last start, if its process is alive."""
+        """The last start, if its process is running."""
         last = self.last()
         return last if last and last.pid and _is_leader(last.pid, last.token) else None
 
     def start(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
-        """Start in a session of its own; output goes to the log."""
+        """Start the command in a session of its own; its output goes to the log."""
         token = uuid.uuid4().hex
         self._write(Started(token, port))
         self._write(Started(token, port, self._spawn(command, {**os.environ, **environment, TOKEN: token})))
 
     def stop(self) -> None:
-        """End all that carries the token: ask, wait, kill. Returns when nothing is left."""
+        """End all processes with the token: terminate, wait, kill. Returns when none is left."""
         last = self.last()
         if last is None:
             return
@@ -71,16 +78,20 @@ class Daemon:
             doomed |= _belonging(last.token)
             _end(doomed, signal)
         _reap(last.pid)
-        until = time.monotonic() + PATIENCE
-        while left := set(_carriers(last.token)):  # what was amid an exec had no environment to be found by
+        until = time.monotonic() + TIMEOUT
+        while left := set(_carriers(last.token)):  # during an exec a process has no environment to be found by
             if time.monotonic() > until:
                 pids = sorted(process.pid for process in left)
-                raise ServiceFailed(f"{self.folder.name} does not end.", f"Processes {pids} survive SIGKILL.")
+                raise ServiceFailed(
+                    f"{self.folder.name} cannot be stopped.",
+                    f"The processes {pids} did not end {TIMEOUT:.0f} s after SIGKILL.",
+                    "See what blocks them, such as a hanging file system, and stop it again.",
+                )
             _end(left, psutil.Process.kill)
         self._record.unlink()
 
     def tail(self, lines: int = 20) -> str:
-        """The end of the log."""
+        """The last lines of the log."""
         with suppress(FileNotFoundError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
@@ -100,13 +111,13 @@ def _end(doomed: set[psutil.Process], signal: Callable[[psutil.Process], None]) 
     for process in doomed:
         with suppress(psutil.NoSuchProcess):
             signal(process)
-    psutil.wait_procs(list(doomed), timeout=PATIENCE)
+    psutil.wait_procs(list(doomed), timeout=TIMEOUT)
 
 
 def _is_leader(pid: int, token: str) -> bool:
-    """Whether this pid is still the process that was started; amid an exec the environment is empty for a moment."""
+    """Whether the pid is still the process that was started. During an exec its environment is empty for a moment."""
     end = time.monotonic() + 1
-    with suppress(psutil.Error):  # gone, a zombie, or another user's
+    with suppress(psutil.Error):  # it has ended, is a zombie, or is another user's
         process = psutil.Process(pid)
         while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
             if environment := process.environ():
@@ -116,8 +127,10 @@ def _is_leader(pid: int, token: str) -> bool:
 
 
 def _belonging(token: str) -> set[psutil.Process]:
-    """All that carries the token, and what shares a session with it or descends from it: a process that sets its own
-    title (Airflow's do) writes over its environment, token included."""
+    """All processes with the token, and those that share a session with one or descend from one.
+
+    A process that sets its title, as Airflow's do, overwrites its environment and with it the token.
+    """
     carriers = set(_carriers(token))
     sessions = {sid for process in carriers if (sid := _session(process)) is not None}
     same_session = {process for process in psutil.process_iter() if _session(process) in sessions}
@@ -129,7 +142,7 @@ def _belonging(token: str) -> set[psutil.Process]:
 
 
 def _session(process: psutil.Process) -> int | None:
-    """Its session, unless it is our own: a service starts in a new one."""
+    """The session of a process, unless it is our own: a service starts in a new one."""
     try:
         session = os.getsid(process.pid)
     except (ProcessLookupError, PermissionError):
@@ -145,7 +158,7 @@ def _carriers(token: str) -> Iterator[psutil.Process]:
 
 
 def _reap(pid: int | None) -> None:
-    """Take leave of a child that was killed by someone else; it is a zombie until then."""
+    """Collect the exit status of a child that another process killed; it is a zombie until then."""
     if pid is not None:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

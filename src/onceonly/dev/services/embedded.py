@@ -1,4 +1,4 @@
-"""Up, status, down: safe to repeat, and safe for several processes at once."""
+"""Starting, showing and stopping the embedded services: idempotent, and safe for several processes at once."""
 
 import fcntl
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
@@ -15,16 +16,16 @@ from onceonly.filesystems.durability import require_writable
 
 
 class ServiceState(StrEnum):
-    """What has become of a service."""
+    """The state of a service."""
 
     RUNNING = "running"
-    STOPPED = "stopped"  # never started, or ended by `down`
-    DIED = "died"  # ended by something else; the next `up` starts it again
+    STOPPED = "stopped"  # never started, or stopped by `down`
+    DIED = "died"  # ended otherwise; the next `up` starts it again
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where clients connect; what is Spark's is None unless the server runs."""
+    """Addresses for clients; those of Spark are None unless its server runs."""
 
     bootstrap: str
     spark_remote: str | None = None
@@ -46,16 +47,16 @@ class Services:
     """The embedded services of one home folder."""
 
     def __init__(self, home: Path, port: int | None = None, spark_port: int | None = None) -> None:
-        """Ports: None is the default or what the environment says, 0 any free one."""
+        """Ports: None means that of the environment or the default, 0 means any free one."""
         self.home = home.resolve()
         self._kafka = KafkaBroker(self.home, port)
         self._spark = SparkConnect(self.home, spark_port)
 
     def up(self, spark: bool = False) -> Endpoints:
-        """Start what does not run, wait until it serves, write `<home>/services.json`.
+        """Start the services that do not run, wait until they are ready, and write `<home>/services.json`.
 
         Raises:
-            ServiceFailed: a port is taken, something is missing, or a service ended; with the end of its log.
+            ServiceFailed: a port is in use, Java or jars are missing, or a service exited; with the end of its log.
         """
         services = [self._spark, self._kafka] if spark else [self._kafka]
         with self._alone(), _all_or_none(services):
@@ -66,11 +67,11 @@ class Services:
             return self._publish()
 
     def status(self) -> list[ServiceStatus]:
-        """Every service, also those that do not run."""
+        """Every service, running or not."""
         return [_status(service) for service in self._all()]
 
     def down(self) -> None:
-        """Stop all, keep their data."""
+        """Stop all services, and keep their data."""
         with self._alone():
             self._file.unlink(missing_ok=True)
             for service in self._all():
@@ -94,7 +95,12 @@ class Services:
     def _alone(self) -> Iterator[None]:
         folder = self.home / "services"
         require_writable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServiceFailed(
+                f"{folder} cannot be created.", f"{error}.", "Set ONCEONLY_HOME to another folder. Nothing was started."
+            ) from error
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -102,7 +108,7 @@ class Services:
 
 @contextmanager
 def _all_or_none(services: Sequence[Service]) -> Iterator[None]:
-    """Where one fails to start, those that were started beside it do not stay."""
+    """If one service fails to start, stop those that were started with it."""
     new = [service for service in services if not service.daemon.running()]
     try:
         yield

@@ -38,7 +38,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class KafkaBroker(Service):
-    """Up in about three seconds with 512 MB; keeps its data over restarts."""
+    """Starts in about three seconds with 512 MB; keeps its data over restarts."""
 
     name = "kafka"
     port_variable = "ONCEONLY_KAFKA_PORT"
@@ -47,7 +47,7 @@ class KafkaBroker(Service):
     format_options: Sequence[str] = ()  # of kafka.tools.StorageTool
 
     def command(self, port: int) -> Sequence[str]:
-        """Write the configuration, format the storage once; answer the broker's command."""
+        """Write the configuration, and format the storage once; returns the broker's command."""
         properties = self.folder / "server.properties"
         data = self.folder / "data"
         properties.write_text(self.properties(port))
@@ -56,11 +56,11 @@ class KafkaBroker(Service):
         return [*self._java(*self.java_options), "kafka.Kafka", str(properties)]
 
     def properties(self, port: int) -> str:
-        """The broker's configuration; for a subclass to add to. `port` stays without encryption: it is asked there."""
+        """The broker's configuration; a subclass may add to it. `port` stays unencrypted, for `is_ready`."""
         return PROPERTIES.format(port=port, controller=machine.free_port(besides=port), data=self.folder / "data")
 
     def is_ready(self, port: int) -> bool:
-        """Whether *our* broker answers a metadata request: another cluster on this port does not count."""
+        """Whether *this* broker answers a metadata request; another cluster on the port does not count."""
         if not machine.is_open(port):
             return False
         from confluent_kafka import KafkaException
@@ -83,7 +83,11 @@ class KafkaBroker(Service):
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.folder / "server.properties")]
         done = subprocess.run([*self._java(), *tool, *self.format_options], capture_output=True, text=True)
         if done.returncode:
-            raise ServiceFailed("kafka did not start: its storage cannot be formatted.", done.stdout + done.stderr)
+            raise ServiceFailed(
+                "kafka did not start: its storage cannot be formatted.",
+                (done.stdout + done.stderr).strip(),
+                f"Fix the cause, or remove {self.folder} to start with an empty broker.",
+            )
 
     def _cluster_id(self) -> str | None:
         lines = (self.folder / "data" / "meta.properties").read_text().splitlines()
@@ -91,5 +95,5 @@ class KafkaBroker(Service):
 
 
 def _new_cluster_id() -> str:
-    """As Kafka's own random-uuid: never a leading dash, which its command line would take for an option."""
+    """A cluster id as from Kafka's own random-uuid: never with a leading dash, which its command line would reject."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)

@@ -1,4 +1,4 @@
-"""What this machine offers: Java, the jars, a port."""
+"""Java, jars and ports on this machine."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ LOCALHOST = "127.0.0.1"
 
 
 def checkout() -> Path | None:
-    """The checkout this package is used from, or None where it is installed as a wheel."""
+    """The checkout that contains this package, or None if it is installed as a wheel."""
     root = Path(__file__).resolve().parents[4]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -21,7 +21,9 @@ def java() -> str:
     command = installed.command()
     if command is None:
         raise ServiceFailed(
-            "Java is missing.", "Kafka and Spark need Java 17 or newer.", "Install it or set JAVA_HOME."
+            "Java is not installed.",
+            "There is no java in JAVA_HOME, or, where that is not set, on PATH.",
+            "Kafka and Spark need Java 17 or newer: install it, or set JAVA_HOME to it.",
         )
     return command
 
@@ -34,14 +36,14 @@ def jars(kind: str, home: Path) -> Path:
     if not any(folder.glob("*.jar")):
         raise ServiceFailed(
             f"There are no jars in {folder}.",
-            "The embedded services run from there.",
-            "Run `onceonly jars fetch` (in a checkout `make setup`), or set ONCEONLY_JARS to a folder that has them.",
+            "The embedded services need them.",
+            "Run `onceonly jars fetch` (in a checkout: `make setup`), or set ONCEONLY_JARS to a folder with them.",
         )
     return folder
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this port of 127.0.0.1."""
+    """Whether no process listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -52,14 +54,14 @@ def is_free(port: int) -> bool:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody accepts connections on this port of 127.0.0.1."""
+    """Whether a process accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOCALHOST, port)) == 0
 
 
 def free_port(besides: int = 0) -> int:
-    """A port that the operating system has free right now, and which is not `besides`."""
+    """A port other than `besides` that is free at the moment."""
     while True:
         with socket.socket() as probe:
             probe.bind((LOCALHOST, 0))

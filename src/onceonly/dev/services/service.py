@@ -1,4 +1,4 @@
-"""What the two embedded services have in common: a port, a command, a moment when they are ready."""
+"""The base of the two embedded services: a port, a command, and when they are ready."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from onceonly.dev.services.daemon import Daemon, ServiceFailed
 
 
 class Service(ABC):
-    """One embedded service; launch and wait are apart, so that several can start at once."""
+    """One embedded service. `launch` and `wait` are separate, so that several can start in parallel."""
 
     name: str
     port_variable: str
@@ -20,7 +20,7 @@ class Service(ABC):
     seconds_to_start = 60.0
 
     def __init__(self, home: Path, port: int | None = None) -> None:
-        """`port`: None takes the environment variable's, the last one or the default; 0 takes any free port."""
+        """`port`: None means that of the environment variable, the last one or the default; 0 means any free port."""
         self.home = home
         self.folder = home / "services" / self.name
         self.daemon = Daemon(self.folder)
@@ -29,22 +29,22 @@ class Service(ABC):
 
     @abstractmethod
     def command(self, port: int) -> Sequence[str]:
-        """Prepare the folder; answer what to execute."""
+        """Prepare the folder; returns the command to execute."""
 
     @abstractmethod
     def is_ready(self, port: int) -> bool:
-        """Whether it serves requests; asked again and again."""
+        """Whether it serves requests; called repeatedly."""
 
     @abstractmethod
     def address(self, port: int) -> str:
-        """Where clients find it."""
+        """The address for clients."""
 
     def environment(self) -> Mapping[str, str]:
-        """What it needs beside the caller's environment."""
+        """Variables that it needs in addition to the caller's environment."""
         return {}
 
     def launch(self) -> None:
-        """Start it, unless it runs."""
+        """Start it, unless it is running."""
         if running := self.daemon.running():
             return self._check_same_port(running.port)
         port = self._choose_port()
@@ -55,7 +55,7 @@ class Service(ABC):
         self.daemon.start(self.command(port), port, self.environment())
 
     def wait(self) -> None:
-        """Return when it is ready; when it will not be, raise, and stop it if this object has launched it."""
+        """Wait until it is ready. If it does not become ready, raise, and stop it if this object has launched it."""
         try:
             self._wait()
         except BaseException:
@@ -70,23 +70,23 @@ class Service(ABC):
             if self.is_ready(running.port):
                 return
             time.sleep(0.1)
-        why = f"it was not ready after {self.seconds_to_start:.0f} s" if running else "its process has ended"
-        log = f"The whole log: {self.daemon.log}"
+        why = f"it was not ready after {self.seconds_to_start:.0f} s" if running else "its process has exited"
+        log = f"Read the whole log: {self.daemon.log}"
         raise ServiceFailed(f"{self.name} did not start: {why}.", self.daemon.tail(), log)
 
-    def _asked_port(self) -> int | None:
+    def _requested_port(self) -> int | None:
         variable = os.environ.get(self.port_variable)
         return self._wanted if self._wanted is not None or not variable else int(variable)
 
     def _choose_port(self) -> int:
-        asked, last = self._asked_port(), self._last_port()
-        if asked:
-            return self._check_free(asked)
-        usual = [last] if last else [] if asked == 0 else [self.default_port]
+        requested, last = self._requested_port(), self._last_port()
+        if requested:
+            return self._check_free(requested)
+        usual = [last] if last else [] if requested == 0 else [self.default_port]
         return next(filter(machine.is_free, usual), None) or machine.free_port()
 
     def _last_port(self) -> int | None:
-        """That of the last start, also after an orderly stop: addresses that were written down stay good."""
+        """The port of the last start, also after a stop, so that recorded addresses stay valid."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.folder / "port").read_text())
         last = self.daemon.last()
@@ -96,15 +96,15 @@ class Service(ABC):
         if not machine.is_free(port):
             raise ServiceFailed(
                 f"{self.name} cannot start on port {port}.",
-                "Something else listens there.",
-                f"Stop it, or choose another port: --port or {self.port_variable} (0: any free one).",
+                "Another process listens on it.",
+                f"Stop that process, or choose another port: --port or {self.port_variable} (0: any free one).",
             )
         return port
 
     def _check_same_port(self, port: int) -> None:
-        if self._asked_port() not in (None, 0, port):
+        if self._requested_port() not in (None, 0, port):
             raise ServiceFailed(
-                f"{self.name} cannot start on port {self._asked_port()}.",
-                f"It runs on port {port} already.",
-                "Stop it first, or leave the port away.",
+                f"{self.name} cannot start on port {self._requested_port()}.",
+                f"It is already running on port {port}.",
+                "Stop it first (onceonly services down), or do not set the port.",
             )

@@ -1,6 +1,5 @@
-"""A Spark Connect server: a warm JVM, so that a stage starts in about a second."""
+"""A Spark Connect server: a running JVM, so that a stage starts in about a second."""
 
-import importlib.util
 import os
 import secrets
 import sys
@@ -9,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.dev.services import machine
-from onceonly.dev.services.daemon import ServiceFailed
 from onceonly.dev.services.service import Service
 from onceonly.spark.conf import CONF, TOKEN_FILE
+from onceonly.spark.home import spark_home
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # as Spark and PySpark know it
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -20,8 +19,8 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class SparkConnect(Service):
     """Delta, the Kafka connector and Avro are on its class path; memory: ONCEONLY_SPARK_MEMORY (2g).
 
-    It runs the code of whoever has its token. Each start draws one, into a file that only this user can read; the
-    server finds it in its environment, since arguments are for everyone to see.
+    Anyone with its token can run code on it. Each start generates a token, in a file that only this user can read. The
+    server reads it from its environment, since every user of the machine can see arguments.
     """
 
     name = "spark"
@@ -30,7 +29,7 @@ class SparkConnect(Service):
     seconds_to_start = 240.0
 
     def command(self, port: int) -> Sequence[str]:
-        """The server in the foreground, by spark-class: the scripts in sbin would lose sight of it."""
+        """The server in the foreground, by spark-class: the scripts in sbin would detach it."""
         self._draw_token()
         options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
         submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
@@ -38,7 +37,7 @@ class SparkConnect(Service):
         return [*submit, *place, "--driver-class-path", f"{machine.jars('spark', self.home)}/*", *options]
 
     def environment(self) -> Mapping[str, str]:
-        """The workers take this interpreter, and find the modules of checkout and project: a transform may use them."""
+        """Make the workers use this interpreter, and find the modules of checkout and project."""
         project = os.environ.get("ONCEONLY_PROJECT") or os.getcwd()
         paths = [str(machine.checkout() or ""), project, os.environ.get("PYTHONPATH", "")]
         python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -46,7 +45,7 @@ class SparkConnect(Service):
         return {**python, **place, TOKEN: self.token() or ""}
 
     def token(self) -> str | None:
-        """Of the last start; None where there was none yet."""
+        """The token of the last start; None before the first."""
         with suppress(FileNotFoundError):
             return self._token.read_text()
         return None
@@ -56,7 +55,7 @@ class SparkConnect(Service):
         return machine.is_open(port)
 
     def address(self, port: int) -> str:
-        """The remote to give to `SparkSession.builder.remote`: PySpark sends a token unencrypted to this name only."""
+        """The URL for `SparkSession.builder.remote`. PySpark sends a token unencrypted to this host name only."""
         return f"sc://localhost:{port}"
 
     @property
@@ -70,24 +69,14 @@ class SparkConnect(Service):
 
     def _settings(self, port: int) -> dict[str, str | int]:
         return {
-            "spark.authenticate": "true",  # of its other ports, which this machine can reach, too
+            "spark.authenticate": "true",  # for its other ports, which every user of this machine can reach
             "spark.connect.grpc.binding.address": machine.LOCALHOST,
             "spark.connect.grpc.binding.port": port,
             "spark.local.dir": str(self.folder / "local"),
             "spark.log.level": "WARN",
             "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # one machine: more would only cost
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # more would cost time on one machine
             **CONF,
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
         }
-
-
-def spark_home() -> Path:
-    """The Spark inside the installed PySpark, found without importing it."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ServiceFailed(
-            "pyspark is not installed.", "The Spark server runs from it.", "pip install 'onceonly[spark]'"
-        )
-    return Path(spec.origin).parent

@@ -208,7 +208,7 @@ def _rows(add: dict[str, Any], staged_uri: str) -> int:
 
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
-    """Staged files that are gone or of another size (a VACUUM takes what was not published in time)."""
+    """Staged files that are missing or have another size (a VACUUM deletes what was not published in time)."""
     there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)

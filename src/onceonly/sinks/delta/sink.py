@@ -178,7 +178,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
             )
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        if any("where" in old for old in olds):  # what they have replaced is gone
+        if any("where" in old for old in olds):  # what they have replaced no longer exists
             raise cannot_take_back(self.name)
         for old in olds:
             self.check_replace(old)
@@ -200,7 +200,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
 
     def _irreplaceable(self, target: DeltaTable | None, old: Handle) -> str | None:
         if target is None or target.metadata().id != old["table_id"]:
-            return "The table is gone, or another one."
+            return "The table no longer exists, or is another one."
         if why := stage.only_appends(target):
             return why
         found = log.in_folder(log.active_files(target), old["folder"])
@@ -260,7 +260,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
     def _target(self, handle: Handle) -> DeltaTable:
         target = log.open_table(self.uri)
         if target is None or target.metadata().id != handle["table_id"]:
-            now = "is gone" if target is None else f"is another table now (id {target.metadata().id})"
+            now = "no longer exists" if target is None else f"is another table now (id {target.metadata().id})"
             raise CannotPublish(
                 f"sink '{self.name}': {self.uri} is not the table that was staged for.",
                 f"It {now}; the rows were staged for id {handle['table_id']}.",
@@ -291,7 +291,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
             raise CannotPublish(
-                f"sink '{self.name}': staged files are gone from {self.uri}.",
+                f"sink '{self.name}': staged files no longer exist in {self.uri}.",
                 f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM "
                 "takes what was not published within its retention.",
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
@@ -372,5 +372,5 @@ def _open_still(handle: Handle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
         why,
-        "Nothing was recorded and nothing deleted. Mend the storage, then publish (onceonly recover) or give up again.",
+        "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
     )

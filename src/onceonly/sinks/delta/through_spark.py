@@ -39,7 +39,7 @@ def publish(
     """Append the staged rows by Spark, once.
 
     Args:
-        shown: looks at the target anew; raises where the rows must not get there.
+        shown: looks at the target again; raises if the rows must not be published.
     Raises:
         CannotPublish: the table as it is now refuses the rows (schema, constraint), or Spark is not safe there.
         OutcomeUnknown: Spark failed otherwise; safe to call again.
@@ -101,7 +101,7 @@ def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
     return CannotPublish(
         f"sink '{sink}': {uri} refuses the staged rows as it is now.",
         why,
-        f"Mend the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        f"Fix the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"The staged rows are kept in {handle['folder']}.",
     )
 

@@ -19,7 +19,7 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
         )
     if isinstance(error, Missing):
         return CannotPublish(
-            f"sink '{sink}': a staged file is gone.",
+            f"sink '{sink}': a staged file no longer exists.",
             f"{error}.",
             f"Restore it and recover, or: {exit_}, then feed the rows again.",
         )
@@ -63,6 +63,6 @@ def elsewhere(sink: str, handle: Handle, target: str) -> CannotPublish:
 def irreplaceable(sink: str, old: Handle) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
-        f"Their manifest {old['manifest']} is gone, or another one.",
+        f"Their manifest {old['manifest']} no longer exists, or is another one.",
         "Restore it, or feed the records again under a new name. Nothing was written.",
     )

@@ -136,7 +136,7 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
     except FileExistsError:
         if found := read_manifest(on, path):
             return found
-        raise OSError(f"{path} was there and is gone") from None
+        raise OSError(f"{path} was there and no longer exists") from None
     finally:
         on.remove(new)
         on.keep_names(place)

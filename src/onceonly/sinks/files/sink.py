@@ -74,7 +74,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         Raises:
             Fenced: it was given up, and what another process had moved is taken back.
             StateBehind: another transaction has published this epoch.
-            CannotPublish: a final name is another file's, a file is gone, or the handle is damaged; a person must act.
+            CannotPublish: a final name belongs to another file, a file is missing, or the handle is damaged.
             OutcomeUnknown: the file system failed, or does not answer; safe to call again.
         """
         mine = self._mine(handle)
@@ -112,7 +112,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         mine = self._mine(handle)
         given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
         try:
-            self._on.make_folder(staged.path, staged.root)  # a person gives up what is gone, too
+            self._on.make_folder(staged.path, staged.root)  # also for staged files that no longer exist
             found = self._shown(mine) or self._write(mine, given_up) or given_up
             if self._names(mine, found):
                 return Outcome(already=True, detail={"rows": mine.rows})

@@ -20,7 +20,7 @@ class Tx:
     producer_id: int
     epoch: int
     partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (where known), log end after the flush
-    word: bool | None = None  # a person's word on an outcome that nothing shows: was it committed?
+    word: bool | None = None  # manual resolution of an outcome without evidence: was it committed?
 
     @property
     def producer(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which rows the brokers, or the client, would refuse for ever: found while staging, where nothing is decided yet.
+"""Rows that the brokers, or the client, would always refuse: found while staging, before the decision.
 
 For each batch some passes over whole columns; single rows are looked at only where one is about to be refused.
 """
@@ -126,7 +126,7 @@ def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
         pc.is_null(column) if name is None else pc.equal(column, name),
         lambda _: f"goes to topic {name!r}",
         f"Allowed: {', '.join(sorted(topics.limits))}.",
-        "Mend the column 'topic', or add the topic to KafkaSink(topics=…).",
+        "Fix the column 'topic', or add the topic to KafkaSink(topics=…).",
     )
 
 
@@ -138,7 +138,7 @@ def _check_partitions(rows: Rows, name: str, topic: Topic, mine: pa.Array | None
         _both(mine, pc.or_(pc.less(column, 0), pc.greater_equal(column, topic.partitions))),
         lambda row: f"names partition {column[row]} of topic '{name}'",
         f"It has {topic.partitions} partitions, from 0.",
-        "Mend the column 'partition', or leave it null to let the key decide.",
+        "Fix the column 'partition', or leave it null to let the key decide.",
     )
 
 
@@ -197,7 +197,7 @@ def _check_headers(rows: Rows) -> None:
         pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0),
         lambda _: "has a header whose key cannot be sent",
         "A header has to have a key, of UTF-8 text without a zero byte (the client would cut it there).",
-        "Mend the column 'headers'.",
+        "Fix the column 'headers'.",
     )
 
 

@@ -32,7 +32,7 @@ SHOWN = {Sighting.COMMITTED: Fate.WAS_COMMITTED, Sighting.ABORTED: Fate.LOST}
 def discard_open(known: Transactions, tx: Tx) -> None:
     """Afterwards it is not open. What was committed before stays so."""
     if tx.pooled:
-        known.withdraw(tx.id, *tx.producer)  # the id may be in other hands by now
+        known.withdraw(tx.id, *tx.producer)  # another producer may have the id by now
     else:
         known.fence(tx.id)
 
@@ -137,7 +137,7 @@ class Settler:
     def _hanging(self, tx: Tx, seen: Mapping[Partition, Sighting]) -> OutcomeUnknown:
         """A broker that restarts while a partition has no leader may take it for deleted, and never write its marker.
 
-        Seen with Kafka 4.3: its coordinator then says "complete", and read_committed readers wait for ever.
+        Seen with Kafka 4.3: its coordinator then reports "complete", and read_committed readers wait forever.
         """
         without = sorted(partition for partition, sighting in seen.items() if sighting is Sighting.NONE)
         committed = Sighting.COMMITTED in seen.values()

@@ -240,7 +240,7 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
             yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
             raise CannotPublish(
-                f"sink '{self.name}': spooled rows are gone.",
+                f"sink '{self.name}': spooled rows no longer exist.",
                 f"{handle['folder']}/{part.spool} with {part.rows} rows is missing.",
                 f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
             ) from error
@@ -260,7 +260,7 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         names = ", ".join(part.tx.id for part in parts if part.tx)
         return InDoubt(
             f"sink '{self.name}': whether {len(parts)} of its transactions were committed cannot be found out.",
-            f"No marker is left of {names}: the log was cut, compacted or made anew after they were written.",
+            f"No marker is left of {names}: the log was cut or compacted, or the topic recreated.",
             "Look whether the rows are there, then say it: onceonly resolve PIPELINE EPOCH "
             f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
         )

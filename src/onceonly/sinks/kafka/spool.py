@@ -68,7 +68,7 @@ def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
     """The rows of one file, in the order in which they were written.
 
     Raises:
-        FileNotFoundError: the file is gone.
+        FileNotFoundError: the file no longer exists.
     """
     files, path = file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:

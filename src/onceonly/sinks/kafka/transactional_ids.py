@@ -35,7 +35,7 @@ class Ids:
         return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}-{part}"
 
     def again(self, part: str | int) -> str:
-        """For rows whose transaction was lost. Never of the pool: rivals would end each other's for ever."""
+        """For rows whose transaction was lost. Never from the pool: rivals would end each other's forever."""
         return f"{self.prefix}-{self.txn.name}-{part}-{uuid.uuid4().hex[:8]}"
 
 

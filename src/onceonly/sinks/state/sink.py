@@ -4,7 +4,7 @@ Each checkpoint adds a run: one folder of Parquet with the rows it changed. Its 
 state, oldest first, so the state table says which state a checkpoint left, and nothing has to be moved at commit. Runs
 are merged when they are many, the small ones with the new one, so that what is written follows the number of changed
 keys (times the logarithm of the number held). The first run holds whole rows only; in the others `_deleted` marks keys
-that are gone. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
+that were deleted. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         Raises:
             Fenced: it was given up.
             StateBehind: another transaction has published this epoch.
-            CannotPublish: what was staged is gone, or the handle is damaged.
+            CannotPublish: what was staged no longer exists, or the handle is damaged.
         """
         forget = staterun.forgotten(self.name, handle)
         if handle["txn"] is None:  # a rewind: nothing was staged for it
@@ -108,7 +108,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             return True
         if not self._folders.has(txn.name):
             raise CannotPublish(
-                f"sink '{self.name}': the state that was staged is gone.",
+                f"sink '{self.name}': the state that was staged no longer exists.",
                 f"{self._folders.path(txn.name)} is missing.",
                 f"Restore it and recover. onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} --reason … "
                 "would leave the pipeline without state.",
@@ -191,9 +191,9 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         runs = self._runs(held)
         if gone := [run["folder"] for run in runs if not self._folders.has(run["folder"])]:
             raise InvalidPipeline(
-                f"sink '{self.name}': the state of then is gone.",
+                f"sink '{self.name}': the state at that epoch no longer exists.",
                 f"{self._folders.path(gone[0])} is missing: what was merged away is kept for {KEPT} checkpoints.",
-                "Go back less far. Nothing was changed.",
+                "Go back to a later epoch. Nothing was changed.",
             )
         same = {**{name: held[name] for name in ("schema", "key")}, "metadata": _metadata(held)} if held else {}
         ours = {"schema": self.config.schema, "key": list(self.config.key)}

@@ -6,7 +6,6 @@ which verifies checksums; `ivysettings.xml` says from where (another repository:
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import zipfile
@@ -18,6 +17,7 @@ from xml.etree import ElementTree
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.spark import java
+from onceonly.spark.home import spark_home
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
@@ -96,14 +96,7 @@ def ivy_jar() -> Path:
     Raises:
         InvalidPipeline: PySpark is not installed.
     """
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise InvalidPipeline(
-            "pyspark is not installed.",
-            "Its Ivy fetches the jars.",
-            "pip install 'onceonly[spark]'. Nothing was fetched.",
-        )
-    return next(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    return next(spark_home().glob("jars/ivy-*.jar"))
 
 
 def _move(arrived: Path, into: Path) -> None:

@@ -1,0 +1,47 @@
+"""Words of the field, in the sources and on the pages: a reader who has never seen the project should not stumble."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLAIN = {  # not -> but
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bpersons?'s word": "manual resolution",
+    r"\bno heed\b": "ignores",
+    r"\bin the way\b|\bin nobody's way\b": "blocked by …",
+    r"\basks nothing\b": "no checks are configured",
+    r"\b(is|are|was|were) gone\b": "no longer exists",
+    r"\bthe \w+ of then\b": "… at that epoch",
+    r"\bwithout a word\b": "without a report",
+    r"\bnot spoken\b": "is not supported",
+    r"\b(is|was|be|been|are) heard\b|\bheard of\b|\bhears\b": "reported, received",
+    r"\bcannot be asked\b": "cannot be checked, does not answer",
+    r"\bone thing of one\b": "exactly one of …",
+    r"\bhe likes\b": "anyone who can reach it can run code",
+    r"\bprocess's to change\b": "ownership was lost",
+    r"\banew\b": "again, new",
+    r"\bfor ever\b": "forever",
+    r"\bfor want of\b": "because … is missing",
+    r"\bwell again\b": "available again",
+}
+BREAK = re.compile(r"""["']?\n\s*(?:#|f?["'])?\s*""")  # within a text that goes on in the next line
+
+
+def texts() -> list[Path]:
+    package = ROOT / "src" / "onceonly"
+    return [path for path in package.rglob("*") if path.suffix in (".py", ".html", ".js", ".md", ".json")] + pages()
+
+
+def pages() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("path", sorted(texts()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_words_are_those_of_the_field(path: Path) -> None:
+    text = " ".join(BREAK.sub(" ", path.read_text()).split())
+    found = {match[0]: plain for riddle, plain in PLAIN.items() for match in re.finditer(riddle, text, re.IGNORECASE)}
+    assert not found
