@@ -5,7 +5,7 @@ windows open between checkpoints, `onceonly.manifests` reads a folder of files, 
 sink for tests.
 """
 
-from importlib.metadata import version
+from typing import Any
 
 from onceonly.errors import (
     Busy,
@@ -21,7 +21,6 @@ from onceonly.pipeline.gate import Fresh, Gate
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 
-__version__ = version("onceonly")
 __all__ = [
     "Busy",
     "CannotPublish",
@@ -39,3 +38,12 @@ __all__ = [
     "Pipeline",
     "StateSink",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__`, looked up when it is asked for: that takes longer than all imports above."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("onceonly")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

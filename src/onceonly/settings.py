@@ -1,16 +1,6 @@
-"""Settings from the environment, with their defaults in parentheses. None of them is secret.
+"""Settings from the environment. None of them is secret.
 
-ONCEONLY_HOME             folder for the state table, relative paths of sinks and embedded services (./.onceonly)
-ONCEONLY_STATE            path or URI of the state table ($ONCEONLY_HOME/state, which the first plan creates)
-ONCEONLY_SPOOL            path or URI for the rows of Kafka sinks until they are published ($ONCEONLY_HOME/spool)
-ONCEONLY_PROJECT          the folder with dags/, jobs/ and schemas/ (the current folder)
-ONCEONLY_DOCS             path or URI for the gate's Data Docs ($ONCEONLY_HOME/docs)
-ONCEONLY_KAFKA_BOOTSTRAP  broker addresses (those of the embedded broker, if it runs)
-ONCEONLY_JARS             folder of `onceonly jars fetch` ($ONCEONLY_PROJECT/.jars if there, else $ONCEONLY_HOME/jars)
-ONCEONLY_WEBHDFS          http(s)://host:port of the NameNode, for files on HDFS (http, the host of hdfs://…, 9870)
-ONCEONLY_NOTIFY           package.module:function, called with (checkpoint, row) after each recorded transition
-ONCEONLY_TRANSFORMS       installed packages (a,b.c) that may contain transforms and ONCEONLY_NOTIFY's function
-SPARK_REMOTE              a Spark Connect server, sc://host:port; by default Spark runs in the process
+`VARIABLES` lists them: `onceonly --help` shows it, and docs/settings.md.
 
 Secrets are in Airflow connections, or in AIRFLOW_CONN_<ID> (see kafka/lookup.py). A pipeline names a connection.
 """
@@ -25,6 +15,40 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One setting: an environment variable, what it means, and what counts where it is not set."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+VARIABLES = (
+    Variable("ONCEONLY_HOME", "folder of everything that has no place of its own", "$ONCEONLY_PROJECT/.onceonly"),
+    Variable("ONCEONLY_STATE", "state table: a path or URI, made by `onceonly state init`", "$ONCEONLY_HOME/state"),
+    Variable("ONCEONLY_SPOOL", "rows of Kafka sinks until they are published: a path or URI", "$ONCEONLY_HOME/spool"),
+    Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/, whose code transforms are", "the current one"),
+    Variable("ONCEONLY_DOCS", "Data Docs of the gates: a path or URI", "$ONCEONLY_HOME/docs"),
+    Variable("ONCEONLY_KAFKA_BOOTSTRAP", "broker addresses, host:port,…", "the broker of `onceonly services up`"),
+    Variable(
+        "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
+    ),
+    Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
+    Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
+    Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, that transforms may come from, too", "none"),
+    Variable(
+        "SPARK_REMOTE",
+        "Spark Connect server, sc://host:port; set to nothing: Spark in the process",
+        "the server of `onceonly services up --spark`, for commands; else Spark in the process",
+    ),
+    Variable("ONCEONLY_KAFKA_PORT", "port of the broker of `onceonly services up`", "that of the last start, or 19092"),
+    Variable("ONCEONLY_SPARK_PORT", "port of its Spark Connect server", "that of the last start, or 15002"),
+    Variable("ONCEONLY_SPARK_MEMORY", "memory of that server", "2g"),
+    Variable("ONCEONLY_AIRFLOW_PORT", "port of the Airflow of `onceonly demo run`", "8080"),
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ class Settings:
 
     def brokers(self, named: str | None) -> str:
         """The brokers that the pipeline names, else those of the environment, else the embedded broker."""
-        found = named or self.bootstrap or self._embedded()
+        found = named or self.bootstrap or self.embedded_at("kafka")
         if not found:
             raise InvalidPipeline(
                 "no Kafka broker is configured.",
@@ -96,11 +120,13 @@ class Settings:
     def spark_jars(self) -> list[str]:
         return sorted(str(jar) for jar in (self.jars / "spark").glob("*.jar"))
 
-    def _embedded(self) -> str | None:
+    def embedded_at(self, service: str) -> str | None:
+        """The address of "kafka" or "spark", where `onceonly services up` runs it for this home."""
         try:
-            return str(json.loads((self.home / "services.json").read_text())["kafka"])
+            found = json.loads((self.home / "services.json").read_text()).get(service)
         except FileNotFoundError:
             return None
+        return str(found) if found else None
 
 
 def _jars(given: str | None, project: Path, home: Path) -> Path:

@@ -17,8 +17,8 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Examined, Found, Inspector
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
-from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.stage import state_before
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
@@ -161,9 +161,9 @@ class MemoryParts:
 
 
 def before(world: World, epoch: int) -> Any:
-    """The handle of the state that a checkpoint goes on from, as wiring.stage looks it up."""
+    """The handle of the state that a checkpoint goes on from, as the stage looks it up."""
     view = world.table.view(NAME)
-    return sequence.held_before(view, view.require(epoch))
+    return state_before(view, view.require(epoch))
 
 
 class MemorySource:

@@ -46,7 +46,7 @@ def batch(copy: Copy, *partitions: int) -> pa.RecordBatch:
 def main() -> None:
     folder, spark, epoch, _, text = sys.argv[1:6]
     copy = Copy(Project.found(folder, spark), **json.loads(text))
-    txn = copy.through._claim("copying", int(epoch), None).transaction("copy")
+    txn = copy.through._stager.claim("copying", int(epoch), None).transaction("copy")
     sink = copy.project.parts.sink(copy.pipeline, "copy")
     assert isinstance(sink, KafkaWriter)
     with copy.known() as known:

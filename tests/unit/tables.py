@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -18,9 +18,9 @@ import pyarrow as pa
 from explore.steps import Steps
 from explore.table import PINS, Chain, MemoryTable
 
-from onceonly.checkpoint import gaps
-from onceonly.checkpoint.model import Row, canonical
+from onceonly.checkpoint.model import Checkpoint, Row, canonical, fold
 from onceonly.checkpoint.offsets import Interval
+from onceonly.statetable import gaps
 from onceonly.statetable.table import StateTable
 
 TIMES = pa.schema([(name, pa.timestamp("us", "UTC")) for name in gaps.COLUMNS])
@@ -46,6 +46,14 @@ class QuickTable(MemoryTable):
             columns = zip(*((each.start, each.end) for each in pinned), strict=True) if pinned else ([], [])
             found[name] = gaps.between(pa.table(dict(zip(gaps.COLUMNS, map(list, columns), strict=True)), TIMES))
         return found
+
+    def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
+        later = [each for each in fold(self.chain(pipeline).rows).values() if each.epoch > min(epochs)]
+        return [each for each in later if each.replaces in epochs or _rewinds(each, max(epochs))]
+
+
+def _rewinds(checkpoint: Checkpoint, epoch: int) -> bool:
+    return checkpoint.rewinds_to is not None and checkpoint.rewinds_to < epoch
 
 
 KIND: Any = QuickTable if QUICK else StateTable

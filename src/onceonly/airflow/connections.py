@@ -20,7 +20,7 @@ def from_airflow(conn_id: str) -> Mapping[str, Any]:
     try:
         connection: Any = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise lookup.missing(conn_id, "Airflow knows none of that name.") from error
+        raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
     extra: Mapping[str, Any] = connection.extra_dejson
     return extra
 

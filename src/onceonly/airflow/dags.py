@@ -144,7 +144,7 @@ def _check_start(pipeline: Pipeline, timetable: Any, arguments: Mapping[str, Any
         raise InvalidPipeline(
             f"{pipeline.name}: its DAG has a schedule and no start_date.",
             "A pipeline in interval mode catches up: every interval from start_date on has its run.",
-            "Give start_date=…, or catchup=False, with which intervals are left out when the scheduler was down.",
+            "Pass start_date=…, or catchup=False: then intervals are left out while the scheduler is down.",
         )
 
 

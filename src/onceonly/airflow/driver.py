@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import httpx
+import requests
+from urllib3.exceptions import NewConnectionError
 
 from onceonly.airflow import submit
 from onceonly.checkpoint.model import Checkpoint, State
@@ -28,7 +28,7 @@ from onceonly.statetable.table import StateTable
 
 PATIENCE = 10.0  # seconds for an answer of the master
 AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
-ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, and perhaps at work"
+ENDED_LATE, NOT_SEEN_ENDED = "TIMED OUT", "TIMED OUT, perhaps still running"
 DONE = (State.STAGED, State.COMMITTING, State.COMMITTED)
 
 
@@ -48,7 +48,9 @@ class Driver:
         """
         said = _ask(self.master, "GET", f"status/{self.driver}")
         if said.get("action") != "SubmissionStatusResponse":
-            raise NotCommitted(f"Spark's master at {self.master} does not say how {self.driver} is.", f"{said}")
+            raise NotCommitted(
+                f"Spark's master at {self.master} did not answer with the status of {self.driver}.", f"{said}"
+            )
         if not said.get("success") and said.get("message"):  # it speaks of itself: it is recovering, or on standby
             raise NotCommitted(f"Spark's master at {self.master} cannot say how {self.driver} is.", said["message"])
         return str(said.get("driverState") or "GONE")
@@ -107,7 +109,7 @@ class Work:
         """
         now = self.now(settings)
         if now.owner != self.owner:
-            raise Fenced(f"{self} is not this run's any more.", f"'{now.owner}' has taken it over.")
+            raise Fenced(f"{self} no longer belongs to this run.", f"'{now.owner}' has taken it over.")
         self._require(now.state in DONE, driver, f"is {now.state.value}, not staged", state)
 
     def require_judged(self, driver: Driver, settings: Settings, state: str) -> None:
@@ -124,7 +126,9 @@ class Work:
         said = _ask(str(spark.rest), "POST", "create", request)
         if not said.get("success") or "submissionId" not in said:
             why = str(said.get("message", said))
-            raise NotCommitted(f"Spark's master at {spark.rest} did not take {self}.", why, "Nothing was started.")
+            raise NotCommitted(
+                f"Spark's master at {spark.rest} did not accept the driver of {self}.", why, "Nothing was started."
+            )
         driver = Driver(str(spark.rest), said["submissionId"], report.uri)
         with suppress(OSError):  # then the triggerer alone can end it
             about = {"owner": self.owner, "state": StateTable(settings.state).id, "at": time.time()}
@@ -143,7 +147,7 @@ class Work:
         raise NotCommitted(
             f"the job of {self} left no report: {driver.driver} is {state}.",
             f"The checkpoint {now}.",
-            "Why is in the driver's log, in the work folder of its Spark worker. The next try begins anew.",
+            "The driver's log, in the work folder of its Spark worker, says why. The next try starts again.",
         )
 
 
@@ -167,24 +171,37 @@ def _request(spark: submit.Target, settings: Settings, name: str, arguments: lis
 
 
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An answer of the master, good or bad."""
+    """An answer of the master, good or bad; from the address that is named, without being sent on to another.
+
+    Raises:
+        NotCommitted: there was no connection, so nothing was sent.
+        OutcomeUnknown: there is no answer, or none of a master: what was sent may have been done.
+    """
+    url = f"{rest}/v1/submissions/{path}"
     try:
-        said = _client().request(method, f"{rest}/v1/submissions/{path}", json=body).json()
-    except httpx.ConnectError as error:
+        said = requests.request(
+            method, url, json=body, timeout=PATIENCE, auth=_as_it_is, allow_redirects=False
+        ).json()  # a connection of its own: none that has gone stale is used again
+    except (requests.RequestException, ValueError) as error:
+        if not _was_never_sent(error):
+            raise OutcomeUnknown(f"Spark's master at {rest} did not answer {method} {path}.", f"{error!r}") from error
         raise NotCommitted(
             f"Spark's master does not answer at {rest}.",
             f"{error}",
-            "Does it run with spark.master.rest.enabled=true? Another port than 6066: 'rest-port' in the connection's "
-            "extra.",
+            "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
+            "connection's extra.",
         ) from error
-    except (httpx.HTTPError, ValueError) as error:
-        raise OutcomeUnknown(f"Spark's master at {rest} gave no answer to {method} {path}.", f"{error!r}") from error
     if not isinstance(said, dict):
-        raise OutcomeUnknown(f"what answers at {rest} is no master of Spark.", str(said)[:200])
+        raise OutcomeUnknown(f"what answers at {rest} is not a Spark master.", str(said)[:200])
     return said
 
 
-@cache
-def _client() -> httpx.Client:
-    """One for all drivers that a triggerer waits for, and a new connection for each question."""
-    return httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
+def _was_never_sent(error: Exception) -> bool:
+    """Whether no connection came about; requests says `ConnectionError` of one that broke after the question, too."""
+    cause = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
+    return isinstance(getattr(cause, "reason", None), NewConnectionError)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """No login out of a .netrc is sent to a master."""
+    return request

@@ -149,7 +149,8 @@ class PlanOperator(OnceonlyOperator):
         """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""
         if str(self.reprocess).lower() not in ("true", "false"):
             raise InvalidPipeline(
-                f"reprocess is {self.reprocess!r}.", todo="Say true or false in the run's conf. Nothing was written."
+                f"reprocess is {self.reprocess!r}.",
+                todo="Set it to true or false in the run's conf. Nothing was written.",
             )
         asked = str(self.reprocess).lower() == "true"
         return f"{run}, {context['dag_run'].clear_number or 0}" if asked else None
@@ -416,11 +417,9 @@ def _interval(context: Any) -> Interval:
 
 def _settled(checkpoint: Checkpoint) -> str:
     if checkpoint.forwarded:
-        return f"published before, as {checkpoint.owner} says ({checkpoint.reason})"
+        return f"published before, as recorded by {checkpoint.owner} ({checkpoint.reason})"
     if checkpoint.skipped is not None:
-        return (
-            f"the interval {checkpoint.interval} is skipped, as {checkpoint.owner} says ({checkpoint.skipped}). {AGAIN}"
-        )
+        return f"the interval {checkpoint.interval} was skipped by {checkpoint.owner} ({checkpoint.skipped}). {AGAIN}"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     return f"already committed (by {checkpoint.owner}), nothing to do. {AGAIN}"

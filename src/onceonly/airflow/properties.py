@@ -19,7 +19,7 @@ class Properties:
 
 @contextmanager
 def properties(conf: Mapping[str, str]) -> Iterator[Properties]:
-    """The settings as a properties file, which is gone with this block."""
+    """The settings as a properties file, which exists as long as this block."""
     if not conf:
         yield Properties()
         return

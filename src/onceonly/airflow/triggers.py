@@ -51,7 +51,7 @@ class DriverTrigger(BaseTrigger):
                 self.log.info("%s", line)
             heard = max(heard, len(lines))
             if puzzled and puzzled != trouble:
-                self.log.warning("%s\nThis says nothing about the job: asking again.", puzzled)
+                self.log.warning("%s\nThe job may be running all the same: asking again.", puzzled)
             trouble = puzzled
             if over or state or self._is_over():
                 asked.cancel()
@@ -60,7 +60,7 @@ class DriverTrigger(BaseTrigger):
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
-        """This triggerer has to let go: nothing of a task that was cleared or marked goes on on Spark.
+        """This triggerer is told to stop: nothing of a task that was cleared or marked goes on on Spark.
 
         Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late. The
         next try of a task that was cleared may wait by now, too: for a driver of its own.
@@ -77,7 +77,7 @@ class DriverTrigger(BaseTrigger):
                     await asyncio.to_thread(self._known().forget)
                     return
             await asyncio.sleep(1)
-        self.log.error("driver %s may still be at work: %s", self.driver, puzzled or "it has not ended yet")
+        self.log.error("driver %s may still be running: %s", self.driver, puzzled or "it has not ended yet")
 
     async def _is_awaited(self) -> tuple[bool, str]:
         """Whether the task still waits for this driver; and why that is not known, or nothing."""
@@ -134,7 +134,7 @@ def _outcome(state: str, over: bool, late: bool) -> str:
 
 
 async def _state_of(task: Any) -> str | None:
-    """The task instance's state, as Airflow has it now; None: it has none, or is gone."""
+    """The task instance's state, as Airflow has it now; None: it has none, or no longer exists."""
     from airflow.sdk.execution_time.comms import GetTaskStates
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 

@@ -22,7 +22,7 @@ def end(state: StateTable, alive: Alive) -> Iterator[str]:
 
 
 def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
-    """Of the drivers of one step, a task waits for the last one, and as long as its run is at work."""
+    """Of the drivers of one step, a task waits for the last one, and as long as its run is running."""
     if Report(named.driver["report"]).is_followed():
         return False
     checkpoint = state.view(named.pipeline).checkpoint(named.epoch)
@@ -38,8 +38,8 @@ def _end(named: Named) -> str:
         driver.end()
         now = driver.state()
     except OnceonlyError as error:
-        return f"{whose}, may still be at work: {error}"
+        return f"{whose}, may still be running: {error}"
     if now in AT_WORK:
-        return f"{whose}, is to end"
+        return f"{whose}, was asked to end"
     driver.forget()
     return f"{whose}, is {now}"

@@ -20,7 +20,7 @@ class Receipts(Protocol):
         """Record `new` in place of `old`, by compare-and-set; returns the handle that is recorded now.
 
         That is another one than `new` where another process was first. Only for an `old` that will surely never be
-        published. Raises Fenced when the sink does not wait to be published any more.
+        published. Raises Fenced when the sink no longer waits to be published.
         """
 
 
@@ -157,7 +157,7 @@ class Sink(Protocol):
         return []
 
     def judged(self, handle: Handle, committed: bool) -> Handle:
-        """The handle with a person's word on what is in doubt; what can be seen is not changed by it."""
+        """The handle with a manual resolution of what is in doubt; what can be seen is not changed by it."""
         raise InvalidPipeline(f"sink '{self.name}' is never in doubt.", todo="Settle it: onceonly recover")
 
 

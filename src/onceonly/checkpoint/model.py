@@ -49,7 +49,7 @@ class Event(Enum):
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
     COMMITTING = "committing"  # the decision
     REPLACED = "replaced"  # one sink's handle: what the old one named will surely never be published
-    IN_DOUBT = "in_doubt"  # one sink: even the evidence is gone; a person must say what happened
+    IN_DOUBT = "in_doubt"  # one sink: even the evidence no longer exists; manual resolution must say what happened
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
     COMMITTED = "committed"
@@ -175,9 +175,9 @@ class Checkpoint:
     staging: str | None = None  # the nonce that may record STAGED: of a claim that nothing has ended since
     handles: Mapping[str, Handle] = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None  # on the current attempt
-    approved: Mapping[str, Any] | None = None  # the current attempt, by a person
+    approved: Mapping[str, Any] | None = None  # the current attempt, by manual resolution
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
-    gone: frozenset[tuple[int, str]] = frozenset()  # attempts' sinks that never answer again, as a person says
+    gone: frozenset[tuple[int, str]] = frozenset()  # attempts' sinks that will never answer again, by manual resolution
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Checkpoint:
     replaces: int | None = None  # the epoch whose published rows this one's take the place of
     request: str | None = None  # who asked for that, and which time
     skipped: str | None = None  # why a person leaves this interval out
-    forwarded: int | None = None  # the decision that targets show, as a person says; what was published is not known
+    forwarded: int | None = None  # the decision that targets show, by manual resolution; not what was published
 
     @property
     def owner(self) -> str:
@@ -220,7 +220,7 @@ class Checkpoint:
 
     @property
     def for_a_person(self) -> bool:
-        """The gate failed it and leaves what follows to a person."""
+        """The gate failed it, and only a person may approve or abort it."""
         return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
 
     @property

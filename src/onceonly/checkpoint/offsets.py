@@ -112,7 +112,8 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
-                f"topic '{log.topic}' partition {partition}: offsets {start} to {min(end, log_start) - 1} are gone.",
+                f"topic '{log.topic}' partition {partition}: "
+                f"offsets {start} to {min(end, log_start) - 1} no longer exist.",
                 f"The range [{start}, {end}) is to be read, but the log now starts at {log_start} "
                 "(retention or deleted records).",
                 "Restore the records, or give the pipeline a new name to start over. Nothing was written.",
@@ -195,7 +196,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
 
 def _vanished(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
-        f"topic '{log.topic}' has no partition {partition} any more.",
+        f"topic '{log.topic}' no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
         "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
     )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.text import Text
 
 from onceonly.checkpoint.offsets import Interval
+from onceonly.cli import changing, target
 from onceonly.cli import console as show
-from onceonly.cli import target
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
+
+if TYPE_CHECKING:
+    from onceonly.runtime.factory import LiveParts
 
 NOT_SOUND = 5  # its exit code
 
@@ -22,7 +27,9 @@ NOT_SOUND = 5  # its exit code
 @click.argument("file", metavar="FILE.py:NAME")
 @json_option
 def check(file: str, as_json: bool) -> None:
-    """Check the pipeline NAME in FILE.py: transform, topic, schema, sinks and state table. Writes nothing.
+    """Check Spark and connections, and the pipeline NAME in FILE.py: transform, topic, schema, sinks, state table.
+
+    Nothing is written.
 
     It ends with 5 where one of them cannot be used. Intervals that are left out are told. --json prints
     {"pipeline", "notes": […], "gaps": [{"start", "end"}]}.
@@ -45,9 +52,12 @@ def check(file: str, as_json: bool) -> None:
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """What was found, line by line; raises what is wrong."""
     from onceonly.runtime import factory
+    from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
-    parts = factory.LiveParts(settings)
+    parts = changing.parts(settings)
+    notes += spark.notes(parts.settings)
+    notes += [_connection(parts, conn_id) for conn_id in sorted(pipeline.connections)]
     found = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
@@ -55,6 +65,10 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     for source in pipeline.sources:
         notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, _state(settings)]
+
+
+def _connection(parts: LiveParts, conn_id: str) -> str:
+    return f"connection '{conn_id}' is there: {parts.kafka(conn_id, None).describe()}"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:

@@ -18,9 +18,13 @@ from onceonly.views import queries
 
 @click.command(short_help="Go on after what the targets show.")
 @click.argument("file", metavar="FILE.py:NAME")
-@click.option("--decision", required=True, type=click.IntRange(1), help="The last one that the targets show.")
-@click.option("--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to go on; of each partition.")
-@click.option("--interval", nargs=2, multiple=True, metavar="START END", help="One that is published; of each.")
+@click.option("--decision", required=True, type=click.IntRange(1), help="The last decision that the targets show.")
+@click.option(
+    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to go on; once for each partition."
+)
+@click.option(
+    "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."
+)
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
 @json_option
 def forward(
@@ -28,9 +32,9 @@ def forward(
 ) -> None:
     """Record what the targets of the pipeline NAME in FILE.py have, where the state table does not know it.
 
-    For a state table that was restored from an older copy, or that begins anew where one is lost: it would publish
-    again what came since. You say up to where everything is published (the refusal shows what is known of it): the
-    pipeline goes on from there. What you leave out is published again, what you put in and is not there is lost.
+    For a state table that was restored from an older copy, or that begins anew because one was lost: it would publish
+    again what came since. Pass up to where everything is published (the refusal shows what is known of it), and the
+    pipeline goes on from there. What you leave out is published a second time; what you pass and is not there is lost.
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
@@ -43,7 +47,7 @@ def forward(
     done = changing.coordinator(settings).forward(pipeline, said)
     if as_json:
         return print_json(queries.to_json(done))
-    words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, as {said.who} says: {reason}"
+    words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, recorded by {said.who}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 

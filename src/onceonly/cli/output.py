@@ -48,7 +48,7 @@ def drop(descriptor: int) -> None:
 
 @contextmanager
 def careful(as_json: bool) -> Iterator[None]:
-    """Output for the time of a command; with `as_json`, `answers` alone reaches stdout, whoever else prints."""
+    """Output for the time of a command; with `as_json`, `answers` alone reaches stdout, whatever else prints."""
     sys.stdout, sys.stderr = _careful(sys.stdout, 1), _careful(sys.stderr, 2)
     if not as_json:
         yield

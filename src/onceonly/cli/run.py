@@ -12,8 +12,8 @@ import click
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.cli import changing, target
 from onceonly.cli import console as show
-from onceonly.cli import target
 from onceonly.cli.app import HINT, explain, json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -68,7 +68,7 @@ def run(
         pipeline = target.load(file, settings.project)
         parts = _checked(pipeline, asked, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
-    running = _start(pipeline, parts, steps)
+    running = _start(pipeline, parts, steps, file)
     running.again = running.owner if reprocess else None
     ctx.meta[HINT] = running.hint
     result = {"result": running.go(asked, until), **running.json()}
@@ -82,6 +82,7 @@ class _Run:
     parts: LiveParts
     owner: str
     steps: show.Steps
+    file: str  # as it was given
     again: str | None = None
     settled: list[Checkpoint] = field(default_factory=list)
     gap: Interval | None = None
@@ -118,7 +119,7 @@ class _Run:
             result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
             words.append(said)
         if self.gap:
-            self.steps.say(formatting.gap(self.pipeline.name, self.gap), "yellow")
+            self.steps.say(formatting.gap(self.pipeline.name, self.gap, self.file), "yellow")
         return result
 
     def stage(self, checkpoint: Checkpoint) -> None:
@@ -193,10 +194,10 @@ class _Run:
             error.todo += f"\nIt could not be aborted either ({why}): onceonly recover {checkpoint.pipeline}"
 
 
-def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps) -> _Run:
+def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps, file: str) -> _Run:
     from onceonly.runtime import factory, owners
 
-    running = _Run(pipeline, parts, owners.this_process(), steps)
+    running = _Run(pipeline, parts, owners.this_process(), steps, file)
     running.through = factory.planner(parts, running.notice)
     return running
 
@@ -206,7 +207,7 @@ def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) 
     from onceonly.coordinator.pins import Cut
     from onceonly.runtime import factory
 
-    parts = factory.LiveParts(settings)
+    parts = changing.parts(settings)
     Cut(pipeline, parts.sources(pipeline), interval)
     factory.check(pipeline, parts)
     return parts

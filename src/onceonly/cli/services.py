@@ -41,7 +41,9 @@ def up(spark: bool, port: int | None, as_json: bool) -> None:
     if as_json:
         return print_json({"kafka": endpoints.bootstrap, "spark": endpoints.spark_remote})
     if endpoints.spark_remote:
-        steps.say(f"To use it, with this ONCEONLY_HOME: export SPARK_REMOTE={endpoints.spark_remote}", "dim")
+        steps.say(
+            "Commands with this ONCEONLY_HOME use them from now on, unless SPARK_REMOTE names another Spark.", "dim"
+        )
 
 
 @services.command()

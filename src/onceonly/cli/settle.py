@@ -29,7 +29,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
     """Settle what ended owners left behind, of one PIPELINE or of all.
 
     What was decided is published; what was staged is decided, by its gate where it has one, and published; the rest is
-    aborted. Checkpoints whose owner is at work stay as they are (an owner on another machine counts as alive for an
+    aborted. Checkpoints whose owner is running stay as they are (an owner on another machine counts as alive for an
     hour after its last step), and so do those that are held: their gate failed them, and `onceonly approve` or
     `onceonly abort` decides.
 

@@ -1,4 +1,4 @@
-"""onceonly skip: say that an interval which no checkpoint covers is left out on purpose."""
+"""onceonly skip: record that an interval which no checkpoint covers is left out on purpose."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from onceonly.views import queries
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly status PIPELINE`.")
 @json_option
 def skip(pipeline: str, interval: tuple[str, str], reason: str, as_json: bool) -> None:
-    """Record that a gap between two intervals of PIPELINE is wanted: it is not shown as missing any more.
+    """Record that a gap between two intervals of PIPELINE is left out on purpose: it is no longer shown as missing.
 
-    Nothing is read and nothing is published for it. If it is wanted after all: `onceonly run … --interval START END
+    Nothing is read and nothing is published for it. To run it later all the same: `onceonly run … --interval START END
     --reprocess`, or a run of that interval whose conf is {"reprocess": true}.
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.

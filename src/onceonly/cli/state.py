@@ -1,4 +1,4 @@
-"""onceonly state: make a state table, and say what one is that was moved, copied or restored."""
+"""onceonly state: make a state table, and settle what one is that was moved, copied or restored."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def init() -> None:
 
     uri = Settings.from_env().state
     made = location.make(uri)
-    words = "is made" if made else "is there already: nothing to do"
+    words = "was made" if made else "exists: nothing to do"
     show.console().print(f"✓ the state table at {uri} (id {StateTable(uri).id}) {words}.", markup=False)
 
 
 @state.command()
 def relocate() -> None:
-    """Accept that the state table was moved here: the original is gone.
+    """Accept that the state table was moved here: the original no longer exists.
 
-    Never for a copy whose original is still in use: the two would take each other's output for their own.
+    Never for a copy whose original is still in use: each of the two would take the other's output for its own.
     """
     from onceonly.statetable import location
 

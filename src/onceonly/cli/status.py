@@ -1,4 +1,4 @@
-"""onceonly status: what every pipeline, or one pipeline, has done lately."""
+"""onceonly status: what every pipeline, or one pipeline, has done recently."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ checkpoints have "replaced_by" and "rewound_by" (epochs), and
 """
 
 
-@click.command(help=HELP, short_help="What the pipelines have done lately.")
+@click.command(help=HELP, short_help="What the pipelines have done recently.")
 @click.argument("pipeline", required=False)
 @click.option("--last", default=RECENT, show_default=True, type=click.IntRange(1), help="How many checkpoints.")
 @json_option

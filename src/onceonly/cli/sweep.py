@@ -1,4 +1,4 @@
-"""onceonly sweep: end what nobody will ever record."""
+"""onceonly sweep: end and remove what nobody will ever record."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from onceonly.settings import Settings
 from onceonly.views import queries
 
 
-@click.command(short_help="End what no live attempt owns.")
+@click.command(short_help="Clean up what no running attempt owns.")
 @click.argument("pipeline", required=False)
 @json_option
 @click.pass_context
 def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
-    """End and remove what no live attempt owns: open Kafka transactions, spooled rows, staged folders; old job reports.
+    """Clean up what no running attempt owns: open Kafka transactions, spooled rows, staged folders, old job reports.
 
-    Of one PIPELINE or of all; only what carries this state table's id, and each is named. A transaction that nobody
-    ends keeps every read_committed reader of its topic waiting. `onceonly recover` sweeps as well.
+    Of one PIPELINE or of all. Only what carries this state table's id is touched, and each item is listed. An open
+    transaction keeps every read_committed reader of its topic waiting. `onceonly recover` cleans up as well.
 
     \b
     --json prints {"swept": [{"pipeline", "sink", "epoch", "attempt", "nonce"}, or {"pipeline", "sink", "slot", "id"}],

@@ -20,7 +20,7 @@ DEFINED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*Pipeline\(", re.MULTILINE)
 
 def example(project: Path) -> str:
     """A pipeline of this project as one would name it here, found without running any file; else FILE.py:NAME."""
-    for path in sorted(project.glob("dags/*.py")) + sorted(project.glob("*.py")):
+    for path in sorted(project.glob("dags/**/*.py")) + sorted(project.glob("*.py")):
         if found := DEFINED.search(path.read_text(errors="replace")):
             return f"{formatting.place(str(path))}:{found[1]}"
     return "FILE.py:NAME"

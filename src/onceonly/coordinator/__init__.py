@@ -1,1 +1,1 @@
-"""The protocol. Read `coordinator` first, then plan, pins, gate, publish, rewind and sweep."""
+"""The protocol. Read `coordinator` first, then `stage` and `publish`; docs/design.md says what each module answers."""

@@ -7,48 +7,31 @@ permits it, and may happen again after a crash: so it is idempotent.
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Parts, Pooled, Source
-from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State, Transaction
+from onceonly.checkpoint.interfaces import Parts, Pooled
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
-from onceonly.coordinator import forward, gate, lineage, plan, rewind, skip
+from onceonly.coordinator import forward, gate, lineage, rewind, skip
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
-from onceonly.coordinator.id_pool import free_slot
-from onceonly.coordinator.messages import fenced
+from onceonly.coordinator.messages import because, fenced
 from onceonly.coordinator.pins import Cut
-from onceonly.coordinator.plan import Asked
+from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.rename import refuse_renamed
+from onceonly.coordinator.resolve import Resolver
+from onceonly.coordinator.stage import Produce, Stager
 from onceonly.coordinator.sweep import sweep
-from onceonly.errors import Fenced, GateFailed, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import Fenced, GateFailed, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify, Transitions
 from onceonly.statetable.view import View
 
 Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still at work?
-Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, transform: a DataFrame per sink
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data.
-
-    Args:
-        gap: what no interval covers yet, between the one before and this one.
-    """
-
-    checkpoint: Checkpoint | None
-    fresh: bool
-    gap: Interval | None = None
 
 
 class Coordinator:
@@ -58,7 +41,9 @@ class Coordinator:
         self.state, self.parts = state, parts
         self._transitions = Transitions(state, notify)
         self._publisher = Publisher(self._transitions, parts)
+        self._stager = Stager(self._transitions, parts, self._publisher)
         self._gatekeeper = Gatekeeper(self._transitions, parts)
+        self._resolver = Resolver(self._transitions, self._publisher)
 
     # ---- plan
 
@@ -81,24 +66,21 @@ class Coordinator:
             instance: tells the owner from others that had its name before, such as a run that was deleted; None: it
                 is not told apart.
         Raises:
-            Busy: another owner's checkpoint is in the way and that owner is alive.
+            Busy: blocked by an unsettled checkpoint of another owner, who is alive.
             InvalidPipeline, SourceLost: nothing was written.
         """
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
-        cut = Cut(pipeline, sources, interval)
+        planning = Planning(pipeline, self.parts, Cut(pipeline, sources, interval), owner, reprocess, instance)
         seen = self.state.tidy(self.state.view(pipeline.name))
         refuse_renamed(self.state, seen, pipeline, sources)
         lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
         errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
-        asked = Asked(pipeline, self.parts, cut, owner, reprocess, instance)
-        view = self._transitions.change(pipeline.name, asked.decide, None if seen.open else seen)
-        epoch = asked.row.epoch if asked.row else asked.known.epoch if asked.known else None
-        gap = view.gap_before(interval) if interval else None
-        return Planned(view.require(epoch) if epoch else None, asked.fresh, gap)
+        view = self._transitions.change(pipeline.name, planning.decide, None if seen.open else seen)
+        return planning.result(view)
 
     # ---- stage
 
@@ -111,100 +93,28 @@ class Coordinator:
 
         Args:
             since: the checkpoint's last row when this was asked for. A process that waited in a queue meanwhile takes
-                nothing over from whoever came first.
+                nothing over from a process that came first.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
         """
-        checkpoint = self._claim(name, epoch, owner, since)
-        if checkpoint.state is not State.PLANNED:
-            return checkpoint
-        pipeline = Pipeline.from_json(checkpoint.definition)
-        try:
-            lineage.check_stage(self.state, pipeline, self.parts)
-            handles = self._stage_sinks(pipeline, checkpoint, produce)
-        except BaseException:
-            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
-            raise
-        return self._record_staged(pipeline, checkpoint, handles)
-
-    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
-            if owner is not None and checkpoint.owner != owner:
-                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
-            if checkpoint.state is State.ABORTING:
-                raise fenced(checkpoint, "it is being aborted")
-            if checkpoint.state not in (State.PLANNED, State.ABORTED):
-                return None
-            if checkpoint.state is State.ABORTED and (newer := plan.overtaken_by(view, checkpoint)):
-                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
-            if since is not None and checkpoint.last_seq != since:
-                raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
-            worker = f"{socket.gethostname()}:{os.getpid()}"
-            claim = Claim(uuid.uuid4().hex[:12], self.state.id, worker, free_slot(view, checkpoint))
-            return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
-
-        return self._transitions.change(name, decide).require(epoch)
+        return self._stager.stage(name, epoch, produce, owner, since)
 
     def renew(self, mine: Checkpoint) -> bool:
         """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
-
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
-            current = now.staging is not None and now.staging == mine.staging
-            return view.row(mine.epoch, Event.RENEWED, mine.attempt) if current else None
-
-        return self._transitions.change(mine.pipeline, decide).require(mine.epoch).staging == mine.staging
-
-    def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
-        sources = self.parts.sources(pipeline)
-        _verify(sources, checkpoint)
-        outputs = produce(checkpoint)
-        _check_outputs(pipeline, outputs)
-        handles = {
-            sink.name: dict(self.parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
-            for sink in pipeline.sinks
-            for rows in [outputs[sink.name]]
-        }
-        for name, old in self._replaced(checkpoint).items():
-            handles[name] = {**handles[name], "replaces": old}
-        _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
-        return handles
-
-    def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
-        """By sink: the handle whose rows this checkpoint's take the place of."""
-        if checkpoint.replaces is None:
-            return {}
-        view = self.state.view(checkpoint.pipeline)
-        shown = view.in_force(view.require(checkpoint.replaces))
-        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
-
-    def _record_staged(self, pipeline: Pipeline, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
-            if now.staging is None or now.staging != mine.staging:
-                was = f"this was attempt {mine.attempt}, which has been ended"
-                raise fenced(now, f"attempt {now.attempt} is current and {was}")
-            return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
-
-        try:
-            return self._transitions.change(pipeline.name, decide).require(mine.epoch)
-        except Fenced:
-            self._publisher.discard(mine, [mine.attempt])
-            raise
+        return self._stager.renew(mine)
 
     # ---- gate
 
     def gate(self, name: str, epoch: int, by: str) -> Checkpoint:
         """Examine what is staged and record the verdict; the first one of an attempt wins.
 
-        A checkpoint without a gate, or with a verdict, is returned as it is; `gating.require` says what follows.
+        A checkpoint without a gate, or with a verdict, is returned as it is; `gate.require` says what follows.
 
         Raises:
             NotCommitted: nothing is staged.
             Fenced: it was aborted, or staged again, meanwhile.
         """
-        return self._gatekeeper.judge(name, epoch, by)
+        return self._gatekeeper.examine(name, epoch, by)
 
     def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
         """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
@@ -231,7 +141,7 @@ class Coordinator:
             if checkpoint.state is not State.STAGED:
                 raise NotCommitted(
                     f"{name} epoch {epoch} cannot be committed.",
-                    f"It is {checkpoint.state.value}, not staged{_because(checkpoint)}.",
+                    f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
                     f"Plan and stage it again: onceonly describe {name} {epoch}",
                 )
             gate.require(checkpoint)
@@ -247,7 +157,7 @@ class Coordinator:
         return view.require(epoch)
 
     def _report(self, done: Checkpoint) -> None:
-        """Show how far the pipeline is. Nothing depends on it, so a failure is told and stops nobody."""
+        """Show how far the pipeline is. Nothing depends on it, so a failure only causes a warning."""
         try:
             sources = self.parts.sources(Pipeline.from_json(done.definition))
             for range_ in done.ranges:
@@ -272,41 +182,39 @@ class Coordinator:
 
         Args:
             owner: who has to own it still.
-            who: the person whose word this is.
+            who: the person who decides this, where it is one.
             gone: sinks that do not answer and never will again: what they hold stays, and is never published.
         Raises:
-            Fenced: the decision is taken, another owner has taken the checkpoint over, or it is for a person to decide;
+            Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
                 nothing was touched.
         """
         said = {"reason": reason, "who": who} if who else {"reason": reason}
 
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
+        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise fenced(checkpoint, "the decision to publish it is taken")
+                raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
             if checkpoint.for_a_person and who is None:
-                raise fenced(checkpoint, "its gate failed it and leaves the rest to a person")
+                raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
-        checkpoint = self._transitions.change(name, decide).require(epoch)
-        return checkpoint if checkpoint.state is State.ABORTED else self._carry_out(checkpoint, gone)
+        checkpoint = self._transitions.advance(name, epoch, decide)
+        return checkpoint if checkpoint.state is State.ABORTED else self._finish_abort(checkpoint, gone)
 
-    def _carry_out(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
-        """What was claimed before this abort began goes, whatever has come since."""
+    def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
+        """Discard every attempt that was claimed before this abort began, whatever has happened since."""
         left = self._publisher.discard(aborting, list(aborting.claims), gone)
         return self._record_aborted(aborting, {"gone": left} if left else {})
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
-        def decide(view: View) -> Row | None:
-            now = view.require(mine.epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             current = now.last_seq == mine.last_seq  # the very abort that was carried out, and no later one
             return view.row(mine.epoch, Event.ABORTED, now.attempt, body=body) if current else None
 
-        return self._transitions.change(mine.pipeline, decide).require(mine.epoch)
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
     # ---- recover
 
@@ -337,21 +245,21 @@ class Coordinator:
                     case State.COMMITTING:
                         self.commit(name, checkpoint.epoch)
                     case State.STAGED if not alive(checkpoint):
-                        self._decide(checkpoint)
+                        self._settle_staged(checkpoint)
                     case State.ABORTING:
-                        self._carry_out(checkpoint)
+                        self._finish_abort(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
                         self.abort(
                             name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
                         )
             except Fenced:
-                continue  # settled by another process between our look and our step
+                continue  # another process has settled it since it was read
             except Exception as error:
                 errors.append(error)
         return errors
 
-    def _decide(self, staged: Checkpoint) -> None:
-        """By the verdict; where its owner has not got to it, the gate is asked now. What is held, abort refuses."""
+    def _settle_staged(self, staged: Checkpoint) -> None:
+        """Commit or abort by the verdict. Without one, the gate is asked now. What is held, `abort` refuses."""
         self.gate(staged.pipeline, staged.epoch, "recovery")
         try:
             self.commit(staged.pipeline, staged.epoch)
@@ -373,7 +281,7 @@ class Coordinator:
         view = self.state.view(name)
         later = rewind.undone(view, epoch)
         lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
-        rewind.row(view, epoch, self.parts, self.state.id, "", "")
+        rewind.retractions(view, epoch, self.parts, self.state.id)
         return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
@@ -386,7 +294,7 @@ class Coordinator:
         """
 
         def decide(view: View) -> Row:
-            return rewind.row(view, epoch, self.parts, self.state.id, who, reason)
+            return rewind.row(view, epoch, rewind.retractions(view, epoch, self.parts, self.state.id), who, reason)
 
         self.undone(name, epoch)
         view = self._transitions.change(name, decide)
@@ -400,7 +308,7 @@ class Coordinator:
         """
         return forward.forward(self._transitions, self.parts, pipeline, said)
 
-    # ---- a person's word
+    # ---- manual resolution
 
     def skip(self, name: str, interval: Interval, who: str, reason: str) -> Checkpoint:
         """Record that what no interval covers, between two that are pinned, is left out on purpose.
@@ -413,7 +321,7 @@ class Coordinator:
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """What the sink shows of this checkpoint now, for a person who has to decide."""
-        return self._publisher.evidence(name, epoch, sink)
+        return self._resolver.evidence(name, epoch, sink)
 
     def give_up(
         self, name: str, epoch: int, sink: str, who: str, reason: str, gone: bool = False, removed: bool = False
@@ -427,27 +335,8 @@ class Coordinator:
             InvalidPipeline: it does not wait for that sink; or a rewind's rows are still there.
             OutcomeUnknown: the target does not answer, so a process may still publish to it.
         """
-        return self._publisher.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
+        return self._resolver.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
 
     def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
-        """Record a person's word on what is in doubt in this sink, and go on from it."""
-        return self._publisher.judge(name, epoch, sink, committed, who, reason)
-
-
-def _verify(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
-    for range_ in checkpoint.ranges:
-        sources[range_.topic].verify((range_,))
-
-
-def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:
-    names = {sink.name for sink in pipeline.sinks}
-    if set(outputs) != names:
-        raise InvalidPipeline(
-            f"{pipeline.name}: the transform's outputs do not match the sinks.",
-            f"It returned {sorted(outputs)} and the sinks are {sorted(names)}.",
-            "Return one DataFrame per sink, by name. Nothing was staged.",
-        )
-
-
-def _because(checkpoint: Checkpoint) -> str:
-    return f" ({checkpoint.reason})" if checkpoint.reason else ""
+        """Record whether what is in doubt in this sink was published, as a person has found out, and go on from it."""
+        return self._resolver.judge(name, epoch, sink, committed, who, reason)

@@ -1,4 +1,4 @@
-"""Going on with a state table that is behind its targets: from where, is a person's word.
+"""Manual resolution where the state table is behind its targets: a person says from where the pipeline goes on.
 
 One row that is settled from its beginning (event `empty`) takes the number of the last decision that the targets
 show, so that the next is one above it, and ends where the pipeline goes on. In interval mode each interval that was
@@ -26,7 +26,7 @@ from onceonly.statetable.view import View
 
 @dataclass(frozen=True)
 class Forward:
-    """What a person says of the targets.
+    """What a person has found in the targets.
 
     Args:
         decision: the last one that they show.
@@ -52,7 +52,7 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Fo
     traces = lineage.traces(parts, pipeline, sources)
     shown = max((trace.decision for trace in traces), default=0)
     if said.decision < shown:
-        raise _refused(pipeline, f"Its targets show decision {shown}, and you say {said.decision}.")
+        raise _refused(pipeline, f"Its targets show decision {shown}, and --decision is {said.decision}.")
     used = max((trace.epoch for trace in traces if trace.state_id == transitions.state.id), default=0)
     for number, interval in enumerate(said.intervals or [None], 1):
         last = number >= len(said.intervals)
@@ -63,7 +63,7 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Fo
 def _check_kind(pipeline: Pipeline, said: Forward) -> None:
     if pipeline.state:
         why = (
-            f"It goes on from its state '{pipeline.state.name}', and which state goes with those offsets is not known."
+            f"It goes on from its state '{pipeline.state.name}', and which state belongs to those offsets is not known."
         )
         raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (said.ends or not said.intervals):
@@ -71,7 +71,7 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
     topics = {source.topic for source in pipeline.sources}
     if pipeline.mode == "chained" and (said.intervals or set(said.ends) != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
-        raise _refused(pipeline, why, "Say where that is, of each partition: --ends TOPIC:PARTITION=OFFSET …")
+        raise _refused(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
 
 
 def _decide(
@@ -169,6 +169,6 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
 
 
 def _refused(
-    pipeline: Pipeline, why: str, todo: str = "Look at the targets, and say what they show."
+    pipeline: Pipeline, why: str, todo: str = "Look at the targets, and give what they show."
 ) -> InvalidPipeline:
     return InvalidPipeline(f"{pipeline.name}: it cannot go on from there.", why, f"{todo} Nothing was changed.")

@@ -17,12 +17,12 @@ SHOWN = 3  # failed checks that an error names
 
 
 class Gatekeeper:
-    """Has staged rows examined, and records the verdict; records a person's word where the gate leaves it to one."""
+    """Has staged rows examined, and records the verdict, or the approval of what the gate holds."""
 
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def judge(self, name: str, epoch: int, by: str) -> Checkpoint:
+    def examine(self, name: str, epoch: int, by: str) -> Checkpoint:
         """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
 
         Raises:
@@ -37,7 +37,7 @@ class Gatekeeper:
         try:
             examined = inspector.examine(seen)
         except Exception as error:
-            now = self._current(self._transitions.state.view(name), seen)  # what we tripped over may be its abort
+            now = self._current(self._transitions.state.view(name), seen)  # what failed may be its abort
             if now.verdict:
                 return now
             raise _classified(error, seen) from error
@@ -62,21 +62,20 @@ class Gatekeeper:
         return now
 
     def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
-        """Record a person's approval of what the gate failed; the first one counts.
+        """Record the approval of what the gate failed; the first one counts.
 
         Raises:
-            InvalidPipeline: it is not held for a person.
+            InvalidPipeline: it is not held.
         """
 
-        def decide(view: View) -> Row | None:
-            now = view.require(epoch)
+        def decide(view: View, now: Checkpoint) -> Row | None:
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
                 raise _not_held(now)
             return view.row(epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
 
-        return self._transitions.change(name, decide).require(epoch)
+        return self._transitions.advance(name, epoch, decide)
 
 
 def require(checkpoint: Checkpoint) -> None:
@@ -131,20 +130,20 @@ def _body(examined: Examined, by: str) -> dict[str, Any]:
 def _check_staged(checkpoint: Checkpoint) -> None:
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
-            f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing for its gate to look at.",
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch} has nothing that its gate could examine.",
             f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
             f"Stage it again: clear its stage task. onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
         )
 
 
 def _classified(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
-    """Looking publishes nothing, whatever it trips over."""
+    """Examining publishes nothing, so any error of it is surely "not committed"."""
     if isinstance(error, OnceonlyError):
         return error
     return NotCommitted(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not look at what is staged.",
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not examine what is staged.",
         f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:500]}",
-        "There is no verdict and nothing was published. Mend the cause and run the gate again.",
+        "There is no verdict and nothing was published. Fix the cause and run the gate again.",
     )
 
 
@@ -153,7 +152,7 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     look = f"Look: {where}\n" if where else ""
     if checkpoint.held:
         return look + how_to_settle(checkpoint)
-    return f"{look}Mend the data, the transform or the suite and run it again: it takes the same offsets."
+    return f"{look}Fix the data, the transform or the suite and run it again: it takes the same offsets."
 
 
 def _not_held(checkpoint: Checkpoint) -> InvalidPipeline:

@@ -48,7 +48,7 @@ def _of_sources(sources: Mapping[str, Source], name: str) -> list[Trace]:
 
 
 def _of_source(source: Source, name: str) -> list[Trace]:
-    """A group that cannot be read has stopped nobody so far; that it was not looked at is said."""
+    """A group that cannot be read stops no plan; that it was not looked at is a warning."""
     try:
         return source.traces(name)
     except OutcomeUnknown as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.errors import Fenced
+from onceonly.errors import Fenced, OnceonlyError
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
@@ -26,3 +26,8 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
         f"It is {checkpoint.state.value}, and {why}.",
         "The current attempt was not touched. This process stops.",
     )
+
+
+def cause(error: Exception) -> str:
+    """What an error says, to be a part of another's why."""
+    return f"{error.what} {error.why}" if isinstance(error, OnceonlyError) else f"{type(error).__name__}: {error}"

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Found, Source
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
-from onceonly.coordinator import sequence
+from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
@@ -42,7 +42,7 @@ class Cut:
         """
         self.check_lineage(view.latest)
         if self.interval:
-            sequence.check_next(self._pipeline, view.latest, self.interval)
+            _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         return tuple(pins.range(view) for pins in self._pins)
 
@@ -118,7 +118,7 @@ class Pins:
         return self._found[time]
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
-        """A log that ends before a pinned boundary has lost records, whoever's they were."""
+        """A log that ends before a pinned boundary has lost records of this interval or of others."""
         if self._short(pinned):
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._short(pinned).items():
@@ -142,7 +142,7 @@ class Pins:
                     f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
                     f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
                     "before records that are still to come.",
-                    "Mend the producer's clock and remove the record (kafka-delete-records), then retry. "
+                    "Fix the producer's clock and remove the record (kafka-delete-records), then retry. "
                     "Nothing was written.",
                 )
 
@@ -213,13 +213,42 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
         )
 
 
+def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:
+    """Refuse an interval that does not follow the last one, where there is state to hand over.
+
+    Raises:
+        InvalidPipeline: an interval is missing before it, or it comes before what is covered already.
+        Busy: the one before it is not committed yet.
+    """
+    if pipeline.state is None or latest is None or latest.interval is None or pipeline.state.name not in latest.sinks:
+        return
+    if latest.state is not State.COMMITTED:
+        raise Busy(
+            f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
+            f"It covers {latest.interval}, is {latest.state.value}, and its state is what this interval goes on from.",
+            f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
+        )
+    if interval.start > latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
+            f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would go on without it.",
+            "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
+        )
+    if interval.start < latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} comes before what the state covers.",
+            f"It is kept up to {latest.interval.end:%Y-%m-%dT%H:%M:%SZ} (epoch {latest.epoch}).",
+            "Give a pipeline that starts earlier a new name. Nothing was written.",
+        )
+
+
 def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
     """Records may be late by the grace of their source; what comes later still belongs to a later interval."""
     grace = max(source.grace for source in pipeline.sources)
     over = interval.end + timedelta(seconds=grace)
     if over > now:
         raise Busy(
-            f"{pipeline.name}: late records of the interval {interval} are still waited for.",
+            f"{pipeline.name}: late records of the interval {interval} may still come.",
             f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
             "Plan again then. Nothing was written.",
         )

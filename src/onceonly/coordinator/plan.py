@@ -1,4 +1,7 @@
-"""Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in the place of another."""
+"""Which checkpoint a plan is about: one that is there, one to take over, a new one, or one in the place of another.
+
+Read `Planning.decide` first; what it calls follows in the order of the calls. Offsets are looked up in `pins`.
+"""
 
 from __future__ import annotations
 
@@ -16,79 +19,58 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
 
-@dataclass
-class Asked:
-    """One planning; `decide` may be asked again with a newer view.
+@dataclass(frozen=True)
+class Planned:
+    """What plan decided: `fresh` is False for a checkpoint that was there before; None means no new data.
 
     Args:
-        again: names the request to replace a committed interval; None: there is none.
+        gap: what no interval covers yet, between the one before and this one.
+    """
+
+    checkpoint: Checkpoint | None
+    fresh: bool
+    gap: Interval | None = None
+
+
+@dataclass
+class Planning:
+    """One plan. `decide` may be asked again with a newer view; the last answer is the one that was written.
+
+    Args:
+        reprocess: names the request to replace a committed interval; None: there is none.
         instance: which of the runs that had the owner's name; None: they are not told apart.
+        existing: the checkpoint that the plan is about, where it was there before.
+        row: what the plan writes; None: nothing has to change.
     """
 
     pipeline: Pipeline
     parts: Parts
     cut: Cut
     owner: str
-    again: str | None
+    reprocess: str | None
     instance: str | None = None
-    known: Checkpoint | None = None
+    existing: Checkpoint | None = None
     row: Row | None = None
 
-    @property
-    def fresh(self) -> bool:
-        """Whether a checkpoint was made that was not there before."""
-        return self.row is not None and (self.known is None or self.known.epoch != self.row.epoch)
-
     def decide(self, view: View) -> Row | None:
-        if self.again:
+        if self.reprocess:
             _check_kind(self.pipeline)
-        self.known = known = self._known(view)
-        self.row = self._go_on(view, known) if known else self._pin(view)
+        self.existing = self._find(view)
+        self.row = self._continue(view, self.existing) if self.existing else self._pin(view)
         return self.row
 
-    def _go_on(self, view: View, known: Checkpoint) -> Row | None:
-        anew = bool(self.again) and _replaceable(known) and not self._has_replaced(view, known)
-        old = known if anew else view.require(known.replaces) if known.replaces else None
-        row = self._replace(view, known) if anew else self._take_over(view, known)
-        if row:
-            self.cut.check_lineage(known)
-        if row and old:
-            _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
-        return row
+    def result(self, view: View) -> Planned:
+        """What `decide` came to, in the view that has followed from it."""
+        about = self.row or self.existing
+        fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
+        gap = view.gap_before(self.cut.interval) if self.cut.interval else None
+        return Planned(view.require(about.epoch) if about else None, fresh, gap)
 
-    def _has_replaced(self, view: View, known: Checkpoint) -> bool:
-        """A task that runs twice asks twice, the second time perhaps after others."""
-        while known.replaces is not None:
-            if known.request == self.again:
-                return True
-            known = view.require(known.replaces)
-        return False
+    # ---- the checkpoint that is there already
 
-    def _replace(self, view: View, old: Checkpoint) -> Row:
-        ranges = [range_.to_json() for range_ in old.ranges]
-        body = {**self._who, "ranges": ranges, "replaces": old.epoch, "request": self.again}
-        columns = {"owner": self.owner, "interval": old.interval, "body": body}
-        return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
-
-    @property
-    def _who(self) -> dict[str, Any]:
-        """What a row of this planning says in any case."""
-        told = {} if self.instance is None else {"instance": self.instance}
-        return {"definition": self.pipeline.to_json(), **told}
-
-    def _pin(self, view: View) -> Row | None:
-        """The row that pins the next checkpoint; None when there is nothing new."""
-        ranges, interval = self.cut.ranges(view), self.cut.interval
-        if not has_data(ranges) and interval is None:
-            return None
-        body = {**self._who, "ranges": [range_.to_json() for range_ in ranges]}
-        event = Event.PLANNED if has_data(ranges) or self.pipeline.judges_no_records() else Event.EMPTY
-        return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
-
-    def _known(self, view: View) -> Checkpoint | None:
-        """The checkpoint that this plan is about, when it is there already."""
+    def _find(self, view: View) -> Checkpoint | None:
         if self.cut.interval:
-            return _known_interval(view, self.pipeline.name, self.cut.interval, self.again)
+            return _of_interval(view, self.pipeline.name, self.cut.interval, self.reprocess)
         mine = view.planned_by(self.owner)
         if mine and mine[-1].state is not State.ABORTED and not self._is_past(view, mine[-1]):
             return mine[-1]
@@ -98,11 +80,54 @@ class Asked:
     def _is_past(self, view: View, done: Checkpoint) -> bool:
         """Whether this run has work left although a checkpoint under its name is committed.
 
-        That was taken back, or was of another run, which was deleted. An open one goes on, whose ever it was.
+        That was taken back, or was of another run, which was deleted. An open one goes on, whichever run planned it.
         """
         if done.state is not State.COMMITTED:
             return False
         return not done.was_of(self.owner, self.instance) or view.taken_back(done.epoch)
+
+    # ---- a new one
+
+    def _pin(self, view: View) -> Row | None:
+        """The row that pins the next checkpoint; None when there is nothing new."""
+        ranges, interval = self.cut.ranges(view), self.cut.interval
+        if not has_data(ranges) and interval is None:
+            return None
+        body = {**self._origin, "ranges": [range_.to_json() for range_ in ranges]}
+        event = Event.PLANNED if has_data(ranges) or self.pipeline.judges_no_records() else Event.EMPTY
+        return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
+
+    @property
+    def _origin(self) -> dict[str, Any]:
+        """What a row of this plan says in any case: the definition, and which run it is."""
+        told = {} if self.instance is None else {"instance": self.instance}
+        return {"definition": self.pipeline.to_json(), **told}
+
+    # ---- one that goes on, or is replaced
+
+    def _continue(self, view: View, existing: Checkpoint) -> Row | None:
+        anew = bool(self.reprocess) and _replaceable(existing) and not self._has_replaced(view, existing)
+        row = self._replace(view, existing) if anew else self._take_over(view, existing)
+        if row:
+            self.cut.check_lineage(existing)
+            old = existing if anew else view.require(existing.replaces) if existing.replaces else None
+            if old:
+                _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
+        return row
+
+    def _has_replaced(self, view: View, known: Checkpoint) -> bool:
+        """A task that runs twice asks twice, the second time perhaps after others."""
+        while known.replaces is not None:
+            if known.request == self.reprocess:
+                return True
+            known = view.require(known.replaces)
+        return False
+
+    def _replace(self, view: View, old: Checkpoint) -> Row:
+        ranges = [range_.to_json() for range_ in old.ranges]
+        body = {**self._origin, "ranges": ranges, "replaces": old.epoch, "request": self.reprocess}
+        columns = {"owner": self.owner, "interval": old.interval, "body": body}
+        return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
     def _take_over(self, view: View, known: Checkpoint) -> Row | None:
         """The row that makes the owner that of a checkpoint which is there; None when nothing has to change."""
@@ -110,18 +135,45 @@ class Asked:
             return None
         if known.owner != self.owner and known.state is not State.ABORTED:
             raise Busy(
-                f"{self.pipeline.name}: epoch {known.epoch} is in the way.",
+                f"{self.pipeline.name}: blocked by unsettled epoch {known.epoch}.",
                 f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
                 f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
             )
         if known.state is State.ABORTED or (known.state is State.PLANNED and self._differs(known)):
-            request = {"request": self.again} if self.again and known.replaces else {}
-            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._who, **request}}
+            request = {"request": self.reprocess} if self.reprocess and known.replaces else {}
+            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._origin, **request}}
             return view.row(known.epoch, Event.PLANNED, known.attempt, **columns)
         return None
 
     def _differs(self, known: Checkpoint) -> bool:
         return known.definition != self.pipeline.to_json() or not known.was_of(self.owner, self.instance)
+
+
+def _of_interval(view: View, name: str, interval: Interval, reprocess: str | None) -> Checkpoint | None:
+    """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
+    for known in reversed(view.planned_for(interval)):
+        if known.interval != interval:
+            raise InvalidPipeline(
+                f"{name}: the interval {interval} overlaps one that is pinned.",
+                f"Epoch {known.epoch} covers {known.interval} and is {_state(known)}.",
+                f"Run exactly that interval{_skipped_too(known)}, or start at its end. Was the schedule changed? "
+                "Nothing was written.",
+            )
+        if reprocess or known.replaces is None or known.state is not State.ABORTED:
+            return known
+    return None
+
+
+def _state(known: Checkpoint) -> str:
+    return known.state.value if known.skipped is None else f"skipped by {known.owner} ({known.skipped})"
+
+
+def _skipped_too(known: Checkpoint) -> str:
+    return "" if known.skipped is None else ", to be processed again although it is skipped (reprocess)"
+
+
+def _why_open(known: Checkpoint) -> str:
+    return "and its gate failed it" if known.held else "which has not ended or waits to be published"
 
 
 def _replaceable(known: Checkpoint) -> bool:
@@ -133,9 +185,9 @@ def _replaceable(known: Checkpoint) -> bool:
 
 def _check_kind(pipeline: Pipeline) -> None:
     if pipeline.mode == "chained" or pipeline.state:
-        why = "goes on from its state" if pipeline.state else "starts where the last one ended"
+        why = "continues from its state" if pipeline.state else "starts where the last one ended"
         raise InvalidPipeline(
-            f"{pipeline.name}: nothing of it can be processed again.",
+            f"{pipeline.name}: its checkpoints cannot be processed again.",
             f"Each checkpoint of this pipeline {why}.",
             "Give it a new name and new targets, and run it from the start. Nothing was written.",
         )
@@ -152,42 +204,9 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
     names = {sink.name for sink in pipeline.sinks}
     if gone := sorted(set(shown) - names):
         raise InvalidPipeline(
-            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which the pipeline does not name any more.",
+            f"{pipeline.name}: epoch {old.epoch} was published to {gone}, which are no longer sinks of the pipeline.",
             "Its rows there would stay beside those of the new one.",
             "Keep the sink until the interval is processed again. Nothing was written.",
         )
     for name, handle in shown.items():
         parts.sink(pipeline, name).check_replace(handle)
-
-
-def _known_interval(view: View, name: str, interval: Interval, again: str | None) -> Checkpoint | None:
-    """The last one of that interval; an attempt to replace it that was aborted has left the one before in force."""
-    for known in reversed(view.planned_for(interval)):
-        if known.interval != interval:
-            raise InvalidPipeline(
-                f"{name}: the interval {interval} overlaps one that is pinned.",
-                f"Epoch {known.epoch} covers {known.interval} and is {_state(known)}.",
-                f"Run exactly that interval{_skipped_too(known)}, or start at its end. Was the schedule changed? "
-                "Nothing was written.",
-            )
-        if again or known.replaces is None or known.state is not State.ABORTED:
-            return known
-    return None
-
-
-def _state(known: Checkpoint) -> str:
-    return known.state.value if known.skipped is None else f"skipped by {known.owner} ({known.skipped})"
-
-
-def _skipped_too(known: Checkpoint) -> str:
-    return "" if known.skipped is None else ", to be processed again although it is skipped (reprocess)"
-
-
-def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
-    """The epoch that has settled what an aborted checkpoint covers: a rewind, or a person's word on the targets."""
-    last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
-    return last if last != aborted.epoch else None
-
-
-def _why_open(known: Checkpoint) -> str:
-    return "and its gate failed it" if known.held else "which has not ended or waits to be published"

@@ -7,10 +7,10 @@ sink's handle says what is to be taken out. So it is published, recovered and re
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Mapping
 
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -47,30 +47,35 @@ def undone(view: View, epoch: int) -> list[Checkpoint]:
     return found
 
 
-def row(view: View, epoch: int, parts: Parts, state_id: str, who: str, reason: str) -> Row:
-    """The decision to go back.
+def retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str, Handle]:
+    """By sink: what its target has to take out, as the target looks now. Nothing is changed there.
 
     Raises:
         InvalidPipeline: as `undone`; or a sink cannot take back what it has published.
     """
     target, later = view.require(epoch), undone(view, epoch)
-    definition = later[0].definition
-    pipeline, new = Pipeline.from_json(definition), view.head.epoch + 1
-    handles: dict[str, Any] = {}
+    pipeline, new = Pipeline.from_json(later[0].definition), view.head.epoch + 1
+    handles: dict[str, Handle] = {}
     for name in sorted({sink for cp in later for sink in cp.published}):
         if name not in {sink.name for sink in pipeline.sinks}:
-            raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is not in the pipeline any more.")
+            raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.")
         olds = [cp.handles[name] for cp in later if name in cp.published]
         txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
         handles[name] = dict(parts.sink(pipeline, name).retraction(txn, olds, target.handles.get(name)))
+    return handles
+
+
+def row(view: View, epoch: int, handles: Mapping[str, Handle], who: str, reason: str) -> Row:
+    """The decision to go back; `handles` are the `retractions` of this same view."""
     body = {
-        "definition": definition,
-        "ranges": [_ends(range_).to_json() for range_ in target.ranges],
+        "definition": undone(view, epoch)[0].definition,
+        "ranges": [_ends(range_).to_json() for range_ in view.require(epoch).ranges],
         "handles": handles,
         "to": epoch,
         "reason": reason,
     }
-    return view.row(new, Event.REWOUND, 0, owner=who, decision=view.head.decision + 1, body=body)
+    decision = view.head.decision + 1
+    return view.row(view.head.epoch + 1, Event.REWOUND, 0, owner=who, decision=decision, body=body)
 
 
 def _ends(range_: TopicRange) -> TopicRange:

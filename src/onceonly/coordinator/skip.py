@@ -1,4 +1,4 @@
-"""An interval that is left out on purpose: a person's word closes the gap, and pins nothing that was not pinned.
+"""An interval that is left out on purpose: manual resolution of a gap. It pins nothing that was not pinned.
 
 It is settled in one row, as an interval without records is; its offsets run from one neighbour to the other, so that it
 can still be processed if it is wanted after all.
@@ -40,11 +40,9 @@ def _last(view: View, interval: Interval) -> Checkpoint:
     """The pipeline's last checkpoint, which says what kind of pipeline it is."""
     latest = view.latest
     if latest is None or latest.interval is None:
-        raise _refused(view, interval, "It does not run by intervals, or has not run yet.")
+        raise _refused(view, interval, "It does not run by intervals, or it has not run yet.")
     if state := Pipeline.from_json(latest.definition).state:
-        raise _refused(
-            view, interval, f"It keeps state ('{state.name}'), and the next interval would go on without it."
-        )
+        raise _refused(view, interval, f"It keeps state ('{state.name}'), and the next interval would miss it.")
     return latest
 
 

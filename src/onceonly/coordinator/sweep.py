@@ -1,4 +1,4 @@
-"""Removing what can never be recorded: a zombie may finish its writing after its attempt was aborted."""
+"""Removing what can never be recorded: a process may still write after its attempt was aborted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
 
 
 def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
-    """Whether nothing was left in it but what a person has said is out of reach for good."""
+    """Whether all that was left in it is out of reach for good, by manual resolution."""
     attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
     return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
 

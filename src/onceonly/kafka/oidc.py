@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import os
+import ssl
 import warnings
 from collections.abc import Mapping
 from functools import cache
 from threading import Lock
 from time import monotonic
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+
+import requests
+from requests.auth import HTTPBasicAuth
 
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
@@ -27,10 +27,10 @@ class Tokens:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._url = settings[PREFIX + "token.endpoint.url"]
-        credentials = ":".join(settings[PREFIX + name] for name in ("client.id", "client.secret"))
-        self._headers = {"Authorization": "Basic " + base64.b64encode(credentials.encode()).decode()}
+        login = (settings[PREFIX + name].encode() for name in ("client.id", "client.secret"))  # UTF-8, as the others do
+        self._login = HTTPBasicAuth(*login)
         scope = settings.get(PREFIX + "scope")
-        self._body = urlencode({"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})).encode()
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         self._token, self._until, self._lock = "", 0.0, Lock()
 
     def token(self) -> str:
@@ -48,18 +48,27 @@ class Tokens:
 
     def _request(self) -> Any:
         try:
-            with urlopen(Request(self._url, self._body, self._headers), timeout=TIMEOUT) as response:
-                received = json.load(response)
+            response = requests.post(
+                self._url, self._form, auth=self._login, timeout=TIMEOUT, verify=_trusted(), allow_redirects=False
+            )
+            response.raise_for_status()
+            received = response.json()
             received["access_token"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, HTTPError):
-                error.close()  # it is also the response
             raise NotCommitted(
                 f"no token from {self._url} for Kafka.",
                 f"{type(error).__name__}: {error}.",
                 "Check sasl.oauthbearer.client.id, .client.secret and .scope. This is safe to retry.",
             ) from None
         return received
+
+
+def _trusted() -> str | bool:
+    """The certificates that this machine trusts, as for all else in Python; requests brings others of its own."""
+    if os.environ.get("REQUESTS_CA_BUNDLE"):
+        return True  # then that is what requests takes
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or paths.capath or True
 
 
 def token_provider(connection: KafkaConnection) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Sink, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
-from onceonly.coordinator import sequence
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.coordinator.stage import state_before
 from onceonly.errors import NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
@@ -146,7 +146,7 @@ def stage(
     """
     view = through.state.view(name)
     checkpoint = view.require(epoch)
-    producing = _Producing(parts, checkpoint, sequence.held_before(view, checkpoint), through.renew, say)
+    producing = _Producing(parts, checkpoint, state_before(view, checkpoint), through.renew, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
@@ -39,24 +38,25 @@ def tidy(at: Reading, pipeline: str, most: int) -> bool:
     Raises:
         DeltaError, OSError: it was not completed; the next call continues.
     """
-    many = at.ask(lambda table: _are_many(table, pipeline, most))
-    if many:
-        _merge(at, pipeline)
-    if many or _is_long(at.delta):
+    small = at.ask(lambda table: _to_merge(table, pipeline, most))
+    if small:
+        _merge(at, pipeline, small)
+    if small or _is_long(at.delta):
         _shorten(at.delta.table_uri)
-    if many:
+    if small:
         _delete_merged(at.delta.table_uri)
-    return many
+    return bool(small)
 
 
-def _are_many(table: DeltaTable, pipeline: str, most: int) -> bool:
+def _to_merge(table: DeltaTable, pipeline: str, most: int) -> dict[str, dict[str, Any]]:
+    """The files since the last full one, if there are more than `most`; else none."""
     mine = [("pipeline", "=", pipeline)]
-    return len(table.file_uris(file_pruning_predicate=mine)) > most and len(_small(table, pipeline)) > most
+    small = _small(table, pipeline) if len(table.file_uris(file_pruning_predicate=mine)) > most else {}
+    return small if len(small) > most else {}
 
 
-def _merge(at: Reading, pipeline: str) -> None:
-    """Merge all files since the last full one, unless another process does the same."""
-    small = at.ask(lambda table: _small(table, pipeline))
+def _merge(at: Reading, pipeline: str, small: dict[str, dict[str, Any]]) -> None:
+    """Merge these files, unless another process does the same."""
     files = {path: file["size_bytes"] for path, file in small.items()}
     since, until = min(file["min.seq"] for file in small.values()), max(file["max.seq"] for file in small.values())
     rows = at.rows({pipeline: f"seq >= {since} AND seq <= {until}"})
@@ -78,6 +78,8 @@ def _merge(at: Reading, pipeline: str) -> None:
 
 def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
     """Path -> the log's record of that file."""
+    import pyarrow.compute as pc  # here, as in `row_files`
+
     files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
     return {file["path"]: file for file in files.filter(pc.field(PIPELINE) == pipeline).to_pylist()}
 

@@ -60,20 +60,26 @@ class Reading:
 
     def scan(self, chosen: Mapping[str, str], columns: Sequence[str]) -> pa.Table:
         """The chosen rows of each pipeline, by an SQL condition."""
-        return self.ask(lambda table: _scan(table, chosen, columns))
+        found = self.ask(lambda table: _scan(table, chosen, columns))
+        return found.cast(pa.schema([row_format.SCHEMA.field(name) for name in columns]))
 
     def rows(self, chosen: Mapping[str, str]) -> list[Row]:
         """The chosen rows of each pipeline, in order of their numbers."""
-        found = row_format.from_arrow(self.scan(chosen, row_format.SCHEMA.names)) if chosen else []
-        return sorted(found, key=lambda row: row.seq)
+        if not chosen:
+            return []
+        found = self.ask(lambda table: _scan(table, chosen, row_format.SCHEMA.names))
+        return sorted(row_format.from_arrow(found), key=lambda row: row.seq)
 
 
 def _scan(table: DeltaTable, chosen: Mapping[str, str], columns: Sequence[str]) -> pa.Table:
-    """Scan by delta-rs's own engine: with pyarrow's, some processes abort when they exit."""
+    """Scan by delta-rs's own engine: with pyarrow's, some processes abort when they exit.
+
+    Text may come as string views. Casting them needs pyarrow.compute, which is slow to import.
+    """
     where = " OR ".join(f"(pipeline = {sql_text(name)} AND {which})" for name, which in chosen.items())
     query = f"SELECT {', '.join(columns)} FROM state WHERE {where}"
-    found = pa.table(QueryBuilder().register("state", table).execute(query).read_all())
-    return found.cast(pa.schema([row_format.SCHEMA.field(name) for name in columns]))
+    stream = QueryBuilder().register("state", table).execute(query).read_all()
+    return pa.RecordBatchReader.from_stream(stream).read_all()  # pa.table would import pandas
 
 
 def sql_text(value: str) -> str:

@@ -2,6 +2,8 @@
 
 delta-rs names both before their content is on disk: after a power failure the log could name a file without content,
 and the table could not be read.
+
+What only writers need of pyarrow is imported when something is written, so that `onceonly status` starts fast.
 """
 
 from __future__ import annotations
@@ -14,11 +16,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from onceonly.checkpoint.model import Row
@@ -46,6 +44,8 @@ def replace(table: DeltaTable, files: dict[str, int], merged: AddAction) -> None
 
 def put(uri: str, rows: Sequence[Row], name: str) -> AddAction:
     """Write a file of one pipeline's rows; returns the action that adds it. The same name means the same rows."""
+    import pyarrow.parquet as pq
+
     table = row_format.to_arrow(rows).drop_columns(["pipeline"])
     path = path_of(rows[0].pipeline, name)
     out = pa.BufferOutputStream()
@@ -70,6 +70,9 @@ def remove(uri: str, pipeline: str, name: str) -> None:
 def _write(uri: str, path: str, content: bytes, anew: bool) -> None:
     local = local_path(uri)
     if local is None:
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
         files = pafs.PyFileSystem(DeltaStorageHandler(uri))
         with files.open_output_stream(path, buffer_size=len(content) + 1) as out:  # delta-rs takes bytes, not a Buffer
             out.write(content)
@@ -95,6 +98,8 @@ def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties)
 
 def _stats(table: pa.Table) -> dict[str, Any]:
     """The statistics by which a reader can skip the file."""
+    import pyarrow.compute as pc
+
     names = [name for name in table.column_names if name not in NOT_FOR_SKIPPING]
     ends = {name: pc.min_max(table[name]).as_py() for name in names if table[name].null_count < table.num_rows}
     return {

@@ -15,17 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems.durability import Log
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import compaction, location, row_files
+from onceonly.statetable import compaction, gaps, location, row_files
 from onceonly.statetable.reading import Reading, sql_text
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.view import PINS, View, load
@@ -115,6 +113,8 @@ class StateTable:
         chosen = {name: f"{PINS} AND interval_start IS NOT NULL" for name in pipelines}
         if not chosen:
             return {}
+        import pyarrow.compute as pc  # here, as in `row_files`
+
         found = self._reading().scan(chosen, ["pipeline", *gaps.COLUMNS])
         return {name: gaps.between(found.filter(pc.equal(found["pipeline"], name))) for name in chosen}
 

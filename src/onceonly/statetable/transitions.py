@@ -1,4 +1,4 @@
-"""Compare-and-set on the state table: read a view, decide from it, write from it, and when another was first, again."""
+"""The compare-and-set loop: read a view, decide from it, write from it; where another writer was first, begin again."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ class Transitions:
             self._tell(view.require(row.epoch), row)
             return view
 
+    def advance(self, name: str, epoch: int, decide: Callable[[View, Checkpoint], Row | None]) -> Checkpoint:
+        """The same for one checkpoint, which `decide` is given; returns it as it is then."""
+        return self.change(name, lambda view: decide(view, view.require(epoch))).require(epoch)
+
     def _tell(self, checkpoint: Checkpoint, row: Row) -> None:
-        """Nothing depends on who listens: a listener that fails is shown, and stops nobody."""
+        """Nothing depends on the notify function: where it fails, that is a warning and stops nothing."""
         try:
             self._notify(checkpoint, row)
         except Exception as error:

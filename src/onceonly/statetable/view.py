@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.checkpoint import gaps
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, fold
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
+from onceonly.statetable import gaps
 from onceonly.statetable.reading import Reading, sql_text, sql_time
 from onceonly.statetable.row_format import Head
 

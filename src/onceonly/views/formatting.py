@@ -111,14 +111,14 @@ def covers(checkpoint: Checkpoint) -> str:
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
 
 
-def gap(pipeline: str, found: Interval) -> str:
-    """What is left out, why that may be, and what to do."""
+def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:
+    """What is left out, why that may be, and what to do. `file`: what names the pipeline on the command line."""
     start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (found.start, found.end))
     return (
         f"{pipeline}: no checkpoint covers {found}.\n"
-        "Its runs are still to come; or there were none, because the scheduler was down or the DAG paused with "
+        "Its runs are still to come, or there were none: the scheduler was down, or the DAG was paused and has "
         "catchup=False.\n"
-        f"Run what is missing (airflow backfill create, or onceonly run FILE.py:NAME --interval {start} {end}); if it "
+        f"Run what is missing: airflow backfill create, or onceonly run {file} --interval {start} {end}. If it "
         f"is left out on purpose: onceonly skip {pipeline} --interval {start} {end} --reason …"
     )
 
@@ -140,7 +140,7 @@ def staged(handle: Mapping[str, Any]) -> str:
 def _rows_of(handle: Mapping[str, Any]) -> str:
     if handle.get("rows") is None:
         return "rows not counted"
-    return f"{number(handle['rows'])} {'changed keys' if _is_state(handle) else 'rows'}"
+    return count(handle["rows"], "changed key" if _is_state(handle) else "row")
 
 
 def _pieces(handle: Mapping[str, Any]) -> list[str]:
@@ -170,7 +170,7 @@ def target(handle: Mapping[str, Any]) -> str:
 def verdict(found: Mapping[str, Any] | None) -> list[str]:
     """'passed', 'sink delays: 3 checks on 40 rows in process', and each check that is not ok."""
     if found is None:
-        return ["not asked"]
+        return ["no verdict"]
     sinks = [
         f"{sink}: {len(seen['checks'])} checks on {number(seen['rows'])} rows, {seen['path']}"
         for sink, seen in found["sinks"].items()

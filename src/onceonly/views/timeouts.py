@@ -1,4 +1,4 @@
-"""How much of its time-out a pending transaction has used: past it the broker ends it, and it is written again."""
+"""How much of its time-out a pending transaction has used: after it the broker ends it, and it is written again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.views import formatting
 
 WARN_AT = 0.8  # of the time-out
 
@@ -24,9 +25,14 @@ def warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
             yield (
                 f"{checkpoint.pipeline} epoch {checkpoint.epoch}: the open transactions of sink '{sink}' have used "
                 f"{part:.0%} of their time-out and keep read_committed readers waiting. Commit or abort: "
-                f"onceonly recover {checkpoint.pipeline}. (Past it the broker aborts them; their rows are spooled, "
-                "and written again at the commit.)"
+                f"{_how(checkpoint)}. (After the time-out the broker aborts them; their rows are in the spool, and the "
+                "commit writes them again.)"
             )
+
+
+def _how(checkpoint: Checkpoint) -> str:
+    """Recovery leaves a held one as it is."""
+    return formatting.how_to_decide(checkpoint) if checkpoint.held else f"onceonly recover {checkpoint.pipeline}"
 
 
 def used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:

@@ -131,6 +131,9 @@ def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Ai
     assert "NOTIFIED of stage" in failed["log"]  # by default_args, as anyone notifies
     assert not project.published()
     assert project.staged_folders() == []
+    aborted = StateTable(project.settings.state).view("numbers_chained").checkpoint(1)
+    reason = aborted.reason if aborted else ""
+    assert reason and "task 'stage' failed in Airflow" in reason and "fails on purpose" in reason
     fixed = airflow.run(project, "chained")
     assert fixed["run"] == "success"
     assert project.published() == Counter(range(8))

@@ -144,6 +144,16 @@ def test_a_taken_port_is_said_and_nothing_stays(home: Path, spark: bool) -> None
     assert processes_of(home) == []
 
 
+def test_the_port_stays_where_it_is_free(home: Path) -> None:
+    """Over an orderly stop, too; where something else has taken it meanwhile, another one is found."""
+    first = Services(home, port=0).up().bootstrap
+    Services(home).down()
+    assert Services(home).up().bootstrap == first
+    Services(home).down()
+    with socket.create_server(("127.0.0.1", int(first.rpartition(":")[2]))):
+        assert Services(home).up().bootstrap != first
+
+
 def test_without_jars_it_says_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ONCEONLY_JARS", str(tmp_path / "nowhere"))
     with pytest.raises(ServiceFailed, match="make setup"):

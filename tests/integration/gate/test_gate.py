@@ -93,7 +93,9 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     assert (aborted.state, aborted.verdict and aborted.verdict["outcome"]) == (State.ABORTED, "failed")
     assert aborted.verdict is not None
     assert aborted.verdict["docs"] in failed["log"]
-    assert failed["docs"] == [aborted.verdict["docs"]]
+    assert [link.partition("/onceonly/")[2] for link in failed["docs"]] == [
+        f"pipelines/{aborted.pipeline}/{aborted.epoch}/docs/1/index.html"  # behind the login, and not file:///
+    ]
     page = file_of(aborted.verdict["docs"]).with_name("numbers.html").read_text()
     assert "values must be less than or equal to" in page
     [kept] = project.staged_folders()
@@ -223,13 +225,13 @@ def test_the_command_line_gates_holds_and_approves(project: Project, monkeypatch
     held = onceonly("run", "pipelines.py:holding")
     assert held.exit_code == 4, held.output
     assert "Decide: onceonly approve holding 1 --reason …" in held.stderr
-    assert "a person decides: onceonly approve holding 1" in onceonly("recover", "holding", "--force").stdout
+    assert "its gate failed it. Decide: onceonly approve holding 1" in onceonly("recover", "holding", "--force").stdout
     described = onceonly("describe", "holding", 1).stdout
     assert all(words in described for words in ("max_value=99.0)", "critical", "1 of 3 rows"))
     assert not project.published("holding")
     assert onceonly("approve", "holding", 1).exit_code == 2
     approved = onceonly("approve", "holding", 1, "--reason", "a known gap")
-    assert "staged → committed, 3 rows" in approved.stdout, approved.output
+    assert "held → committed, 3 rows" in approved.stdout, approved.output
     assert project.published("holding") == Counter([1, 2, 100])
     shown = told("describe", "holding", 1)
     assert shown["approved"] == {"who": getpass.getuser(), "reason": "a known gap"}

@@ -174,7 +174,7 @@ def test_a_published_row_that_was_not_recorded_is_found_by_its_evidence(make, wa
     copy = make(way)
     copy.stage()
     dying = copy.through
-    monkeypatch.setattr(dying._publisher, "_record_published", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(dying._publisher, "record_published", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         dying.commit("copying", 1)
     assert copy.commit().published["copy"]["already"] is True
@@ -196,7 +196,7 @@ def doubtful(copy: Copy) -> None:
     """Committed by a process that died before it said so; then the log is cut."""
     copy.stage()
     dying = copy.through
-    dying._publisher._record_published = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    dying._publisher.record_published = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         dying.commit("copying", 1)
     copy.visible()

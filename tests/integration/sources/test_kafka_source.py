@@ -356,7 +356,7 @@ def test_a_range_partly_deleted_is_lost_also_when_spark_meets_it(topic: Topic, r
     pinned = everything(reader)
     reader.verify(pinned)
     topic.delete_records(before=4)
-    with pytest.raises(SourceLost, match="offsets 0 to 3 are gone"):
+    with pytest.raises(SourceLost, match="offsets 0 to 3 no longer exist"):
         reader.verify(pinned)
     with pytest.raises(Exception) as caught:
         reader.read(spark, pinned).collect()

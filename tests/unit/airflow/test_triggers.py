@@ -223,7 +223,7 @@ def test_a_master_that_does_not_answer_is_asked_by_the_next_recovery(world, mast
     world.ended.add(RUN)
     named(world)
     master.answers = False
-    assert "may still be at work: Spark's master does not answer" in end(world)[0]
+    assert "may still be running: Spark's master does not answer" in end(world)[0]
     master.answers = True
     assert end(world)
     assert master.state == "KILLED"

@@ -24,6 +24,7 @@ from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
+from onceonly.spark import check as spark_check
 from onceonly.spark import jars
 from onceonly.testing.fakes import FakeSink, FakeSource
 
@@ -90,6 +91,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     monkeypatch.setenv("ONCEONLY_PROJECT", str(tmp_path))
     monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(transforms, "load", lambda *_: None)
+    monkeypatch.setattr(spark_check, "notes", lambda settings: [])
 
     def stage(parts: Any, through: Any, name: str, epoch: int, owner: str) -> Any:
         return through.stage(name, epoch, parts.produce, owner)
@@ -435,7 +437,7 @@ def test_who_forwards_need_have_no_name(here: Here, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "getuid", lambda: 1_000_580_000)
     result = invoke("state forward", *given)
     assert result.exit_code == 0, result.output
-    assert "as uid 1000580000 says" in result.stdout
+    assert "by uid 1000580000" in result.stdout
 
 
 def _something(name: str) -> list[str]:

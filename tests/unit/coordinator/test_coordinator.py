@@ -27,6 +27,7 @@ from onceonly.errors import (
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.statetable.table import Lost
 from onceonly.statetable.view import View
 from onceonly.testing.fakes import FakeSink, FakeSource
 
@@ -120,7 +121,7 @@ def test_another_run_is_told_to_wait_while_the_owner_lives(world, staged):
     world.plan("run-1")
     if staged:
         world.stage()
-    with pytest.raises(Busy, match="epoch 1 is in the way") as busy:
+    with pytest.raises(Busy, match="blocked by unsettled epoch 1") as busy:
         world.plan("run-2")
     assert "onceonly recover flights" in busy.value.todo
     assert world.now().owner == "run-1"
@@ -192,8 +193,8 @@ def test_a_partition_added_later_is_read_from_its_first_record(world):
     ("lose", "message"),
     [
         (lambda source: source.recreate(), "is not the topic that the last checkpoint was pinned on"),
-        (lambda source: source.expire(0, 7), "offsets 5 to 6 are gone"),
-        (lambda source: source.drop(0), "has no partition 0 any more"),
+        (lambda source: source.expire(0, 7), "offsets 5 to 6 no longer exist"),
+        (lambda source: source.drop(0), "no longer has partition 0"),
         (lambda source: source.hold(0, stable=2), "is shorter than what was already read"),
     ],
 )
@@ -275,7 +276,7 @@ def test_a_partition_that_vanished_between_two_intervals_is_said_so(hourly):
     hourly.put(3, 12, partition=1)
     hourly.run("run-1", minutes(0, 10))
     hourly.source.drop(1)
-    with pytest.raises(SourceLost, match="has no partition 1 any more"):
+    with pytest.raises(SourceLost, match="no longer has partition 1"):
         hourly.plan("run-2", minutes(10, 20))
     assert hourly.now(2) is None
 
@@ -341,7 +342,7 @@ def test_an_interval_whose_records_retention_has_taken_is_not_green_and_empty(ho
 def test_a_pinned_interval_of_which_retention_took_a_part_is_said_so(hourly):
     hourly.plan("run-1", minutes(0, 10))
     hourly.source.expire(0, 5)
-    with pytest.raises(SourceLost, match="offsets 0 to 4 are gone"):
+    with pytest.raises(SourceLost, match="offsets 0 to 4 no longer exist"):
         hourly.stage()
     assert leftovers(hourly) == []
 
@@ -476,7 +477,7 @@ def test_records_that_vanish_while_they_are_read_are_noticed(world):
         world.source.expire(0, 2)
         return rows
 
-    with pytest.raises(SourceLost, match="offsets 0 to 1 are gone"):
+    with pytest.raises(SourceLost, match="offsets 0 to 1 no longer exist"):
         world.coordinator.stage("flights", 1, slow)
     assert leftovers(world) == []
 
@@ -740,6 +741,44 @@ def test_a_persons_word_ends_the_doubt(world, committed, rows):
     said = next(row.body for row in world.state.history("flights") if row.event is Event.REPLACED)
     assert (said["who"], said["reason"]) == ("ann", "I have looked")
     assert said["verdict"] == ("committed" if committed else "aborted")
+
+
+def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatch):
+    """Judging may end transactions, so it is asked before the row is written, and another may be first meanwhile."""
+    staged_and_decided(world, "doubt")
+    with pytest.raises(InDoubt):
+        world.commit()
+    judged, asked = FakeSink.judged, []
+
+    def after_another(self, handle, committed):
+        asked.append(committed)
+        if len(asked) == 1:
+            Coordinator(world.state, world.parts).judge("flights", 1, "lake", True, "bob", "I was first")
+        return judged(self, handle, committed)
+
+    monkeypatch.setattr(FakeSink, "judged", after_another)
+    done = world.coordinator.judge("flights", 1, "lake", False, "ann", "I was slow")
+    assert (done.state, asked) == (State.COMMITTED, [False, True])
+    assert [row.body["who"] for row in world.state.history("flights") if row.event is Event.REPLACED] == ["bob"]
+
+
+def test_a_lost_write_judges_nothing_again(world, monkeypatch):
+    staged_and_decided(world, "doubt")
+    with pytest.raises(InDoubt):
+        world.commit()
+    kind = type(world.state)
+    append, judged, lost, asked = kind.append, FakeSink.judged, [], []
+
+    def losing(self, view, row):
+        if row.event is Event.REPLACED and not lost:
+            lost.append(row)
+            raise Lost
+        return append(self, view, row)
+
+    monkeypatch.setattr(kind, "append", losing)
+    monkeypatch.setattr(FakeSink, "judged", lambda *given: asked.append(given) or judged(*given))
+    assert world.coordinator.judge("flights", 1, "lake", True, "ann", "I have looked").state is State.COMMITTED
+    assert (len(lost), len(asked)) == (1, 1)
 
 
 def test_nobody_can_judge_what_is_not_in_doubt(world):

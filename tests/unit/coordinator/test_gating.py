@@ -180,7 +180,7 @@ def test_a_look_that_trips_over_an_abort_says_so(world, monkeypatch):
 
 def test_a_look_that_fails_is_no_verdict(world):
     world.staged_with("error", None)
-    with pytest.raises(NotCommitted, match="its gate could not look"):
+    with pytest.raises(NotCommitted, match="its gate could not examine"):
         world.gate()
     assert world.now().verdict is None
     assert world.gate().verdict["outcome"] == "passed"
@@ -228,7 +228,7 @@ def test_recovery_leaves_the_gate_to_an_owner_at_work(world):
 def test_recovery_tries_again_what_it_could_not_look_at(world):
     world.staged_with("error", None)
     world.ended = {"run-1"}
-    with pytest.raises(NotCommitted, match="could not look"):
+    with pytest.raises(NotCommitted, match="could not examine"):
         world.recover()
     assert world.now().state is State.STAGED
     world.recover()
@@ -250,7 +250,7 @@ def test_what_is_held_waits_for_a_person(holding):
     holding.failed()
     holding.ended = {"run-1"}
     holding.recover()
-    with pytest.raises(Fenced, match="leaves the rest to a person"):
+    with pytest.raises(Fenced, match="its gate failed it and holds it"):
         holding.abort(owner="run-1")
     with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason …, or: onceonly abort flights 1"):
         holding.commit()

@@ -139,7 +139,7 @@ def test_no_offsets_are_proposed_where_targets_disagree(restored):
 @pytest.mark.parametrize(
     ("decision", "ends", "why"),
     [
-        (2, {0: 7}, "show decision 3, and you say 2"),
+        (2, {0: 7}, "show decision 3, and --decision is 2"),
         (3, {0: 4}, "was read up to 5"),
         (3, {0: 9}, "holds 8"),
         (3, {}, r"has partitions \[0\], and you name \[\]"),
@@ -481,8 +481,8 @@ def test_a_table_that_somebody_has_placed_is_made_by_state_init_alone(shell, mon
         assert refused.exit_code == (5 if command[0] == "check" else 2)
         assert "there is no state table" in refused.stderr
     assert not (shell.folder / "volume").exists()
-    assert "is made" in shell("one", "state", "init").stdout
-    assert "is there already: nothing to do" in shell("one", "state", "init").stdout
+    assert "was made" in shell("one", "state", "init").stdout
+    assert "exists: nothing to do" in shell("one", "state", "init").stdout
     assert shell("one", *RUN).exit_code == 0
     monkeypatch.setenv("ONCEONLY_STATE", "hdfs://lake/state")
     assert "cannot hold the state table" in shell("one", "state", "init").stderr

@@ -54,7 +54,7 @@ def ended(world: World, *open_: tuple[int, int], attempts=()) -> list[tuple[int,
 
 def claim(world: World, epoch: int) -> None:
     """A stage process that was killed as soon as it had claimed the attempt."""
-    world.coordinator._claim("flights", epoch, None)
+    world.coordinator._stager.claim("flights", epoch, None)
 
 
 def test_each_unsettled_checkpoint_has_a_slot_of_its_own(world):

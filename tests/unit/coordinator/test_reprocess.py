@@ -176,7 +176,7 @@ def test_an_interval_that_never_ran_or_is_empty_is_as_without(world):
     ("changes", "why"),
     [
         ({"mode": "chained"}, "starts where the last one ended"),
-        ({"sinks": [DeltaSink("lake", "lake"), StateSink("s", "n INT", ["n"])]}, "goes on from its state"),
+        ({"sinks": [DeltaSink("lake", "lake"), StateSink("s", "n INT", ["n"])]}, "continues from its state"),
         ({"sinks": [DeltaSink("other", "other")]}, "stay beside those of the new one"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from unit.world import World, values
 
 from onceonly.checkpoint.model import State
-from onceonly.coordinator.sequence import held_before
+from onceonly.coordinator.stage import state_before
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
@@ -42,7 +42,7 @@ def test_later_rows_are_taken_back_and_read_again(world):
 def test_state_is_as_it_was(world):
     rewind(world, 2)
     world.plan("run-5")
-    assert held_before(world.state.view("flights"), world.now(6)) == world.now(5).handles["totals"]
+    assert state_before(world.state.view("flights"), world.now(6)) == world.now(5).handles["totals"]
 
 
 def test_going_back_again_takes_back_what_is_in_force(world):
@@ -127,4 +127,4 @@ def test_a_sink_that_the_pipeline_has_no_more_stops_it(world):
     world.run("run-5")
     with pytest.raises(InvalidPipeline) as refused:
         rewind(world, 2)
-    assert "is not in the pipeline any more" in refused.value.why
+    assert "is no longer in the pipeline" in refused.value.why

@@ -81,11 +81,11 @@ def test_rows_of_a_version_that_told_no_runs_apart_count_as_the_runs_own(world):
 def test_a_successor_goes_on_with_what_the_deleted_run_left_open(world):
     """Not two checkpoints: Airflow says of the deleted run that it is at work, for it answers by name."""
     world.plan(RUN, instance="a")
-    dead = world.coordinator._claim("flights", 1, RUN)
+    dead = world.coordinator._stager.claim("flights", 1, RUN)
     planned = world.plan(RUN, instance="b")
     assert (planned.epoch, planned.owners, planned.instances) == (1, (RUN, RUN), ("a", "b"))
     with pytest.raises(Fenced):
-        world.coordinator._record_staged(world.pipeline, dead, {})
+        world.coordinator._stager.record(dead, {})
     assert run(world, RUN, "b").epoch == 1
     assert run(world, RUN, "b").epoch == 1, "it has published that itself"
     world.put(5)

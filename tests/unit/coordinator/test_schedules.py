@@ -102,7 +102,7 @@ def without_files(world: World) -> None:
 
 def test_what_a_killed_process_staged_for_a_sink_is_removed_although_the_next_plan_has_it_no_more(world):
     world.plan("run-1")
-    claimed = world.coordinator._claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None)
     world.files.stage(claimed.transaction("files"), [])  # and here it is killed
     without_files(world)
     world.plan("run-1")
@@ -124,7 +124,7 @@ def test_so_it_is_when_it_was_aborted_in_between_and_the_abort_was_killed(world)
 
 def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under(world):
     world.plan("run-1")
-    claimed = world.coordinator._claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None)
     files = world.files
     without_files(world)
     world.plan("run-1")
@@ -136,7 +136,7 @@ def test_the_sweep_looks_at_the_sinks_of_every_definition_that_was_claimed_under
 def test_a_sink_that_cannot_be_made_keeps_no_other_from_being_swept(world, monkeypatch):
     """Such as one whose Airflow connection was deleted."""
     world.plan("run-1")
-    claimed = world.coordinator._claim("flights", 1, None)
+    claimed = world.coordinator._stager.claim("flights", 1, None)
     world.abort()
     world.files.stage(claimed.transaction("files"), [])
     make = world.parts.sink
@@ -343,7 +343,7 @@ def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monk
     monkeypatch.setattr("onceonly.coordinator.publish.Publisher.publish", lambda *_: [])
     broken = lambda *_: (_ for _ in ()).throw(OSError("no answer"))  # noqa: E731
     with monkeypatch.context() as patched:
-        patched.setattr("onceonly.coordinator.publish.end_idle", broken)
+        patched.setattr("onceonly.coordinator.resolve.end_idle", broken)
         patched.setattr("onceonly.coordinator.publish.Publisher.finish", lambda self, view, epoch: view)
         done = world.coordinator.give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
     assert (dict(done.given_up), "lake" in done.published) == ({}, True)

@@ -4,7 +4,7 @@ import pytest
 from unit.world import World, minutes
 
 from onceonly.checkpoint.offsets import Interval
-from onceonly.coordinator.sequence import held_before
+from onceonly.coordinator.stage import state_before
 from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
@@ -20,7 +20,7 @@ def world(tmp_path) -> World:
 
 
 def before(world: World, epoch: int):
-    return held_before(world.state.view("flights"), world.now(epoch))
+    return state_before(world.state.view("flights"), world.now(epoch))
 
 
 def test_each_goes_on_from_the_one_before_over_empty_intervals(world):

@@ -56,11 +56,16 @@ def test_a_column_that_is_evaluated_late(tmp_path):
     for site, where in (
         (f"{tmp_path}/jobs/sales.py:12", "\nIt comes from jobs/sales.py, line 12."),
         (f"{tmp_path}/.venv/lib/site-packages/delta/tables.py:3", ""),
-        (f"{Path(error_site.__file__).parent}/factory.py:3", ""),
         (None, ""),
     ):
         told = error_site.explained(AnalysisException(text, site), [tmp_path])
         assert told == f"AnalysisException: [UNRESOLVED_COLUMN] `carier` cannot be resolved.{where}"
+
+
+def test_a_project_that_holds_this_package_does_not_own_it():
+    ours = Path(error_site.__file__)
+    wrong = AnalysisException("wrong", f"{ours}:3")
+    assert error_site.explained(wrong, [ours.parents[2]]) == "AnalysisException: wrong"
 
 
 def test_a_function_that_spark_runs_in_a_worker(tmp_path):

@@ -1,8 +1,8 @@
 """Who may see and do what: a pipeline belongs to every DAG that has ever run it.
 
-A user sees a pipeline who may read the runs of all of these DAGs, and acts on it who may edit them. One that no DAG
-has run counts as the DAG of its own name, which is how `checkpoint_dag` would call it: so that whoever may read every
-DAG sees it, and nobody else. Users are not told that what they may not see exists.
+Users see a pipeline if they may read the runs of all of these DAGs, and act on it if they may edit them. A pipeline
+that no DAG has run counts as the DAG of its own name, which is how `checkpoint_dag` would call it: so users who may
+read every DAG see it, and nobody else. Users are not told that what they may not see exists.
 """
 
 from __future__ import annotations

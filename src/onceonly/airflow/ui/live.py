@@ -71,7 +71,7 @@ def from_server(conn_id: str) -> Mapping[str, Any]:
     try:
         extra: Mapping[str, Any] = Connection.get_connection_from_secrets(conn_id).extra_dejson
     except AirflowNotFoundException as error:
-        raise lookup.missing(conn_id, "Airflow knows none of that name.") from error
+        raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
     masking.remember(extra)
     return extra
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import requests
 
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services.daemon import Daemon
@@ -106,23 +106,27 @@ class Standalone:
     def healthy(self) -> bool:
         """Whether the API answers, and says that everything runs."""
         try:
-            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
-        except (httpx.HTTPError, ValueError):
+            health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (requests.RequestException, ValueError):
             return False
         return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor"))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """What the public API answers, decoded; None where it answers nothing."""
         answer = self._request(method, path, body)
-        if answer.is_error:
+        if not answer.ok:
             raise NotCommitted(f"Airflow refused {method} {path}.", answer.text[:500])
         return answer.json() if answer.content else None
 
-    def _request(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
         login = {"username": USER, "password": self.password}
-        token = httpx.post(f"{self.url}/auth/token", json=login, timeout=30).json()["access_token"]
-        header = {"Authorization": f"Bearer {token}"}
-        return httpx.request(method, f"{self.url}/api/v2{path}", json=body, headers=header, timeout=30)
+        token = requests.post(f"{self.url}/auth/token", json=login, timeout=30).json()["access_token"]
+
+        def authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            request.headers["Authorization"] = f"Bearer {token}"  # not a plain header: a .netrc would win over that
+            return request
+
+        return requests.request(method, f"{self.url}/api/v2{path}", json=body, auth=authorized, timeout=30)
 
 
 def free_port(wanted: int) -> int:

@@ -4,6 +4,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from onceonly.dev.services import machine
@@ -49,6 +50,7 @@ class Service(ABC):
         port = self._choose_port()
         self.daemon.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "port").write_text(str(port))
         self._launched = True
         self.daemon.start(self.command(port), port, self.environment())
 
@@ -77,11 +79,18 @@ class Service(ABC):
         return self._wanted if self._wanted is not None or not variable else int(variable)
 
     def _choose_port(self) -> int:
-        asked, last = self._asked_port(), self.daemon.last()
+        asked, last = self._asked_port(), self._last_port()
         if asked:
             return self._check_free(asked)
-        usual = [] if asked == 0 else [last.port if last else self.default_port]
+        usual = [last] if last else [] if asked == 0 else [self.default_port]
         return next(filter(machine.is_free, usual), None) or machine.free_port()
+
+    def _last_port(self) -> int | None:
+        """That of the last start, also after an orderly stop: addresses that were written down stay good."""
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.folder / "port").read_text())
+        last = self.daemon.last()
+        return last.port if last else None
 
     def _check_free(self, port: int) -> int:
         if not machine.is_free(port):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from onceonly.checkpoint.offsets import Interval
 
@@ -16,6 +15,8 @@ def between(pinned: pa.Table) -> list[Interval]:
     They are in any order and may be repeated, but do not overlap: so each ends before the one that begins next.
     Nothing is made of the intervals themselves, of which there may be very many.
     """
+    import pyarrow.compute as pc  # here: most pipelines have no intervals, and it takes long to import
+
     in_order = pinned.select(COLUMNS).sort_by([(name, "ascending") for name in COLUMNS])
     ends, starts = in_order["interval_end"][:-1], in_order["interval_start"][1:]
     apart = pc.less(ends, starts)

@@ -1,0 +1,171 @@
+"""Manual resolution: what people record where a decision cannot be carried out, and what they look at before.
+
+Each step acts first and records afterwards, by compare-and-set on the very handle that it has acted on. Where another
+process has replaced that handle meanwhile, the step begins again with the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
+from onceonly.coordinator.id_pool import end_idle
+from onceonly.coordinator.messages import cause
+from onceonly.coordinator.publish import Publisher, sink_row
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
+
+
+class Resolver:
+    """Records manual resolutions of single sinks; `said` holds who resolves it, and why."""
+
+    def __init__(self, transitions: Transitions, publisher: Publisher) -> None:
+        self._transitions, self._publisher = transitions, publisher
+
+    def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
+        """What the sink shows of this checkpoint now, line by line."""
+        checkpoint = self._transitions.state.view(name).require(epoch)
+        if sink not in checkpoint.handles:
+            raise InvalidPipeline(
+                f"{name} epoch {epoch} has nothing staged for a sink '{sink}'.",
+                f"Its sinks: {', '.join(checkpoint.handles) or 'none yet'}.",
+                f"Look first: onceonly describe {name} {epoch}. Nothing was changed.",
+            )
+        try:
+            return self._publisher.sink(checkpoint, sink).evidence(checkpoint.handles[sink])
+        except Exception as error:  # it does not answer: that is what there is to see
+            return [f"{type(error).__name__}: {error}"]
+
+    # ---- give up
+
+    def give_up(
+        self, name: str, epoch: int, sink: str, said: Mapping[str, str], gone: bool, removed: bool
+    ) -> Checkpoint:
+        """See `Coordinator.give_up`."""
+        view = self._transitions.state.view(name)
+        waiting = _waiting(view.require(epoch), sink)
+        if waiting.rewinds_to is not None and not removed:
+            raise _not_taken_out(waiting, sink)
+        self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
+        view = self._transitions.state.view(name)
+        while sink in view.require(epoch).waiting:
+            _refuse_out_of_order(view, view.require(epoch), sink)
+            view = self._give_up(view, epoch, sink, said, gone)
+        return self._publisher.finish(view, epoch).require(epoch)
+
+    def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
+        """Only what was fenced is given up: a handle that another process records meanwhile could be published."""
+        waiting = seen.require(epoch)
+        outcome, not_fenced = self._fence(waiting, sink, gone)
+        if outcome:
+            return self._publisher.record_published(seen, epoch, sink, outcome)
+
+        def decide(view: View) -> Row | None:
+            now = view.require(epoch)
+            if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
+                return None
+            return sink_row(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced})
+
+        return self._transitions.change(seen.pipeline, decide)
+
+    def _fence(self, checkpoint: Checkpoint, sink: str, gone: bool) -> tuple[Outcome | None, dict[str, str]]:
+        """What the sink shows once no process can publish to it any more; with `gone`, why it could not be fenced.
+
+        Raises:
+            OutcomeUnknown: it does not answer, and `gone` does not say that it never will.
+        """
+        live = self._publisher.sink(checkpoint, sink)
+        try:
+            outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
+            if outcome:
+                return outcome, {}  # what it shows counts, whatever fails from here on
+            end_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
+        except Exception as error:
+            if not gone:
+                raise _not_fenced(checkpoint, sink, error) from error
+            return None, {"not_fenced": f"{type(error).__name__}: {error}"[:500]}
+        return None, {}
+
+    # ---- say what happened
+
+    def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+        """Record whether what is in doubt was published, and go on from it.
+
+        Raises:
+            InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
+        """
+        view = self._transitions.state.view(name)
+        _require_doubt(view.require(epoch), sink)
+        said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
+        while sink in view.require(epoch).in_doubt:
+            view = self._judge(view, epoch, sink, committed, said)
+        errors = self._publisher.publish(view)
+        if errors:
+            raise errors[0]
+        return self._transitions.state.view(name).require(epoch)
+
+    def _judge(self, seen: View, epoch: int, sink: str, committed: bool, said: Mapping[str, str]) -> View:
+        """Only the handle that was judged is replaced: judging looks at the target, and may end transactions there."""
+        doubtful = seen.require(epoch)
+        old = doubtful.handles[sink]
+        new = dict(self._publisher.sink(doubtful, sink).judged(old, committed))
+
+        def decide(view: View) -> Row | None:
+            now = view.require(epoch)
+            if sink not in now.in_doubt or now.handles[sink] != old:
+                return None
+            return sink_row(view, now, sink, Event.REPLACED, {"handle": new, **said})
+
+        return self._transitions.change(seen.pipeline, decide)
+
+
+def _waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:
+    if checkpoint.state is State.COMMITTING and sink in checkpoint.waiting:
+        return checkpoint
+    raise InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not waiting to be published.",
+        f"The checkpoint is {checkpoint.state.value}; waiting: {', '.join(checkpoint.waiting) or 'none'}.",
+        f"Look first: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Nothing was changed.",
+    )
+
+
+def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
+    if sink not in checkpoint.in_doubt:
+        raise InvalidPipeline(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not in doubt.",
+            f"In doubt: {', '.join(checkpoint.in_doubt) or 'none'}.",
+            f"Settle it by its evidence: onceonly recover {checkpoint.pipeline}. Nothing was changed.",
+        )
+
+
+def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
+    """Fenced at a decision, a sink may take no earlier one either: evidence goes by order."""
+    decided = (cp for cp in view.open if cp.decision is not None and sink in cp.waiting)
+    first = min(decided, key=lambda cp: cp.decision or 0)
+    if first.epoch != checkpoint.epoch:
+        raise InvalidPipeline(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
+            f"Epoch {first.epoch}, which was decided before it, still waits for that sink.",
+            f"Settle that first: onceonly recover {checkpoint.pipeline}, or: onceonly resolve {checkpoint.pipeline} "
+            f"{first.epoch} --give-up {sink} --reason …. Nothing was changed.",
+        )
+
+
+def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
+        f"A process may still publish to it, and it does not answer: {cause(error)}",
+        "Retry when it answers. If it is gone for good: "
+        f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
+    )
+
+
+def _not_taken_out(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up as it is.",
+        f"This checkpoint takes rows out of it, which are read again after epoch {checkpoint.rewinds_to}: given up, "
+        "they would be there twice.",
+        "Remove the rows of the later epochs from the sink by hand, then: onceonly resolve "
+        f"{checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --removed --reason …. Nothing was changed.",
+    )

@@ -1,0 +1,167 @@
+"""The stage step: claim the next attempt, write each sink's transaction, and record all handles in one row.
+
+A claim is a row, made before anything is written under its nonce. So whatever a process leaves behind can be found by
+its name, and only the claim that is current may record what it staged.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts, Source
+from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
+from onceonly.coordinator import lineage
+from onceonly.coordinator.id_pool import free_slot
+from onceonly.coordinator.messages import fenced
+from onceonly.coordinator.publish import Publisher
+from onceonly.errors import Fenced, InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
+
+Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, transform: a DataFrame per sink
+
+
+class Stager:
+    """Stages checkpoints; what it wrote and could not record, it removes."""
+
+    def __init__(self, transitions: Transitions, parts: Parts, publisher: Publisher) -> None:
+        self._transitions, self._parts, self._publisher = transitions, parts, publisher
+
+    def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
+        """See `Coordinator.stage`."""
+        checkpoint = self.claim(name, epoch, owner, since)
+        if checkpoint.state is not State.PLANNED:
+            return checkpoint
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        try:
+            lineage.check_stage(self._transitions.state, pipeline, self._parts)
+            handles = self._stage_sinks(pipeline, checkpoint, produce)
+        except BaseException:
+            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
+            raise
+        return self.record(checkpoint, handles)
+
+    def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
+        """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
+        nonce, worker = uuid.uuid4().hex[:12], f"{socket.gethostname()}:{os.getpid()}"
+
+        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
+            if owner is not None and checkpoint.owner != owner:
+                raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+            if checkpoint.state is State.ABORTING:
+                raise fenced(checkpoint, "it is being aborted")
+            if checkpoint.state not in (State.PLANNED, State.ABORTED):
+                return None
+            if checkpoint.state is State.ABORTED and (newer := overtaken_by(view, checkpoint)):
+                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
+            if since is not None and checkpoint.last_seq != since:
+                raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
+            claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
+            return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
+
+        return self._transitions.advance(name, epoch, decide)
+
+    def renew(self, mine: Checkpoint) -> bool:
+        """See `Coordinator.renew`."""
+
+        def decide(view: View, now: Checkpoint) -> Row | None:
+            current = now.staging is not None and now.staging == mine.staging
+            return view.row(mine.epoch, Event.RENEWED, mine.attempt) if current else None
+
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
+
+    def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
+        sources = self._parts.sources(pipeline)
+        _verify(sources, checkpoint)
+        outputs = produce(checkpoint)
+        _check_outputs(pipeline, outputs)
+        handles = {
+            sink.name: dict(self._parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
+            for sink in pipeline.sinks
+            for rows in [outputs[sink.name]]
+        }
+        for name, old in self._replaced(checkpoint).items():
+            handles[name] = {**handles[name], "replaces": old}
+        _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
+        return handles
+
+    def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
+        """By sink: the handle whose rows this checkpoint's take the place of."""
+        if checkpoint.replaces is None:
+            return {}
+        view = self._transitions.state.view(checkpoint.pipeline)
+        shown = view.in_force(view.require(checkpoint.replaces))
+        return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
+
+    def record(self, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
+        """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
+
+        def decide(view: View, now: Checkpoint) -> Row | None:
+            if now.staging is None or now.staging != mine.staging:
+                was = f"this was attempt {mine.attempt}, which has been ended"
+                raise fenced(now, f"attempt {now.attempt} is current and {was}")
+            return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
+
+        try:
+            return self._transitions.advance(mine.pipeline, mine.epoch, decide)
+        except Fenced:
+            self._publisher.discard(mine, [mine.attempt])
+            raise
+
+
+def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
+    """The epoch that has settled what an aborted checkpoint covers: a rewind, or `onceonly state forward`."""
+    last = view.planned_for(aborted.interval)[-1].epoch if aborted.interval else view.head.epoch
+    return last if last != aborted.epoch else None
+
+
+def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
+    """The handle of the pipeline's state as the checkpoint before left it; None: there was none, or it keeps none.
+
+    Raises:
+        InvalidPipeline: what is before is not committed, or its state was given up.
+    """
+    state = Pipeline.from_json(checkpoint.definition).state
+    if state is None:
+        return None
+    epoch = checkpoint.epoch - 1
+    while epoch:
+        before = view.checkpoint(epoch)
+        if before is None or state.name not in before.sinks:
+            return None
+        _require_state(checkpoint, before, state.name)
+        if state.name in before.handles:
+            return before.handles[state.name]
+        epoch = before.rewinds_to or epoch - 1
+    return None
+
+
+def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> None:
+    if before.state is State.COMMITTED and sink not in before.given_up:
+        return
+    why = "was given up" if sink in before.given_up else f"is {before.state.value}"
+    raise InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to go on from.",
+        f"The state of epoch {before.epoch} {why}.",
+        f"Settle it first: onceonly describe {checkpoint.pipeline} {before.epoch}. Nothing was staged.",
+    )
+
+
+def _verify(sources: Mapping[str, Source], checkpoint: Checkpoint) -> None:
+    for range_ in checkpoint.ranges:
+        sources[range_.topic].verify((range_,))
+
+
+def _check_outputs(pipeline: Pipeline, outputs: Mapping[str, Any]) -> None:
+    names = {sink.name for sink in pipeline.sinks}
+    if set(outputs) != names:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the transform's outputs do not match the sinks.",
+            f"It returned {sorted(outputs)} and the sinks are {sorted(names)}.",
+            "Return one DataFrame per sink, by name. Nothing was staged.",
+        )

@@ -1,0 +1,225 @@
+"""The package as people have it: a wheel in an environment of its own, outside of this checkout, and nothing copied.
+
+The environment has the locked dependencies by links to this one's, so that the test needs no package index; what leads
+to the checkout is left out. That the wheel asks for all it needs is looked up in its metadata, and `make wheel`
+installs it from an index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import requests
+from deltalake import DeltaTable
+from integration.kafka_reader import until
+from packaging.requirements import Requirement
+from patience import PATIENCE
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+EXTRAS = ("airflow", "gate", "kafka", "services", "spark")
+OURS = ("onceonly", "_onceonly", "__editable__")  # of this environment, by which it finds the checkout
+FOREIGN = ("ONCEONLY_", "AIRFLOW", "SPARK_", "PYTHON", "PYSPARK_", "VIRTUAL_ENV", "_AIRFLOW")
+ORDERS = 1_000
+PIPELINE = "dags/pipelines/orders.py"
+
+
+@dataclass
+class Installed:
+    """An environment with the wheel, and a project that `onceonly init` has written."""
+
+    python: Path
+    project: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.project / ".onceonly"
+
+    def run(self, *command: str) -> str:
+        """What a command of that environment prints, in the project's folder."""
+        done = subprocess.run(
+            [str(self.python.with_name(command[0])), *command[1:]],
+            cwd=self.project,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        return {**kept, **self.environment, "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def rows(self) -> int:
+        return int(DeltaTable(str(self.home / "lake" / "orders")).to_pyarrow_table().num_rows)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
+    return next(into.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a fresh environment with the wheel and, linked one by one, what this environment has beside Onceonly."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
+    subprocess.run([*uv, "venv", "--python", sys.executable, str(folder)], check=True, timeout=PATIENCE)
+    made = folder / "bin" / "python"
+    packages = next(folder.glob("lib/python*/site-packages"))
+    for each in Path(pytest.__file__).parents[1].iterdir():
+        if not each.name.startswith(OURS) and not (packages / each.name).exists():
+            (packages / each.name).symlink_to(each)
+    install = [*uv, "pip", "install", "--python", str(made), "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, timeout=PATIENCE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """With a broker that its own commands have started."""
+    found = Installed(python, tmp_path_factory.mktemp("people") / "orders")
+    found.project.mkdir()
+    found.run("onceonly", "init")
+    found.home.mkdir()
+    (found.home / "jars").symlink_to(ROOT / ".jars")  # as if fetched; the command finds them complete
+    assert json.loads(found.run("onceonly", "jars", "fetch", "--json"))["fetched"] == []
+    found.run("onceonly", "services", "up", "--port", "0")
+    yield found
+    found.run("onceonly", "services", "down")
+
+
+def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+        entry_points = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
+    needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
+    needed |= {"cli/project/dags/orders.py.template", "cli/project/.gitignore.template"}
+    assert {f"onceonly/{name}" for name in needed} <= names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"onceonly"}
+    for group in ("airflow.plugins", "apache_airflow_provider", "console_scripts"):
+        assert f"[{group}]" in entry_points
+
+
+def test_the_extras_are_what_is_locked(python: Path) -> None:
+    """Each requirement of the extras is there, in a version that it allows."""
+    code = "import importlib.metadata as m, json; print(json.dumps(m.requires('onceonly')))"
+    said = subprocess.run([str(python), "-I", "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE)
+    wanted = [Requirement(each) for each in json.loads(said.stdout)]
+    asked = [each for each in wanted if not each.marker or any(each.marker.evaluate({"extra": x}) for x in EXTRAS)]
+    assert len(asked) > 10
+    assert [str(each) for each in asked if not each.specifier.contains(metadata.version(each.name))] == []
+
+
+def test_the_package_comes_from_the_wheel(python: Path, tmp_path: Path) -> None:
+    code = "import onceonly, onceonly.runtime.jobs as j; print(onceonly.__file__); print(j.program('stage'))"
+    said = subprocess.run(
+        [str(python), "-I", "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE
+    )
+    assert [line.startswith(str(python.parents[1])) for line in said.stdout.split()] == [True, True]
+
+
+def test_a_new_project_runs_by_the_command_line(installed: Installed) -> None:
+    assert "no test" not in installed.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    installed.run("python", "sample.py")
+    installed.run("onceonly", "check", PIPELINE)
+    done = json.loads(installed.run("onceonly", "run", PIPELINE, "--json"))
+    assert (done["result"], installed.rows()) == ("committed", ORDERS)
+    assert "orders" in installed.run("onceonly", "status")
+
+
+@contextmanager
+def served(airflow: Installed) -> Iterator[str]:
+    """The address of an api-server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        "-m",
+        "python",
+        "-m",
+        "airflow",
+        "api-server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    log = airflow.project.parent / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [str(airflow.python), *command],
+            env=airflow.env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        until(lambda: server.poll() is not None or _answers(port), what="an answer of the api-server")
+        assert server.poll() is None, log.read_text()[-3000:]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(PATIENCE)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/api/v2/version", timeout=PATIENCE).ok
+    except requests.ConnectionError:
+        return False
+
+
+@pytest.fixture
+def airflow(installed: Installed) -> Installed:
+    """The same environment as Airflow needs it: where the project is, and Spark."""
+    folder = installed.project.parent / "airflow"
+    folder.mkdir()
+    (folder / "passwords.json").write_text('{"adam": "adam"}')
+    installed.environment |= {
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(installed.project / "dags"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "adam:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / "passwords.json"),
+        "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-and-long-enough-to-be-accepted-as-a-key-of-sha512",
+        "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": "local[2]"}),
+        "ONCEONLY_PROJECT": str(installed.project),
+    }
+    installed.run("python", "-m", "airflow", "db", "migrate")
+    return installed
+
+
+def test_airflow_runs_its_dag_and_serves_the_page(airflow: Installed) -> None:
+    before = airflow.rows() if (airflow.home / "lake").exists() else 0
+    airflow.run("python", "sample.py")
+    airflow.run("python", "-m", "airflow", "dags", "reserialize")
+    airflow.run("python", "-m", "airflow", "dags", "test", "orders")
+    assert airflow.rows() == before + ORDERS
+    with served(airflow) as url:
+        login = requests.post(f"{url}/auth/token", json={"username": "adam", "password": "adam"}, timeout=PATIENCE)
+        header = {"Authorization": f"Bearer {login.json()['access_token']}"}
+        page = requests.get(f"{url}/onceonly/pipelines/orders", headers=header, timeout=PATIENCE)
+        assert (page.status_code, "committed" in page.text) == (200, True), page.text[:2000]

@@ -1,0 +1,63 @@
+"""What a command imports before it answers: looking at a small state table takes no engine and no client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from unit import tables
+from unit.world import World
+
+import onceonly
+
+HEAVY = {"airflow", "confluent_kafka", "great_expectations", "kafka", "pandas", "psutil", "pyspark", "requests"}
+SLOW = {"pyarrow.compute", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "importlib.metadata", "rich.progress"}
+CODE = """
+import json, sys
+from onceonly.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.__stderr__)
+"""
+
+
+class Durable(World):
+    table = staticmethod(tables.real)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("home")
+    Durable(found).run("run-1")
+    return found
+
+
+def imported(home: Path, *command: str) -> set[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONCEONLY_", "SPARK_"))}
+    env = {**kept, "ONCEONLY_HOME": str(home), "PYTHONPATH": str(Path(onceonly.__file__).parents[1])}
+    told = subprocess.run(
+        [sys.executable, "-c", CODE, *command], env=env, check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert "flights" in told.stdout
+    return set(json.loads(told.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["status", "flights"], ["status", "--json"], ["describe", "flights", "1"]]
+)
+def test_looking_imports_nothing_heavy(home: Path, command: list[str]) -> None:
+    found = imported(home, *command)
+    assert sorted(found & HEAVY) == []
+    if command[0] == "status":
+        assert sorted(found & SLOW) == []
+
+
+def test_a_command_does_not_import_the_others(home: Path) -> None:
+    ours = {name.removeprefix("onceonly.cli.") for name in imported(home, "status") if name.startswith("onceonly.cli.")}
+    assert ours == {"app", "commands", "console", "output", "status", "target"}
