@@ -127,7 +127,7 @@ def _installed(kind: str) -> type[SinkConfig]:
 
 
 def _offers() -> list[EntryPoint]:
-    """Of all installed packages: asked for when a kind is not ours, and not before: it is slow where many are installed."""
+    """Of all installed packages. Asked for only when a kind is not ours: it is slow where many are installed."""
     from importlib.metadata import entry_points
 
     return list(entry_points(group=GROUP))
