@@ -10,14 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.shapes import problem
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "onceonly.sinks"  # of entry points: the name is the kind, the value the config class
 OURS: tuple[type[SinkConfig], ...] = (DeltaSink, FileSink, KafkaSink, StateSink)
@@ -35,7 +37,7 @@ def sink_class(kind: str) -> type[SinkConfig]:
 
 def kinds() -> list[str]:
     """All that are known here."""
-    return sorted({*OWN, *(offer.name for offer in entry_points(group=GROUP))})
+    return sorted({*OWN, *(offer.name for offer in _offers())})
 
 
 def sink_json(sink: SinkConfig) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def _check_lasting(sink: SinkConfig) -> None:
 
 @cache  # of what was found: a package that is missing may be installed later
 def _installed(kind: str) -> type[SinkConfig]:
-    offers = list(entry_points(group=GROUP, name=kind)) if isinstance(kind, str) else []
+    offers = [offer for offer in _offers() if offer.name == kind]
     if not offers:
         raise InvalidPipeline(
             f"no sink of the kind '{kind}' is known here.",
@@ -122,6 +124,13 @@ def _installed(kind: str) -> type[SinkConfig]:
             "Uninstall all of them but one. Nothing was written.",
         )
     return _loaded(offers[0])
+
+
+def _offers() -> list[EntryPoint]:
+    """Of all installed packages. Asked for only when a kind is not ours: it is slow where many are installed."""
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=GROUP))
 
 
 def _loaded(offer: EntryPoint) -> type[SinkConfig]:
