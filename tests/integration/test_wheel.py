@@ -15,7 +15,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -167,8 +167,6 @@ def served(airflow: Installed) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [
         "-m",
-        "python",
-        "-m",
         "airflow",
         "api-server",
         "--host",
@@ -192,7 +190,8 @@ def served(airflow: Installed) -> Iterator[str]:
         assert server.poll() is None, log.read_text()[-3000:]
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait(PATIENCE)
 
 
