@@ -1,6 +1,6 @@
-"""A pipeline as plain frozen data: JSON in, JSON out, checked as soon as it is made.
+"""A pipeline as plain frozen data, validated on creation, that can be converted to JSON and back.
 
-It holds no connection and no secret, so it can be stored with every checkpoint.
+It contains no connection and no secret, so it can be stored with every checkpoint.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
-        source: one topic, or several, which are read up to one consistent cut: their offsets are pinned together.
-        transform: dotted path `package.module:function` of a pure function of one DataFrame, with the columns key,
-            value, topic, partition, offset, timestamp, headers; it returns a DataFrame, or one per sink by name. Of
-            several topics, it gets a dict by topic. With a StateSink, it is a function of two (see there).
-        mode: 'chained': each checkpoint starts where the last one ended. 'interval': the data interval of the run,
-            by record time.
-        gate: what is asked of the staged rows before they are published.
+        source: one topic, or several whose offsets are pinned together, as one consistent cut.
+        transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
+            value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
+            DataFrames by sink name. With several topics its argument is a dict of DataFrames by topic. With a
+            StateSink it has a second argument (see there).
+        mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
+            interval of its run, by record time.
+        gate: checks on the staged rows before they are published.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Pipeline:
         if not topics or len(set(topics)) != len(topics):
             raise invalid(f"pipeline '{self.name}'", f"reads the topics {topics}", "Name at least one, each once.")
         if not DOTTED.fullmatch(self.transform):
-            raise invalid(f"transform '{self.transform}'", "is no dotted path", "Write 'package.module:function'.")
+            raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
         self._check_sinks()
         self._check_gate()
@@ -57,9 +58,9 @@ class Pipeline:
         if self.mode not in ("chained", "interval"):
             raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
         if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
-            raise invalid("max_records", "is for chained mode; an interval is read whole", "Leave it out.")
+            raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
-            raise invalid("grace", "is for intervals; in chained mode no record is late", "Leave it out.")
+            raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -73,7 +74,7 @@ class Pipeline:
             sink.check_mode(self.mode)
 
     def _check_gate(self) -> None:
-        """A gate can keep back what is written at commit only; what a checkpoint remembers is no output."""
+        """A gate can hold back only what is written at commit. It does not check state, which is not output."""
         if self.gate is None:
             return
         gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable])
@@ -89,7 +90,7 @@ class Pipeline:
     def judges_no_records(self) -> bool:
         """Whether an interval without records goes through the gate.
 
-        Never where a sink replaces by a condition: that there are no records is no reason to take all of it out.
+        Never if a sink replaces by a condition: an interval without records must not delete everything there.
         """
         clearing = any(sink.clears_when_empty() for sink in self.sinks)
         return self.gate is not None and self.gate.asks_of_none() and not clearing
@@ -115,7 +116,7 @@ class Pipeline:
 
     @property
     def connections(self) -> set[str]:
-        """Ids of the Airflow connections that its parts name."""
+        """The ids of the Airflow connections of its sources and sinks."""
         named = (getattr(part, "connection", None) for part in (*self.sources, *self.sinks))
         return {conn_id for conn_id in named if conn_id}
 
@@ -124,7 +125,7 @@ class Pipeline:
         sinks = [sink_json(sink) for sink in self.sinks]
         read = [source_json(source) for source in self.sources]
         del data["gate"]
-        gate = {"gate": self.gate.to_json()} if self.gate else {}  # without one, definitions are as they always were
+        gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
         return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks, **gate}
 
     @classmethod

@@ -60,14 +60,14 @@ def test_a_sink_is_found_by_name():
     ("make", "message"),
     [
         (lambda: pipeline(name="Flights"), "'Flights' cannot be the name of a pipeline"),
-        (lambda: pipeline(transform="jobs/flights.py"), "transform 'jobs/flights.py' is no dotted path"),
-        (lambda: pipeline(transform="jobs.flights"), "transform 'jobs.flights' is no dotted path"),
+        (lambda: pipeline(transform="jobs/flights.py"), "transform 'jobs/flights.py' is not a dotted path"),
+        (lambda: pipeline(transform="jobs.flights"), "transform 'jobs.flights' is not a dotted path"),
         (lambda: pipeline(mode="stream"), "mode 'stream' is not known"),
         (lambda: pipeline(sinks=[]), "pipeline 'flights' has the sinks []"),
         (lambda: pipeline(sinks=[LAKE, LAKE]), "pipeline 'flights' has the sinks ['lake', 'lake']"),
         (
             lambda: pipeline(mode="interval", source=KafkaSource("t", max_records=1)),
-            "max_records is for chained mode; an interval is read whole",
+            "max_records is for chained mode; an interval is read completely",
         ),
         (lambda: KafkaSource(""), "topic '' is not a Kafka topic name"),
         (lambda: KafkaSource("a b"), "topic 'a b' is not a Kafka topic name"),
