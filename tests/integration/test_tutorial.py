@@ -24,7 +24,7 @@ BLOCK = re.compile(rf"^({re.escape(NOT_RUN)}\n)?```sh\n(.*?)^```\n(?:```text\n(.
 VARIES = (
     (re.compile(r"\b\d+(\.\d+)? (s|min)\b"), "N s"),  # how long it took, how long ago it was
     (re.compile(r"\b[\d.]+ (B|kB)\b"), "SIZE"),
-    (re.compile(r"127\.0\.0\.1:\d+"), "BROKER"),
+    (re.compile(r"127\.0\.0\.1:\d+|localhost:\d+"), "ADDRESS"),
     (re.compile(r"\S*/?\.onceonly/"), ".onceonly/"),
     (re.compile(r"[^\S\n]+"), " "),  # columns are as wide as what varies
 )
