@@ -20,6 +20,7 @@ from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.runtime import factory
 from onceonly.runtime.owners import nobody
+from onceonly.spark import check as spark_check
 from onceonly.statetable.location import fork
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
@@ -432,6 +433,7 @@ def shell(world, tmp_path, monkeypatch) -> Shell:
     def stage(parts, through, name, epoch, owner):
         return through.stage(name, epoch, parts.produce, owner)
 
+    monkeypatch.setattr(spark_check, "notes", lambda settings: [])
     monkeypatch.setattr(factory, "LiveParts", live)
     monkeypatch.setattr(factory, "check", lambda pipeline, parts: [])
     monkeypatch.setattr(factory, "stage", stage)
