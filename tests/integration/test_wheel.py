@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 import requests
 from deltalake import DeltaTable
+from integration import dependencies
 from integration.kafka_reader import until
 from packaging.requirements import Requirement
 from patience import PATIENCE
@@ -30,7 +31,6 @@ from patience import PATIENCE
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("airflow", "gate", "kafka", "services", "spark")
-OURS = ("onceonly", "_onceonly", "__editable__")  # of this environment, by which it finds the checkout
 FOREIGN = ("ONCEONLY_", "AIRFLOW", "SPARK_", "PYTHON", "PYSPARK_", "VIRTUAL_ENV", "_AIRFLOW")
 FROM_INDEX = os.environ.get("ONCEONLY_WHEEL") == "index"
 ORDERS = 1_000
@@ -88,7 +88,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if FROM_INDEX:
         uv("pip", "install", "--python", str(made), f"onceonly[{','.join(EXTRAS)}] @ {wheel.as_uri()}", "pytest")
     else:
-        link(Path(pytest.__file__).parents[1], next(folder.glob("lib/python*/site-packages")))
+        dependencies.link(next(folder.glob("lib/python*/site-packages")))
         uv("pip", "install", "--offline", "--python", str(made), "--no-deps", str(wheel))
     return made
 
@@ -96,13 +96,6 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def uv(*command: str) -> None:
     done = subprocess.run([sys.executable, "-m", "uv", "--quiet", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def link(packages: Path, into: Path) -> None:
-    """What an environment has beside Onceonly, one by one."""
-    for each in packages.iterdir():
-        if not each.name.startswith(OURS) and not (into / each.name).exists():
-            (into / each.name).symlink_to(each)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration import dependencies
 from integration.project import without_spark
 from patience import PATIENCE
 
@@ -38,13 +39,17 @@ print("FOUND " + json.dumps({
 
 
 def look(tmp_path: Path, installed: bool, folder: Path) -> dict[str, Any]:
-    """In an Airflow with that plugins folder, and Onceonly installed with its entry points, or only on its path."""
+    """In an Airflow with that plugins folder, and Onceonly installed with its entry points, or only on its path.
+
+    Without `site`, this environment's own installation of Onceonly is not found.
+    """
     distribution = tmp_path / "path" / "onceonly-0.1.0.dist-info"
     distribution.mkdir(parents=True)
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: onceonly\nVersion: 0.1.0\nSummary: tried\n")
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"] if installed else {}
     lines = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in of.items()) for group, of in groups.items()]
     (distribution / "entry_points.txt").write_text("\n".join(lines))
+    dependencies.link(tmp_path / "path")
     env = {
         **without_spark(os.environ),
         "PYTHONPATH": os.pathsep.join([str(tmp_path / "path"), str(ROOT / "src")]),
@@ -53,7 +58,7 @@ def look(tmp_path: Path, installed: bool, folder: Path) -> dict[str, Any]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(folder),
     }
     child = subprocess.run(
-        [sys.executable, "-c", LOOK], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-S", "-c", LOOK], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     told = [line for line in child.stdout.splitlines() if line.startswith("FOUND ")]
     assert told, child.stdout + child.stderr

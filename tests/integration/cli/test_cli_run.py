@@ -214,7 +214,7 @@ def test_what_no_interval_covers_is_told_until_a_person_says_it_is_wanted(onceon
 def test_what_was_staged_is_published_by_recovery(onceonly: Invoke, home: Path) -> None:
     stopped = onceonly("run", "pipelines.py:flights", "--until", "stage")
     assert stopped.exit_code == 0
-    assert "`onceonly recover flights` asks the gate, where there is one, and publishes" in stopped.stdout
+    assert "`onceonly recover flights` asks its gate, where it has one, and publishes" in stopped.stdout
     assert published(home, "flights").empty
     recovered = told(onceonly("recover", "--force", "--json"))["recovered"]
     assert [(each["was"], each["state"], each["rows"]) for each in recovered] == [("staged", "committed", 1_000)]
@@ -239,7 +239,7 @@ def test_what_was_only_planned_is_aborted_and_planned_again(onceonly: Invoke, ho
         (["flights", "--interval", "2013-01-01", "2013-01-02"], 2, "takes no interval"),
         (["daily", "--interval", "2013-01-02", "2013-01-01"], 2, "empty or backwards"),
         (["daily", "--interval", "2013-01-02", "2113-01-03"], 2, "in the future"),
-        (["daily", "--interval", "2013-01-02", "soon"], 2, "is no time"),
+        (["daily", "--interval", "2013-01-02", "soon"], 2, "is not a time"),
     ],
 )
 def test_what_is_refused_leaves_no_trace(args: list[str], code: int, words: str, onceonly: Invoke, home: Path) -> None:
