@@ -453,7 +453,6 @@ LIGHT = """
 import json, os, sys
 from onceonly.checkpoint.model import Transaction
 from onceonly import DeltaSink
-from onceonly.sinks import deltalock
 from onceonly.sinks.delta.sink import DeltaWriter
 
 uri, handle, waiting = sys.argv[1], json.loads(sys.argv[2]), Transaction.parse(sys.argv[3])

@@ -256,7 +256,6 @@ import json, os, signal, sys
 from pathlib import Path
 from onceonly.testing.fakes import FakeReceipts
 from onceonly import FileSink
-from onceonly.sinks import filemoves
 from onceonly.sinks.files.sink import FileWriter
 
 handle, target, step, limit = json.load(open(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])
