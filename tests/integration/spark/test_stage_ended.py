@@ -219,7 +219,7 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
         parts.spark()
         asked.append(parts)
         operator.on_kill()
-        return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None)
+        return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, held=False)
 
     monkeypatch.setattr(submit, "target", lambda _: submit.Target(remote="sc://somewhere"))
     monkeypatch.setattr(submit, "interrupt", interrupted.append)
