@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 def environment() -> dict[str, str]:
     """A shell in which nothing is set but what step 1 sets."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("ONCEONLY_", "SPARK_"))}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("ONCEONLY_", "SPARK_", "COLUMNS"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
     return {**own, "PATH": path, "ONCEONLY_JARS": str(ROOT / ".jars"), "PYTHONUNBUFFERED": "1"}
 
