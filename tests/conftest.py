@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 HOME = pytest.StashKey[Path]()
+LONG = ("test_tutorial.py", "test_everything_crash.py", "test_wheel.py")  # one test of minutes each: begun first
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Else the last worker runs for minutes beside idle ones."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,6 +1,7 @@
 """What holds of the tests themselves."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -18,3 +19,9 @@ def test_no_test_depends_on_speed() -> None:
     files = [file for kind in ("contract", "integration", "unit") for file in (TESTS / kind).rglob("*.py")]
     lines = [(file.name, line.strip()) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     assert [(name, line) for name, line in lines if A_LIMIT_OF_ITS_OWN.search(line)] == []
+
+
+def test_each_file_has_a_name_of_its_own() -> None:
+    """The folders are no packages, so pytest imports a file by its name alone."""
+    names = Counter(file.name for file in TESTS.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

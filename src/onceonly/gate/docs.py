@@ -30,6 +30,7 @@ nav, .col-lg-2, .modal, [hidden], [data-toggle=collapse] { display: none }
 ul { padding-left: 1.2rem } .badge { background: #8882; padding: 0 .3rem } span { overflow-wrap: anywhere }
 .fa-times::before, .bad::before { content: "✗ "; color: #c22 } .fa-check-circle::before, .ok::before { content: "✓ ";
 color: #182 } .fa-exclamation-triangle::before, .warning::before { content: "⚠ "; color: #a60 }
+td > .ok, td > .bad, td > .warning { white-space: nowrap }
 pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
 """
 
