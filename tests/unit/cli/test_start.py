@@ -48,6 +48,7 @@ def imported(home: Path, *command: str) -> set[str]:
     return set(json.loads(told.stderr.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["status"], ["status", "flights"], ["status", "--json"], ["describe", "flights", "1"]]
 )
@@ -58,6 +59,7 @@ def test_looking_imports_nothing_heavy(home: Path, command: list[str]) -> None:
         assert sorted(found & SLOW) == []
 
 
+@pytest.mark.slow
 def test_a_command_does_not_import_the_others(home: Path) -> None:
     ours = {name.removeprefix("onceonly.cli.") for name in imported(home, "status") if name.startswith("onceonly.cli.")}
     assert ours == {"app", "commands", "console", "output", "status", "target"}

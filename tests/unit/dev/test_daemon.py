@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from onceonly.dev.services.daemon import Daemon
 
@@ -21,6 +22,7 @@ def wait_for(file: Path) -> int:
     return int(file.read_text())
 
 
+@pytest.mark.slow
 def test_a_child_that_lost_its_environment_is_ended_too(tmp_path: Path) -> None:
     daemon, file = Daemon(tmp_path), tmp_path / "child"
     daemon.start([sys.executable, "-c", PARENT, str(file)], 0, {})

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from shutil import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,11 +231,24 @@ def test_status_shows_it_where_it_is_not_installed(world: World, site: Path) -> 
     assert (refused.exit_code, "no sink of the kind 'sqlite'" in refused.output) == (2, True), refused.output
 
 
-def test_the_page_shows_it(world: World) -> None:
+def test_what_programs_read_has_it(world: World) -> None:
     done = world.run()
     shown = queries.everything(done, queries.timeline(world.coordinator.state, done))
     assert shown["definition"]["sinks"][0]["kind"] == "sqlite"
     assert (shown["handles"]["out"]["rows"], shown["published"]["out"]["rows"], shown["rows"]) == (2, 2, 2)
+
+
+def test_the_pages_show_it(world: World, airflow_home: None) -> None:
+    app = pytest.importorskip("onceonly.airflow.ui.app")
+    from starlette.requests import Request
+
+    done, state = world.run(), world.coordinator.state
+    viewer = SimpleNamespace(state=state, may=lambda *_: True, version=lambda name: state.view(name).head.seq)
+    request = Request({"type": "http", "root_path": "/onceonly", "headers": []})
+    page = app.one_checkpoint(request, done.pipeline, done.epoch, viewer).body.decode()
+    assert ("Sink out" in page, "2 rows" in page, done.handles["out"]["target"] in page) == (True, True, True)
+    page = app.one_pipeline(request, done.pipeline, viewer).body.decode()
+    assert f"{done.pipeline}/{done.epoch}" in page
 
 
 def test_its_assets_are_announced(world: World, airflow_home: None) -> None:

@@ -114,6 +114,7 @@ def test_what_holds_no_times_cannot_be_fresh(tmp_path, column, why):
         look(tmp_path, 1, pa.table({"at": [1]}), fresh=Fresh(column, DAY))
 
 
+@pytest.mark.slow
 def test_bounds_import_no_great_expectations():
     program = """
 import sys
