@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 HOME = pytest.StashKey[Path]()
-LONG = ("test_tutorial.py", "test_everything_crash.py", "test_wheel.py")  # one test of minutes each: begun first
+LONG = ("test_tutorial.py", "test_wheel.py")  # one test of minutes each: begun first
 
 
 def pytest_configure(config: pytest.Config) -> None:
