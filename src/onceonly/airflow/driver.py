@@ -59,13 +59,13 @@ class Driver:
         """Ask the master to end it; to ask again does no harm. Raises as `state`."""
         _ask(self.master, "POST", f"kill/{self.driver}")
 
-    def heard(self) -> Report:
+    def open_report(self) -> Report:
         return Report(self.report)
 
     def forget(self) -> None:
         """It has ended, and no task will read its report."""
-        self.heard().delete()
-        self.heard().forget_driver()
+        self.open_report().delete()
+        self.open_report().forget_driver()
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class Work:
         return driver
 
     def _require(self, done: bool, driver: Driver, now: str, state: str) -> None:
-        said = driver.heard().read()
-        driver.heard().delete()
+        said = driver.open_report().read()
+        driver.open_report().delete()
         if state != NOT_SEEN_ENDED:
-            driver.heard().forget_driver()  # else recovery has it ended
+            driver.open_report().forget_driver()  # else recovery has it ended
         if done:
             return
         if said.code:

@@ -40,16 +40,16 @@ class DriverTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        heard, trouble = 0, ""
+        logged, trouble = 0, ""
         # A triggerer loads Airflow's API at its first question, which takes long: on_kill has thirty seconds.
         asked = asyncio.create_task(self._is_awaited())
         while True:
             late = self.deadline is not None and time.time() > self.deadline
             state, puzzled = await asyncio.to_thread(self._end if late else self._look)
             lines, over = await asyncio.to_thread(self._listen)
-            for line in lines[heard:]:
+            for line in lines[logged:]:
                 self.log.info("%s", line)
-            heard = max(heard, len(lines))
+            logged = max(logged, len(lines))
             if puzzled and puzzled != trouble:
                 self.log.warning("%s\nThe job may be running all the same: asking again.", puzzled)
             trouble = puzzled
@@ -86,7 +86,7 @@ class DriverTrigger(BaseTrigger):
             return False, ""
         try:
             awaits_one = await _state_of(task) == "deferred"
-            return awaits_one and not await asyncio.to_thread(self._known().heard().is_followed), ""
+            return awaits_one and not await asyncio.to_thread(self._known().open_report().is_followed), ""
         except Exception as error:  # whatever it is: a driver is not ended for it
             return False, f"It is not known whether the task still waits: {error!r}"
 
@@ -111,7 +111,7 @@ class DriverTrigger(BaseTrigger):
 
     def _listen(self) -> tuple[tuple[str, ...], bool]:
         with suppress(OSError):
-            said = self._known().heard().read()
+            said = self._known().open_report().read()
             return said.lines, said.code is not None
         return (), False
 

@@ -223,7 +223,6 @@ def _waits(state: State, now: dict[str, Any]) -> str:
     if state is State.COMMITTING:
         return f" still, waiting for {', '.join(now['waiting'])}"
     if now["held"]:
-        of = f"{now['pipeline']} {now['epoch']} --reason …"
-        return f" still: its gate failed it. Decide: onceonly approve {of}, or onceonly abort {of}"
+        return f" still: its gate failed it. Decide: {formatting.how_to_decide(now['pipeline'], now['epoch'])}"
     owner = formatting.owner(now["owner"])
     return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"

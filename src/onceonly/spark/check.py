@@ -7,13 +7,13 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.spark import jars, java
+from onceonly.spark.home import spark_home
 
 SERIES = "4.2."  # of Spark, which the jars are made for
 PORTS = {"sc": 15002, "spark": 7077}
@@ -79,9 +79,7 @@ def _jars(settings: Settings, env: Mapping[str, str]) -> str:
 
 def _defaults(env: Mapping[str, str]) -> Iterator[str]:
     """The lines of spark-defaults.conf that set something."""
-    package = find_spec("pyspark")
-    home = env.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
-    file = Path(env.get("SPARK_CONF_DIR") or Path(home) / "conf") / "spark-defaults.conf"
+    file = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or spark_home(), "conf"), "spark-defaults.conf")
     if file.is_file():
         yield from (line for line in file.read_text(errors="replace").splitlines() if not line.startswith("#"))
 

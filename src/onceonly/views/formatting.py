@@ -64,18 +64,17 @@ def state(checkpoint: Checkpoint) -> str:
     return HELD if checkpoint.held else checkpoint.state.value
 
 
-def how_to_decide(checkpoint: Checkpoint) -> str:
+def how_to_decide(pipeline: str, epoch: int) -> str:
     """The two commands that end a held checkpoint."""
-    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    of = f"{pipeline} {epoch} --reason …"
     return f"onceonly approve {of}, or onceonly abort {of}"
 
 
 def held(checkpoint: Checkpoint) -> str:
     """What a held checkpoint waits for."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    return (
-        f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {how_to_decide(checkpoint)}"
-    )
+    decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch)
+    return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
 
 
 def rows(checkpoint: Checkpoint) -> str:

@@ -32,7 +32,9 @@ def warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
 
 def _how(checkpoint: Checkpoint) -> str:
     """Recovery leaves a held one as it is."""
-    return formatting.how_to_decide(checkpoint) if checkpoint.held else f"onceonly recover {checkpoint.pipeline}"
+    if checkpoint.held:
+        return formatting.how_to_decide(checkpoint.pipeline, checkpoint.epoch)
+    return f"onceonly recover {checkpoint.pipeline}"
 
 
 def used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:

@@ -171,7 +171,7 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     first = world.submit()
     second = world.submit()
     world.until_at_work()
-    over = until(lambda: [each for each in (first, second) if each.heard().read().code], "one gave way", PATIENCE)
+    over = until(lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE)
     with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
         world.require_staged(over[0], "FAILED")
     world.go_on()
