@@ -14,7 +14,7 @@ from onceonly.pipeline.definition import Pipeline
 
 
 @dataclass(frozen=True)
-class Found:
+class FirstRecord:
     """First record at or after a time: its offset and timestamp; `at` is None when there is no such record.
 
     Args:
@@ -34,7 +34,7 @@ class Source(Protocol):
     def log(self) -> TopicLog:
         """What the topic holds now, for a read_committed reader."""
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
         """Per partition the first committed record at or after `time`, else the last stable offset.
 
         That is `held` where the log goes on behind it.
@@ -64,7 +64,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Examined:
+class Findings:
     """What a gate has seen, for the state table: figures, and no value of any row.
 
     Args:
@@ -83,10 +83,10 @@ class Inspector(Protocol):
     def check(self) -> list[str]:
         """Notes for the user; raises InvalidPipeline when the gate could not be asked as it is."""
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
+    def examine(self, checkpoint: Checkpoint) -> Findings:
         """Look at what is staged."""
 
-    def forget(self, examined: Examined) -> None:
+    def forget(self, examined: Findings) -> None:
         """Another verdict was first: remove what was made for this one."""
 
 

@@ -219,14 +219,14 @@ class Checkpoint:
         return self.definition.get("gate")
 
     @property
-    def for_a_person(self) -> bool:
+    def needs_manual_decision(self) -> bool:
         """The gate failed it, and only a person may approve or abort it."""
         return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
 
     @property
     def held(self) -> bool:
         """Waiting for a person to approve or abort it."""
-        return self.state is State.STAGED and self.for_a_person and self.approved is None
+        return self.state is State.STAGED and self.needs_manual_decision and self.approved is None
 
     def keeps(self, attempt: int) -> bool:
         """Whether the rows of an attempt that will not be published are kept for people to look at."""

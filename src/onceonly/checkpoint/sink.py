@@ -5,12 +5,12 @@ fails when the sink is made. All of them have to be idempotent, and safe to be c
 
     Sink            two-phase output
     KeepsCopies     keeps rows after the commit, in case that they are lost
-    HoldsOpen       holds what a process could still publish, such as a broker's open transaction
+    Revocable       holds what a process could still publish, such as a broker's open transaction
     Traced          its target shows which decision it has seen last
     Replaceable     what it has published can be taken back
     Inspectable     a gate can look at what is staged
     PoolsIds        uses the same few ids again
-    Explaining      shows a person what there is to see of an outcome
+    ShowsEvidence      shows a person what there is to see of an outcome
     Resolvable      can be in doubt, and takes a manual resolution
     KeepsState      what it publishes is read by the next checkpoint
 """
@@ -108,7 +108,7 @@ class KeepsCopies(ABC):
         """
 
 
-class HoldsOpen(ABC):
+class Revocable(ABC):
     """Leaves something behind while staging that a process could publish without asking the state table."""
 
     @abstractmethod
@@ -185,7 +185,7 @@ class Inspectable(ABC):
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledTransaction:
     """An open transaction under an id of a pool, which does not say whose it is: the state table does, by its slot."""
 
     pipeline: str
@@ -199,19 +199,19 @@ class PoolsIds(ABC):
     """Uses the same few ids again, one slot of them for each attempt whose outcome is not recorded."""
 
     @abstractmethod
-    def pooled(self, prefix: str) -> list[Pooled]:
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
         """What is open under its pooled ids, of whatever attempt."""
 
     @abstractmethod
-    def needs(self, handle: Handle, txn: Pooled) -> bool:
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
         """Whether a handle that waits to be published names `txn`, or may come to name it."""
 
     @abstractmethod
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         """See to it that they are not open, except where the id is in other hands by now."""
 
 
-class Explaining(ABC):
+class ShowsEvidence(ABC):
     """Has something to show to a person who has to decide."""
 
     @abstractmethod
@@ -223,7 +223,7 @@ class Resolvable(ABC):
     """Its `commit` may raise InDoubt, where nothing shows any more what happened."""
 
     @abstractmethod
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         """The handle with a manual resolution of what is in doubt; what can be seen is not changed by it."""
 
 

@@ -140,7 +140,7 @@ def resolve(
     if word == "given up":
         now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed)
     else:
-        now = through.judge(pipeline, epoch, sink, word == "committed", who, reason)
+        now = through.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason)
     if as_json:
         return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Examined, Parts
+from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.messages import because, fenced, how_to_settle
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
@@ -46,7 +46,7 @@ class Gatekeeper:
             inspector.forget(examined)
         return judged
 
-    def _record(self, seen: Checkpoint, examined: Examined, by: str) -> Checkpoint:
+    def _record(self, seen: Checkpoint, examined: Findings, by: str) -> Checkpoint:
         def decide(view: View) -> Row | None:
             if self._current(view, seen).verdict:
                 return None
@@ -122,7 +122,7 @@ def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
     return "failed" if "critical" in severities else "warning" if "warning" in severities else "passed"
 
 
-def _body(examined: Examined, by: str) -> dict[str, Any]:
+def _body(examined: Findings, by: str) -> dict[str, Any]:
     checks = [each for sink in examined.sinks.values() for each in sink["checks"]]
     return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
 

@@ -87,13 +87,13 @@ class Pipeline:
         """What it remembers from checkpoint to checkpoint; such a pipeline runs one after the other."""
         return next((sink for sink in self.sinks if sink.keeps_state), None)
 
-    def judges_no_records(self) -> bool:
+    def gates_empty_intervals(self) -> bool:
         """Whether an interval without records goes through the gate.
 
         Never if a sink replaces by a condition: an interval without records must not delete everything there.
         """
         clearing = any(sink.clears_when_empty() for sink in self.sinks)
-        return self.gate is not None and self.gate.asks_of_none() and not clearing
+        return self.gate is not None and self.gate.can_fail_without_rows() and not clearing
 
     def check_commits(self, within: float) -> None:
         """Refuse sinks whose staged rows would not last for a commit that comes that late, in seconds."""

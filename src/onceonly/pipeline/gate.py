@@ -88,10 +88,10 @@ class Gate:
                 raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
         return named
 
-    def asks_fresh(self, sink: str) -> bool:
+    def checks_freshness(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
-    def asks_of_none(self) -> bool:
+    def can_fail_without_rows(self) -> bool:
         """Whether a checkpoint without rows can fail the gate."""
         return bool(self.suites) or any(_mapping(self.min_rows).values())
 

@@ -239,7 +239,7 @@ class FileSink(SinkConfig):
         return (folder_uri(self.path),)
 
     def check_gate(self, gate: Gate) -> None:
-        if self.format == "avro" and gate.asks_fresh(self.name):
+        if self.format == "avro" and gate.checks_freshness(self.name):
             why = "writes Avro files, of which only Spark reads a single column"
             raise invalid(f"sink '{self.name}'", why, "Ask it of a suite: expect_column_max_to_be_between.")
 

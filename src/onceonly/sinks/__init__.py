@@ -2,13 +2,13 @@
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
-    Explaining,
-    HoldsOpen,
     Inspectable,
     KeepsCopies,
     Receipts,
     Replaceable,
     Resolvable,
+    Revocable,
+    ShowsEvidence,
     Sink,
     Trace,
     Traced,
@@ -18,15 +18,15 @@ from onceonly.sinks.context import Context
 
 __all__ = [
     "Context",
-    "Explaining",
     "Handle",
-    "HoldsOpen",
     "Inspectable",
     "KeepsCopies",
     "Outcome",
     "Receipts",
     "Replaceable",
     "Resolvable",
+    "Revocable",
+    "ShowsEvidence",
     "Sink",
     "SinkConfig",
     "Trace",

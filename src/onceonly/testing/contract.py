@@ -33,7 +33,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import HoldsOpen, Inspectable, KeepsCopies, Replaceable, Sink, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Replaceable, Revocable, Sink, Traced
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.fakes import FakeReceipts
 
@@ -184,7 +184,7 @@ class SinkContract:
 
     def test_what_is_revoked_can_still_be_looked_at(self, target: Target, stage: Stage) -> None:
         handle, sink = stage(self.txn(), 1, 2, 3), target.sink()
-        if isinstance(sink, HoldsOpen):
+        if isinstance(sink, Revocable):
             sink.revoke(self.txn())
         if isinstance(sink, Inspectable):
             assert numbers(sink.staged(handle).read_all().to_pandas()) == [1, 2, 3]

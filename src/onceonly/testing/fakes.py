@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Examined, Found, Inspector
+from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
 from onceonly.checkpoint.sink import Inspectable, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
@@ -77,7 +77,7 @@ class FakeSource:
         held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
         return TopicLog(self.topic, topic["id"], held)
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
         return {int(p): _first_at(log, time) for p, log in self._topic()["partitions"].items()}
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.createDataFrame(_read(self._staged(handle["txn"]), []))
 
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "judged": committed}
 
     def check_replace(self, old: Handle) -> None:
@@ -307,16 +307,16 @@ class FakeInspector(Inspector):
     def check(self) -> list[str]:
         return ["gate: is a fake"]
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
+    def examine(self, checkpoint: Checkpoint) -> Findings:
         found = self._next()
         if found == "error":
             raise ConnectionError("gate: broken off")
         check = {"what": "a fake check", "ok": found is None, "severity": found or "critical", "observed": str(found)}
         rows = {sink.name: checkpoint.handles[sink.name]["rows"] for sink in self.pipeline.sinks}
         seen = {name: {"rows": count, "path": "in process", "checks": [check]} for name, count in rows.items()}
-        return Examined(seen, docs=f"docs-{uuid.uuid4().hex}")
+        return Findings(seen, docs=f"docs-{uuid.uuid4().hex}")
 
-    def forget(self, examined: Examined) -> None:
+    def forget(self, examined: Findings) -> None:
         with _lock(self._told.parent):
             forgotten = self._told.with_name("forgotten.json")
             _write(forgotten, [*_read(forgotten, []), examined.docs])
@@ -381,12 +381,12 @@ def _stable(log: Mapping[str, Any]) -> int:
     return end if log["stable"] is None else min(log["stable"], end)
 
 
-def _first_at(log: Mapping[str, Any], time: datetime) -> Found:
+def _first_at(log: Mapping[str, Any], time: datetime) -> FirstRecord:
     for offset in range(log["start"], _stable(log)):
         record = log["records"][offset]
         if record and datetime.fromisoformat(record[0]) >= time:
-            return Found(offset, datetime.fromisoformat(record[0]))
-    return Found(_stable(log), None, held=_stable(log) < len(log["records"]))
+            return FirstRecord(offset, datetime.fromisoformat(record[0]))
+    return FirstRecord(_stable(log), None, held=_stable(log) < len(log["records"]))
 
 
 @contextmanager

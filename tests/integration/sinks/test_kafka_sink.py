@@ -214,8 +214,8 @@ def test_what_nothing_shows_any_more_is_in_doubt_until_a_person_says(make, commi
     doubtful(copy)
     evidence = copy.through.evidence("copying", 1, "copy")
     assert len(evidence) == 4
-    assert all("GONE" in line for line in evidence)
-    done = copy.through.judge("copying", 1, "copy", committed_, "ann", "I have looked")
+    assert all("unknown" in line for line in evidence)
+    done = copy.through.resolve_doubt("copying", 1, "copy", committed_, "ann", "I have looked")
     assert done.state is State.COMMITTED
     assert copy.visible() == visible
 

@@ -634,7 +634,7 @@ def test_files_and_their_manifest_are_on_disk_before_it_is_recorded(plain, disk,
 def test_so_is_a_manifest_whose_writer_did_not_live_to_see_to_it(plain, disk, folder, monkeypatch, then):
     handle = staged_files(plain, folder)
     with monkeypatch.context() as patched:
-        patched.setattr(LocalFiles, "keep_names", dies_at(folder / "_onceonly"))
+        patched.setattr(LocalFiles, "sync_names", dies_at(folder / "_onceonly"))
         with pytest.raises(KeyboardInterrupt):
             plain.commit(handle, 1, None)
     assert disk.lost() == [str(folder / "_onceonly")]
@@ -643,7 +643,7 @@ def test_so_is_a_manifest_whose_writer_did_not_live_to_see_to_it(plain, disk, fo
 
 
 def dies_at(place: Path):
-    inner = LocalFiles.keep_names
+    inner = LocalFiles.sync_names
 
     def dying(self: LocalFiles, names: str) -> None:
         if names == str(place):

@@ -541,7 +541,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly import FileSink
 from onceonly.filesystems.confined import OwnPath
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.filesystems.interface import Unfit
+from onceonly.filesystems.interface import Unsuitable
 from onceonly.filesystems.local import LocalFiles
 
 above, name = sys.argv[1:]
@@ -554,8 +554,8 @@ try:
 except InvalidPipeline as refused:
     print(refused.why)
 try:
-    LocalFiles().try_out(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
-except Unfit as unfit:
+    LocalFiles().probe(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
+except Unsuitable as unfit:
     print(unfit.why)
 """
 
@@ -587,14 +587,14 @@ def test_the_folder_for_what_is_staged_may_go_while_another_is_made_in_it(
             lake.sink.discard(transaction(9), None)
 
     monkeypatch.setattr(os, "mkdir", made_and_removed)
-    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    LocalFiles().probe(OwnPath(staging, transaction().name), str(lake.folder))
     assert os.listdir(staging) == [transaction().name]
 
 
 def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
     lake.folder.mkdir()
     staging = staging_of(str(lake.folder))
-    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    LocalFiles().probe(OwnPath(staging, transaction().name), str(lake.folder))
     assert list(lake.folder.iterdir()) == list(Path(staging, transaction().name).iterdir()) == []
     left = lake.folder / f".{transaction().name}"
     left.touch()  # killed amid it

@@ -88,7 +88,7 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
     parts.sink(FLIGHTS, "files").fail("commit", "lost")
     with pytest.raises(InDoubt):
         coordinator.commit("flights", 2)
-    coordinator.judge("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
+    coordinator.resolve_doubt("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:

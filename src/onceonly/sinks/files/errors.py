@@ -5,19 +5,19 @@ from __future__ import annotations
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.sinks.files.handle import FileHandle
-from onceonly.sinks.files.moves import Missing, Taken
+from onceonly.sinks.files.moves import FileMissing, NameTaken
 
 
 def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> CannotPublish | OutcomeUnknown:
     sink = mine.txn.sink
     exit_ = f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …"
-    if isinstance(error, Taken):
+    if isinstance(error, NameTaken):
         return CannotPublish(
             f"sink '{sink}': a file of another content has the name of one of ours.",
             f"{error} is there already, and nothing is ever overwritten.",
             f"Move it away and recover, or: {exit_}. Our rows are kept in {kept}.",
         )
-    if isinstance(error, Missing):
+    if isinstance(error, FileMissing):
         return CannotPublish(
             f"sink '{sink}': a staged file no longer exists.",
             f"{error}.",

@@ -61,7 +61,7 @@ def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
 
 def _read(on: FileSystem, path: str) -> Manifest | None:
     """None also for what is not ours."""
-    with suppress(moves.Taken):
+    with suppress(moves.NameTaken):
         return moves.read_manifest(on, path)
     return None
 

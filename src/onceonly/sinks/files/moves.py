@@ -16,7 +16,7 @@ from typing import Any
 
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Print, parent, parents
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Fingerprint, parent, parents
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class StagedFile:
 
     staged: str
     final: str
-    print: Print
+    print: Fingerprint
 
     def to_json(self) -> dict[str, Any]:
         """The checksum goes by the name of its algorithm."""
@@ -34,18 +34,18 @@ class StagedFile:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
         [algorithm] = data.keys() - {"staged", "final", "bytes"}
-        return cls(data["staged"], data["final"], Print(data["bytes"], algorithm, data[algorithm]))
+        return cls(data["staged"], data["final"], Fingerprint(data["bytes"], algorithm, data[algorithm]))
 
 
-def content(print: Print) -> dict[str, Any]:
+def content(print: Fingerprint) -> dict[str, Any]:
     return {"bytes": print.bytes, print.algorithm: print.digest}
 
 
-class Taken(Exception):
+class NameTaken(Exception):
     """A final name is another file's."""
 
 
-class Missing(Exception):
+class FileMissing(Exception):
     """A file is neither staged nor at its final name."""
 
 
@@ -53,7 +53,7 @@ def move(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: s
     """All of them, in whatever state a crash or another process has left them.
 
     Raises:
-        Taken, Missing: the rest is moved; this one needs a person.
+        NameTaken, FileMissing: the rest is moved; this one needs a person.
     """
     _each(on, files, target, lambda file: _move(on, file, folder, target))
 
@@ -77,7 +77,7 @@ def _each(on: FileSystem, files: Iterable[StagedFile], target: str, change: Call
     for each in running:
         each.result()
     for place in places:
-        on.keep_names(place)
+        on.sync_names(place)
 
 
 def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
@@ -89,7 +89,7 @@ def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> Non
         on.remove(staged)
     except FileNotFoundError:
         if not on.exists(final):
-            raise Missing(f"{staged.path}, and {final} is not there") from None
+            raise FileMissing(f"{staged.path}, and {final} is not there") from None
         _check_same(on, file, final)
 
 
@@ -103,27 +103,27 @@ def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -
             on.move(final, kept)
         except FileExistsError:
             on.remove(final)  # killed between the two steps of a move, it has both names
-        on.keep_names(parent(kept))
+        on.sync_names(parent(kept))
 
 
 def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
-    """Raises Taken, unless it was moved there before."""
+    """Raises NameTaken, unless it was moved there before."""
     try:
         found = on.fingerprint(final)
     except IsADirectoryError:
-        raise Taken(f"the folder {final}") from None
+        raise NameTaken(f"the folder {final}") from None
     if found == file.print:
         return
     if found.algorithm != file.print.algorithm:
-        raise Taken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
-    raise Taken(final)
+        raise NameTaken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
+    raise NameTaken(final)
 
 
 def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
     """Make it in one step, through a file in `folder`. Returns what was there before; None: it was made.
 
     Raises:
-        Taken: something else was there.
+        NameTaken: something else was there.
     """
     place = parent(path)
     on.make_folder(place, parent(place))
@@ -139,7 +139,7 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
         raise OSError(f"{path} was there and no longer exists") from None
     finally:
         on.remove(new)
-        on.keep_names(place)
+        on.sync_names(place)
     return None
 
 
@@ -147,7 +147,7 @@ def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
     """None: there is none.
 
     Raises:
-        Taken: it is something else.
+        NameTaken: it is something else.
     """
     try:
         found = json.loads(on.read(path))
@@ -157,5 +157,5 @@ def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
         found = None
     txn = confined.parsed(found.get("txn")) if isinstance(found, dict) else None
     if txn is None or not path.endswith(f"/{confined.manifest_of(txn)}"):
-        raise Taken(path)
+        raise NameTaken(path)
     return dict(found)

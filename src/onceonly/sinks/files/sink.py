@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Explaining, Inspectable, KeepsCopies, Receipts, Replaceable, Sink, Trace, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Receipts, Replaceable, ShowsEvidence, Sink, Trace, Traced
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.folders import named
@@ -23,13 +23,13 @@ from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.handle import FileHandle, staging_of
 from onceonly.sinks.files.manifest import Manifest
-from onceonly.sinks.files.moves import Missing, Taken
+from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
 
 GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
 
 
-class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining):
+class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, ShowsEvidence):
     """The live side of a `FileSink`.
 
     Args:
@@ -80,7 +80,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         mine = self._mine(handle)
         try:
             return self._publish(mine, decision)
-        except (Taken, Missing, OSError) as error:
+        except (NameTaken, FileMissing, OSError) as error:
             raise self._failed(mine, error) from error
 
     def _publish(self, mine: FileHandle, decision: int) -> Outcome:
@@ -93,7 +93,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
                 self._on.make_folder(staged.path, staged.root)
             moves.move(self._on, mine.files, staged.below("data"), self._target)
             found = self._write(mine, manifest.published(mine, decision))
-        except (Taken, Missing, OSError):
+        except (NameTaken, FileMissing, OSError):
             if self._is_published(mine):  # by another process, or by us; who did it may have died before this
                 self._remove_replaced(mine)
                 return Outcome(already=True, detail=done)
@@ -117,7 +117,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
             if self._names(mine, found):
                 return Outcome(already=True, detail={"rows": mine.rows})
             self._take_back(mine, found)
-        except (Taken, OSError) as error:
+        except (NameTaken, OSError) as error:
             raise self._failed(mine, error) from error
         return None
 
@@ -189,7 +189,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         mine = self._mine(handle)
         try:
             found = self._shown(mine)
-        except Taken as error:
+        except NameTaken as error:
             return [f"{error} is no manifest of ours"]
         if found:
             told = "it was given up" if manifest.is_given_up(found) else "every file was moved"
@@ -238,7 +238,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         path = f"{self._target}/{mine.manifest}"
         found = moves.read_manifest(self._on, path)
         if found is not None:
-            self._on.keep_names(parent(path))
+            self._on.sync_names(parent(path))
         return found
 
     def _is_published(self, mine: FileHandle) -> bool:
@@ -251,7 +251,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         """Whether the target shows that it was published, and nothing more is asked."""
         try:
             found = self._shown(mine)
-        except Taken:
+        except NameTaken:
             return False
         return found is not None and self._names(mine, found)
 

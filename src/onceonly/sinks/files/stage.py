@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from onceonly.checkpoint.model import Transaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.confined import OwnPath, stem
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unfit, is_hidden
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import FileSink
@@ -86,7 +86,7 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
     _check_columns(config, rows)
     folder = OwnPath(staging_of(target), txn.name)
     with _explained(config):
-        on.try_out(folder, target)
+        on.probe(folder, target)
     data, options = folder.below("data").path, OPTIONS.get(config.format, {})
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
@@ -159,7 +159,7 @@ def _check_csv(config: FileSink, rows: Any) -> None:
 def _explained(config: FileSink) -> Iterator[None]:
     try:
         yield
-    except Unfit as unfit:
+    except Unsuitable as unfit:
         raise _refused(config, unfit.why, unfit.todo) from unfit.__cause__
 
 

@@ -20,7 +20,7 @@ class Tx:
     producer_id: int
     epoch: int
     partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (where known), log end after the flush
-    word: bool | None = None  # manual resolution of an outcome without evidence: was it committed?
+    resolution: bool | None = None  # manual resolution of an outcome without evidence: was it committed?
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -38,7 +38,7 @@ class Tx:
     def to_json(self) -> dict[str, Any]:
         spans = [[topic, number, *span] for (topic, number), span in sorted(self.partitions.items())]
         plain = {"id": self.id, "producer_id": self.producer_id, "epoch": self.epoch, "partitions": spans}
-        return plain if self.word is None else {**plain, "word": self.word}
+        return plain if self.resolution is None else {**plain, "word": self.resolution}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tx:
@@ -70,5 +70,5 @@ def with_parts(handle: Handle, parts: Iterable[Part]) -> Handle:
     return {**handle, "parts": [part.to_json() for part in parts]}
 
 
-def with_word(part: Part, committed: bool) -> Part:
-    return replace(part, tx=replace(part.tx, word=committed)) if part.tx else part
+def with_resolution(part: Part, committed: bool) -> Part:
+    return replace(part, tx=replace(part.tx, resolution=committed)) if part.tx else part

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.kafka.transactions import EndRefused, Sighting, Transactions
+from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions
 from onceonly.sinks.kafka.handle import Part, Partition, Tx
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
@@ -18,15 +18,15 @@ SOON = 0.001  # seconds in which a marker follows as a rule
 SETTLED = 5.0  # seconds within which a marker shows once its coordinator has said that it is written
 
 
-class Fate(Enum):
+class TxOutcome(Enum):
     COMMITTED = "committed"  # by us, now
-    WAS_COMMITTED = "was committed"
+    ALREADY_COMMITTED = "was committed"
     LOST = "lost"  # surely never to be published: aborted, or never written
     DOUBT = "in doubt"  # nothing shows it any more
 
 
 COMPLETE = ("CompleteCommit", "CompleteAbort", "Empty")
-SHOWN = {Sighting.COMMITTED: Fate.WAS_COMMITTED, Sighting.ABORTED: Fate.LOST}
+SHOWN = {MarkerState.COMMITTED: TxOutcome.ALREADY_COMMITTED, MarkerState.ABORTED: TxOutcome.LOST}
 
 
 def discard_open(known: Transactions, tx: Tx) -> None:
@@ -37,13 +37,13 @@ def discard_open(known: Transactions, tx: Tx) -> None:
         known.fence(tx.id)
 
 
-class Settler:
+class TransactionFinisher:
     """Brings the transactions of one handle to their end. Only for handles that the state table holds."""
 
     def __init__(self, known: Transactions, handle: Handle) -> None:
         self._known, self._topics = known, dict(handle["topics"])
 
-    def settle(self, part: Part) -> Fate:
+    def settle(self, part: Part) -> TxOutcome:
         """Commit what is open. Never sends the same end twice without looking in between.
 
         Raises:
@@ -51,13 +51,13 @@ class Settler:
         """
         tx, deadline, asked = part.tx, monotonic() + PATIENCE, False
         if tx is None:
-            return Fate.LOST
+            return TxOutcome.LOST
         while True:
-            fate = self._shown(tx)
-            if fate is Fate.DOUBT and (still_open := self._still_open(tx)):
-                tx, fate = still_open, None
-            if fate:
-                return Fate.COMMITTED if asked and fate is Fate.WAS_COMMITTED else fate
+            outcome = self._shown(tx)
+            if outcome is TxOutcome.DOUBT and (still_open := self._still_open(tx)):
+                tx, outcome = still_open, None
+            if outcome:
+                return TxOutcome.COMMITTED if asked and outcome is TxOutcome.ALREADY_COMMITTED else outcome
             try:
                 asked = True
                 self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
@@ -70,7 +70,7 @@ class Settler:
                     raise
                 sleep(PAUSE)
 
-    def fenced(self, part: Part) -> Fate:
+    def fenced(self, part: Part) -> TxOutcome:
         """What became of it, once no process can publish it any more: only then the log is looked at.
 
         Raises:
@@ -78,9 +78,9 @@ class Settler:
         """
         tx = part.tx
         if tx is None:
-            return Fate.LOST
-        if tx.word is not None:
-            return self._shown(tx) or Fate.DOUBT
+            return TxOutcome.LOST
+        if tx.resolution is not None:
+            return self._shown(tx) or TxOutcome.DOUBT
         discard_open(self._known, tx)
         return self._seen(tx)
 
@@ -88,31 +88,31 @@ class Settler:
         """What the log shows, partition by partition; changes nothing."""
         if part.tx is None:
             return [f"{part.rows} rows of {part.spool}: not written to Kafka yet"]
-        seen = self._sightings(part.tx)
-        words = "; ".join(f"{topic}-{number}: {sighting.name}" for (topic, number), sighting in seen.items())
+        seen = self._marker_states(part.tx)
+        words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in seen.items())
         return [f"{part.rows} rows in transaction {part.tx.id}: {words}"]
 
-    def _shown(self, tx: Tx) -> Fate | None:
+    def _shown(self, tx: Tx) -> TxOutcome | None:
         """The outcome as the log (or a person) shows it; None while the transaction may be open.
 
         One partition's marker decides for all: one coordinator writes them from one record of its own. Only a person
         can have made them differ (`_hanging`). What is decided is published once every partition shows it.
         """
-        if tx.word is not None:
-            return Fate.WAS_COMMITTED if tx.word else Fate.LOST
-        seen = set(self._sightings(tx).values())
-        fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
-        if fates == {Fate.WAS_COMMITTED} and Sighting.NONE in seen:
-            return self._seen(tx, Fate.WAS_COMMITTED)
-        if fates == {Fate.LOST} and Sighting.NONE in seen:
+        if tx.resolution is not None:
+            return TxOutcome.ALREADY_COMMITTED if tx.resolution else TxOutcome.LOST
+        seen = set(self._marker_states(tx).values())
+        outcomes = {SHOWN[state] for state in seen & SHOWN.keys()}
+        if outcomes == {TxOutcome.ALREADY_COMMITTED} and MarkerState.NONE in seen:
+            return self._seen(tx, TxOutcome.ALREADY_COMMITTED)
+        if outcomes == {TxOutcome.LOST} and MarkerState.NONE in seen:
             # Aborted by hand in one partition, it may be open in others: a committer that hangs could commit those.
             discard_open(self._known, tx)
             return self._seen(tx)
-        if fates:
-            return fates.pop() if len(fates) == 1 else Fate.DOUBT
-        return None if Sighting.NONE in seen else Fate.DOUBT
+        if outcomes:
+            return outcomes.pop() if len(outcomes) == 1 else TxOutcome.DOUBT
+        return None if MarkerState.NONE in seen else TxOutcome.DOUBT
 
-    def _seen(self, tx: Tx, committed: Fate = Fate.COMMITTED) -> Fate:
+    def _seen(self, tx: Tx, committed: TxOutcome = TxOutcome.COMMITTED) -> TxOutcome:
         """The outcome of what has ended, once it shows in every partition: markers follow at once.
 
         A commit counts only then. Its coordinator writes the markers one by one, and until a partition has its own the
@@ -123,24 +123,24 @@ class Settler:
         """
         deadline = monotonic() + SETTLED
         while True:
-            seen = self._sightings(tx)
-            shown = {SHOWN[sighting] for sighting in seen.values() if sighting in SHOWN}
-            if len(shown) > 1 or Sighting.NONE not in seen.values() or monotonic() > deadline:
+            seen = self._marker_states(tx)
+            shown = {SHOWN[state] for state in seen.values() if state in SHOWN}
+            if len(shown) > 1 or MarkerState.NONE not in seen.values() or monotonic() > deadline:
                 break
             sleep(SOON)
-        if shown == {Fate.LOST}:
-            return Fate.LOST
-        if len(shown) < 2 and Sighting.NONE in seen.values():
+        if shown == {TxOutcome.LOST}:
+            return TxOutcome.LOST
+        if len(shown) < 2 and MarkerState.NONE in seen.values():
             raise self._hanging(tx, seen)
-        return committed if shown == {Fate.WAS_COMMITTED} else Fate.DOUBT
+        return committed if shown == {TxOutcome.ALREADY_COMMITTED} else TxOutcome.DOUBT
 
-    def _hanging(self, tx: Tx, seen: Mapping[Partition, Sighting]) -> OutcomeUnknown:
+    def _hanging(self, tx: Tx, seen: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
         """A broker that restarts while a partition has no leader may take it for deleted, and never write its marker.
 
         Seen with Kafka 4.3: its coordinator then reports "complete", and read_committed readers wait forever.
         """
-        without = sorted(partition for partition, sighting in seen.items() if sighting is Sighting.NONE)
-        committed = Sighting.COMMITTED in seen.values()
+        without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
+        committed = MarkerState.COMMITTED in seen.values()
         now = self._known.describe([tx.id]).get(tx.id)
         ends = self._ends_by_hand(tx, without) if now is None or now.state in COMPLETE else ""
         names = ", ".join(f"{topic}-{number}" for topic, number in without)
@@ -175,7 +175,7 @@ class Settler:
             return None
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
-    def _sightings(self, tx: Tx) -> dict[Partition, Sighting]:
+    def _marker_states(self, tx: Tx) -> dict[Partition, MarkerState]:
         since = {partition: end for partition, (_, end) in tx.partitions.items()}
         ids = {topic: self._topics[topic] for topic, _ in since}
         return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Confirm = Callable[[Mapping[str, tuple[int, int] | None]], Mapping[str, Tx]]
 
 
-class Again:
+class Republisher:
     """The rounds of one commit; what one of them shows of the brokers' speed counts for the next.
 
     Args:
@@ -95,7 +95,7 @@ class Again:
 
     def _id_for(self, part: Part) -> str:
         number = part.spool.split("-")[0]
-        return self._ids.again(number) if part.tx else self._ids.first(number)
+        return self._ids.unique(number) if part.tx else self._ids.first(number)
 
     def _refuse_endless(self, lost: Sequence[Part]) -> None:
         if endless := [part.spool for part in lost if self._tries[part.spool] >= TRIES]:

@@ -22,14 +22,14 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
-    Explaining,
-    HoldsOpen,
     Inspectable,
     KeepsCopies,
-    Pooled,
+    PooledTransaction,
     PoolsIds,
     Receipts,
     Resolvable,
+    Revocable,
+    ShowsEvidence,
     Sink,
 )
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
@@ -42,16 +42,16 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_word
-from onceonly.sinks.kafka.outcome import Fate, Settler, discard_open
+from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
-from onceonly.sinks.kafka.republish import Again, side_by_side
+from onceonly.sinks.kafka.republish import Republisher, side_by_side
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 
 
-class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explaining, Resolvable):
+class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
     """The live side of a `KafkaSink`.
 
     Args:
@@ -151,52 +151,54 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
             return self._commit(known, handle, receipts)
 
     def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
-        again, fates, ended = None, dict[tuple[str, int, int], Fate](), False
+        republisher, outcomes, ended = None, dict[tuple[str, int, int], TxOutcome](), False
         while True:
-            lost = self._settle(known, handle, fates)
-            ended = ended or Fate.COMMITTED in fates.values()
+            lost = self._settle(known, handle, outcomes)
+            ended = ended or TxOutcome.COMMITTED in outcomes.values()
             if not lost:
                 return Outcome(already=not ended and bool(handle["parts"]), detail={"rows": handle["rows"]})
             self._check_same_topics(known, handle)
-            again = again or self._again(known, handle)
-            handle = self._write_again(known, handle, lost, receipts, again)
+            republisher = republisher or self._republisher(known, handle)
+            handle = self._write_again(known, handle, lost, receipts, republisher)
 
-    def _settle(self, known: Transactions, handle: Handle, fates: dict[tuple[str, int, int], Fate]) -> list[Part]:
+    def _settle(
+        self, known: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
+    ) -> list[Part]:
         """End what is open; returns the parts that are to be written (again).
 
         Args:
-            fates: what this commit knows already, by id and producer: an end is final. Completed here.
+            outcomes: what this commit knows already, by id and producer: an end is final. Completed here.
         Raises:
             InDoubt: nothing shows what became of some.
         """
         parts = parts_of(handle)
-        open = [part for part in parts if part.tx and part.tx.name not in fates]
-        seen = side_by_side(Settler(known, handle).settle, open)
-        if doubtful := [part for part, fate in zip(open, seen, strict=True) if fate is Fate.DOUBT]:
+        open = [part for part in parts if part.tx and part.tx.name not in outcomes]
+        seen = side_by_side(TransactionFinisher(known, handle).settle, open)
+        if doubtful := [part for part, outcome in zip(open, seen, strict=True) if outcome is TxOutcome.DOUBT]:
             raise self._in_doubt(doubtful)
-        fates |= {part.tx.name: fate for part, fate in zip(open, seen, strict=True) if part.tx}
-        return [part for part in parts if part.tx is None or fates[part.tx.name] is Fate.LOST]
+        outcomes |= {part.tx.name: outcome for part, outcome in zip(open, seen, strict=True) if part.tx}
+        return [part for part in parts if part.tx is None or outcomes[part.tx.name] is TxOutcome.LOST]
 
     def _write_again(
-        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, again: Again
+        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
     ) -> Handle:
         """New transactions for the first of `lost`, recorded; or the handle that another process has recorded."""
-        opened = again.write(lost)
+        opened = republisher.write(lost)
         try:
             new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
             recorded = receipts.replace(handle, new)
         except BaseException:  # the first error counts
-            again.end(tx.id for tx in opened.values())
+            republisher.end(tx.id for tx in opened.values())
             raise
         if recorded != new:
             side_by_side(lambda tx: discard_open(known, tx), list(opened.values()))
         return recorded
 
-    def _again(self, known: Transactions, handle: Handle) -> Again:
+    def _republisher(self, known: Transactions, handle: Handle) -> Republisher:
         txn = Transaction.parse(handle["txn"])
         assert txn is not None
         ids = Ids(self.config.id_prefix, txn, handle["slot"])
-        return Again(
+        return Republisher(
             known,
             self._target(known),
             ids,
@@ -217,10 +219,10 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         try:
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
-                fates = side_by_side(Settler(known, handle).fenced, parts_of(handle))
+                outcomes = side_by_side(TransactionFinisher(known, handle).fenced, parts_of(handle))
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
-        whole = all(fate in (Fate.COMMITTED, Fate.WAS_COMMITTED) for fate in fates)
+        whole = all(outcome in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED) for outcome in outcomes)
         return Outcome(already=True, detail={"rows": handle["rows"]}) if whole else None
 
     def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
@@ -301,23 +303,23 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
     def _slot(self, txn: Transaction) -> int | None:
         return txn.slot if self.config.ids == "pool" else None
 
-    def pooled(self, prefix: str) -> list[Pooled]:
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
         if self.config.ids != "pool":
             return []
         with self._transactions() as known:
             described = known.describe(known.open(transactional_ids.pool_of(prefix)))
         _, pipeline, sink = prefix.split("-")
         return [
-            Pooled(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
+            PooledTransaction(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
             for id, seen in described.items()
             if (slot := transactional_ids.slot_of(id)) is not None
         ]
 
-    def needs(self, handle: Handle, txn: Pooled) -> bool:
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
         parts = parts_of(handle)
         return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
 
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         with self._transactions() as known:
             for txn in txns:
                 known.withdraw(txn.id, *txn.producer)
@@ -348,17 +350,20 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
 
     def evidence(self, handle: Handle) -> list[str]:
         with self._transactions() as known:
-            settler = Settler(known, handle)
+            settler = TransactionFinisher(known, handle)
             return [line for part in parts_of(handle) for line in settler.describe(part)]
 
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         with self._transactions() as known:
-            settler = Settler(known, handle)
+            settler = TransactionFinisher(known, handle)
             parts = parts_of(handle)
-            fates = side_by_side(settler.settle, parts)
+            outcomes = side_by_side(settler.settle, parts)
             return with_parts(
                 handle,
-                [with_word(p, committed) if fate is Fate.DOUBT else p for p, fate in zip(parts, fates, strict=True)],
+                [
+                    with_resolution(p, committed) if outcome is TxOutcome.DOUBT else p
+                    for p, outcome in zip(parts, outcomes, strict=True)
+                ],
             )
 
     # ---- the cluster

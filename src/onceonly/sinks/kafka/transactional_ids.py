@@ -31,10 +31,10 @@ class Ids:
     def first(self, part: str | int) -> str:
         """For the rows of one Spark partition."""
         if self.slot is None:
-            return self.again(part)
+            return self.unique(part)
         return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}-{part}"
 
-    def again(self, part: str | int) -> str:
+    def unique(self, part: str | int) -> str:
         """For rows whose transaction was lost. Never from the pool: rivals would end each other's forever."""
         return f"{self.prefix}-{self.txn.name}-{part}-{uuid.uuid4().hex[:8]}"
 

@@ -19,7 +19,7 @@ TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 GUARDED = (  # whatever gets a handle; not `discard`: what is damaged may be discarded by its name
     *("commit", "fence", "check_replace", "retraction", "needs"),
-    *("staged", "staged_frame", "evidence", "judged", "read"),
+    *("staged", "staged_frame", "evidence", "resolved", "read"),
 )
 S = TypeVar("S", bound=Sink)
 
