@@ -61,7 +61,8 @@ class Sink(ABC):
 
         Returns:
             What any process needs to finish it: plain JSON, no secret, with the number of "rows". People are shown
-            these where they are there: "target" (where the rows go), "bytes" and "files".
+            these, if the handle has them: "target" (where the rows go), "bytes", "files", and "unit" (the name of one
+            row, such as "changed key").
         """
 
     @abstractmethod

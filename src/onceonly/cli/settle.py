@@ -213,7 +213,7 @@ def _change(now: dict[str, Any]) -> Text:
     elif not state.settled:
         text.append(_waits(state, now), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {formatting.counts(now['rows_by_sink'])} rows")
+        text.append(f", {formatting.counted(now['rows_by_sink'])}")
     if state is State.ABORTED and now["reason"]:
         text.append(f" ({now['reason']})", "dim")
     return text

@@ -98,20 +98,25 @@ def require(checkpoint: Checkpoint) -> None:
         failed = GateHeld if checkpoint.held else GateFailed
         raise failed(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
-            said(checkpoint.verdict),
+            _in_a_line(checkpoint.verdict),
             _what_to_do(checkpoint),
         )
 
 
-def said(verdict: Mapping[str, Any]) -> str:
-    """The checks that are not ok, worst first, in a line: 'sink delays: carrier is not null (3 of 40 rows)'."""
+def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
+    """The checks that are not ok, critical ones first: "sink 'delays': carrier is not null (3 of 40 rows)"."""
     found = [
         (each["severity"] != "critical", f"sink '{sink}': {each['what']} ({each['observed']})")
-        for sink, examined in verdict["sinks"].items()
+        for sink, examined in verdict.get("sinks", {}).items()
         for each in examined["checks"]
         if not each["ok"]
     ]
-    lines = [words for _, words in sorted(found, key=lambda pair: pair[0])]
+    return [words for _, words in sorted(found, key=lambda pair: pair[0])]
+
+
+def _in_a_line(verdict: Mapping[str, Any]) -> str:
+    """The failed checks in one line, at most SHOWN of them."""
+    lines = failed_checks(verdict)
     more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     return "; ".join(lines[:SHOWN]) + more + ("." if lines else "")
 

@@ -152,6 +152,11 @@ def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
 
 
+def docs_page(checkpoint: Checkpoint) -> str:
+    """Where Airflow serves the Data Docs of its current attempt, below the address of Airflow."""
+    return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
+
+
 def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:
     """What the gate said of that attempt; None where it has not judged it."""
     rows = state.history(pipeline, epoch, epoch)

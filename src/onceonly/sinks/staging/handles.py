@@ -123,6 +123,8 @@ class State(TypedDict):
     retired: list[Retired]
     forget: list[str]
     rows: Count
+    unit: NotRequired[str]
+    target: NotRequired[str]
 
 
 def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ RUNS = 8  # of which the state is made before the youngest are merged
 KEPT = 100  # checkpoints for which a run that was merged away is kept: readers of an older state may be at work
 DONE = "_published"  # marks the folder of a transaction that was published
 GIVEN_UP = "_given_up"  # and that of one which never will be, so a person says
+_SHOWN = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}
 LOOKED_AT = 8  # published transactions that are looked at for a trace
 
 
@@ -75,7 +76,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             self._folders.delete(f"{txn.name}/changes")  # they are in it
         retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
         return {
-            "kind": "state",
+            **_SHOWN,
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
@@ -199,7 +200,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         ours = {"schema": self.config.schema, "key": list(self.config.key)}
         retired = self._runs(held, "retired")
         forget = [old["txn"] for old in olds if old["txn"]]
-        plain = {"kind": "state", "txn": None, **ours, **same, "retired": retired}
+        plain = {**_SHOWN, "txn": None, **ours, **same, "retired": retired}
         return {**plain, "runs": runs, "forget": forget, "rows": 0}
 
     def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
