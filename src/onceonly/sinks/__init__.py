@@ -1,4 +1,4 @@
-"""One folder per sink, and `staging`, which they share. What other sinks need is exported here (docs/add-a-sink.md)."""
+"""One folder per sink, and `staging`, which they share. Exports what other packages need (docs/add-a-sink.md)."""
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (

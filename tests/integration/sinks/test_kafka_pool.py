@@ -98,7 +98,7 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
         return receipts
 
     monkeypatch.setattr(stage, "run", overtaken)
-    with pytest.raises(NotCommitted, match="in the hands of another producer"):
+    with pytest.raises(NotCommitted, match="used by another producer"):
         copy.stage()
     monkeypatch.undo()
     copy.run()

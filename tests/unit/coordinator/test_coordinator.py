@@ -192,10 +192,10 @@ def test_a_partition_added_later_is_read_from_its_first_record(world):
 @pytest.mark.parametrize(
     ("lose", "message"),
     [
-        (lambda source: source.recreate(), "is not the topic that the last checkpoint was pinned on"),
+        (lambda source: source.recreate(), "is not the one for which the last checkpoint was pinned"),
         (lambda source: source.expire(0, 7), "offsets 5 to 6 no longer exist"),
         (lambda source: source.drop(0), "no longer has partition 0"),
-        (lambda source: source.hold(0, stable=2), "is shorter than what was already read"),
+        (lambda source: source.hold(0, stable=2), "ends before what was already read"),
     ],
 )
 def test_a_source_that_lost_what_comes_next_is_said_so_and_nothing_is_written(world, lose, message):

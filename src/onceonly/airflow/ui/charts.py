@@ -47,6 +47,7 @@ class Chart:
     last: str
     bars: Sequence[Bar] = ()
     line: str = ""  # points of a polyline
+    end: float = WIDTH - RIGHT  # where `last` ends
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
@@ -139,7 +140,8 @@ def _bars(
         else "none"
     )
     ends = [f"epoch {cp.epoch}" for cp in (shown[:1] + shown[-1:])] or ["", ""]
-    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), ends[0], ends[-1], bars)
+    end = LEFT + max(len(shown), 4) * step  # room for both labels
+    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), ends[0], ends[-1], bars, end=end)
 
 
 def _y(value: float, top: float) -> float:

@@ -1,4 +1,4 @@
-"""What a Kafka sink's handle holds: its parts, each with a spool file and, once it is written, a transaction."""
+"""The parts of a Kafka sink's handle. Each has a spool file and, after it was written to Kafka, a transaction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Partition = tuple[str, int]  # topic, partition
 
 @dataclass(frozen=True)
 class Tx:
-    """One transaction, as its coordinator described it when everything in it was acknowledged."""
+    """One transaction, as its coordinator described it after all of its rows were acknowledged."""
 
     id: str
     producer_id: int
     epoch: int
-    partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (where known), log end after the flush
-    resolution: bool | None = None  # manual resolution of an outcome without evidence: was it committed?
+    partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (if known), log end after the flush
+    resolution: bool | None = None  # manual resolution, if there is no evidence: whether it was committed
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -28,7 +28,7 @@ class Tx:
 
     @property
     def name(self) -> tuple[str, int, int]:
-        """What no other transaction has: an id of a pool is used again."""
+        """Identifies the transaction: an id of a pool is not enough, because it is reused."""
         return self.id, *self.producer
 
     @property

@@ -1,12 +1,11 @@
 """Kafka topics, written to exactly once.
 
 `stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
-those; one that was lost (a time-out, a broker's death, fencing) is written again from its own spool file, in a new
-transaction whose handle is recorded before it is ended (`kafkaagain`). Late mode is the same with nothing written at
-first.
+those. If one was lost (time-out, failed broker, fencing), its rows are written again from its spool file, in a new
+transaction that is recorded before it is ended (`republish.py`). In late mode, all rows are written that way.
 
-Evidence is the marker that ends a transaction in the log, nothing else. No marker, and the coordinator refuses: the id
-is fenced, after which the transaction cannot be open, and the log is read again.
+The only evidence is the marker that ends a transaction in the log. If there is no marker and the coordinator refuses to
+end the transaction, its id is fenced. After that it cannot be open, and the log is read again.
 Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 """
 
@@ -32,6 +31,7 @@ from onceonly.checkpoint.sink import (
     ShowsEvidence,
     Sink,
 )
+from onceonly.counts import count
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
@@ -52,12 +52,12 @@ from onceonly.sinks.staging import handles
 
 
 class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
-    """The live side of a `KafkaSink`.
+    """Writes to the topics of a `KafkaSink`.
 
     Args:
-        late: whether rows are written at commit only.
-        spool: path or URI below which spool folders are; Spark's workers and the committer reach it.
-        root: the project's folder, in which the schema file is looked up.
+        late: whether rows are only written at commit.
+        spool: path or URI of the folder with all spools. Spark's workers and the committer have to reach it.
+        root: the project's folder, to which the path of the schema file is relative.
     """
 
     handle_shape = handles.Kafka
@@ -88,7 +88,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             receipts = stage.run(job, records)
             opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
             if job.ids:
-                self._fence(known, txn, keep=set(opened))  # what its own losing task attempts have left open
+                self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
             parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
             pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
             return {
@@ -117,12 +117,12 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         return Job(target, spool, ids, write=staged or at_once, identify=shared)
 
     def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
-        """Only what the coordinator itself shows as open, with these partitions, becomes part of a handle.
+        """The transactions, if the coordinator reports each of them as open. Only those become part of a handle.
 
-        The ends of the log are asked before: what is open after that has its marker behind them.
+        The ends of the log are read first. So the marker of a transaction that is open after that has a higher offset.
 
         Args:
-            written: id -> the producer that wrote the rows; None: only one can have had the id.
+            written: id -> the producer that wrote the rows; None if no other producer can have used the id.
         """
         ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
         described = known.describe(written)
@@ -131,11 +131,11 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             seen = described.get(id)
             others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
             if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
-                state = "in the hands of another producer" if others else seen.state if seen else "unknown"
+                state = "used by another producer" if others else seen.state if seen else "unknown"
                 raise NotCommitted(
                     f"sink '{self.name}': transaction '{id}' is {state} right after it was written.",
                     f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
-                    "Nothing of it is published. Retry, with a longer transaction_timeout if it took that long.",
+                    "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
                 )
             starts = known.starts(seen.producer_id, seen.partitions)
             spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
@@ -164,12 +164,12 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _settle(
         self, known: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
     ) -> list[Part]:
-        """End what is open; returns the parts that are to be written (again).
+        """End the open transactions; returns the parts that have to be written (again).
 
         Args:
-            outcomes: what this commit knows already, by id and producer: an end is final. Completed here.
+            outcomes: known to this commit, by id and producer; they are final. New ones are added here.
         Raises:
-            InDoubt: nothing shows what became of some.
+            InDoubt: there is no evidence of the outcome of some.
         """
         parts = parts_of(handle)
         open = [part for part in parts if part.tx and part.tx.name not in outcomes]
@@ -182,12 +182,12 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _write_again(
         self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
     ) -> Handle:
-        """New transactions for the first of `lost`, recorded; or the handle that another process has recorded."""
+        """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
         opened = republisher.write(lost)
         try:
             new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
             recorded = receipts.replace(handle, new)
-        except BaseException:  # the first error counts
+        except BaseException:  # the first error is the one to raise
             republisher.end(tx.id for tx in opened.values())
             raise
         if recorded != new:
@@ -207,10 +207,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """Nothing of it can be published afterwards; then the log is looked at.
+        """Make sure that nothing of it can be published any more, and then read the log.
 
-        What was published of a handle of which other parts never will be stays: `evidence` shows it part by part. So
-        does what a sink without transactions has written, or is writing just now: nothing can keep that back.
+        Parts that were already published stay, even if others never will be; `evidence` shows each part. Rows of a sink
+        without transactions stay, too: writing them cannot be prevented.
         """
         if handle["guarantee"] != "exactly-once":
             return Outcome(already=True, detail={"rows": handle["rows"]}) if handle["guarantee"] == "none" else None
@@ -243,7 +243,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         except FileNotFoundError as error:
             raise CannotPublish(
                 f"sink '{self.name}': spooled rows no longer exist.",
-                f"{handle['folder']}/{part.spool} with {part.rows} rows is missing.",
+                f"{handle['folder']}/{part.spool} with {count(part.rows, 'row')} is missing.",
                 f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
             ) from error
 
@@ -252,8 +252,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         then = {"cluster": handle["cluster"], "topics": handle["topics"]}
         if now != then:
             raise CannotPublish(
-                f"sink '{self.name}': this is not where the rows were staged for.",
-                f"Then: {then}. Now: {now}.",
+                f"sink '{self.name}': the rows were staged for another cluster or topic.",
+                f"They were staged for {then}. The sink would now write to {now}.",
                 "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
                 f"--give-up {self.name} --reason …. The rows are kept in {handle['folder']}.",
             )
@@ -261,10 +261,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _in_doubt(self, parts: list[Part]) -> InDoubt:
         names = ", ".join(part.tx.id for part in parts if part.tx)
         return InDoubt(
-            f"sink '{self.name}': whether {len(parts)} of its transactions were committed cannot be found out.",
-            f"No marker is left of {names}: the log was cut or compacted, or the topic recreated.",
-            "Look whether the rows are there, then say it: onceonly resolve PIPELINE EPOCH "
-            f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
+            f"sink '{self.name}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
+            f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
+            "Check whether the rows are in the topic, then record it: onceonly resolve PIPELINE EPOCH "
+            f"--committed {self.name} --reason … (or --aborted, which writes them again, or --give-up).",
         )
 
     # ---- discard, release, sweep
@@ -274,11 +274,11 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         self._spool.delete(txn.name)
 
     def release(self, txn: Transaction) -> None:
-        """What is still open was never recorded: rivals of the transactions that were committed."""
+        """Open transactions were never recorded: they are duplicates of the committed ones."""
         self.discard(txn, None)
 
     def revoke(self, txn: Transaction) -> None:
-        """Fence what is open. `EndTxn(abort)` would not do: it leaves a zombie able to open a new one."""
+        """Fence open transactions. `EndTxn(abort)` is not enough: a zombie could then begin a new one."""
         if self.config.guarantee == "exactly-once":
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
@@ -336,7 +336,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         return gate_view.columns(self.config.format, self._schema)
 
     def _here(self, handle: Handle) -> Handle:
-        """With the spool that would be published, whatever the handle says."""
+        """The handle with the spool that would be published, even if the handle names another one."""
         confined.check_folder(self.name, handle["txn"])
         for part in parts_of(handle):
             confined.check_file(self.name, part.spool)
@@ -346,7 +346,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _schema(self) -> str | None:
         return check.schema(self.config, self._root)
 
-    # ---- a person's view
+    # ---- manual resolution
 
     def evidence(self, handle: Handle) -> list[str]:
         with self._transactions() as known:
