@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,20 +68,27 @@ def _at_once(folder: Path, number: int) -> list[Worked]:
 
 
 def _work(state: str, folder: Path, name: str, ready: object) -> Worked:
-    """Its first checkpoint, which imports and makes what is needed, is not counted."""
-    steps = steps_of(state, folder, pipeline_named(name))
-    next(steps)
+    """All begin together, once each has tried a checkpoint: that imports and makes what is needed."""
+    steps, _ = _tried(steps_of(state, folder, pipeline_named(name)))
     ready.wait()  # type: ignore[attr-defined]
     began, took, failures = time.time(), list[float](), list[str]()
     while time.time() < began + SECONDS:
         started = time.perf_counter()
-        try:
-            next(steps)
-            took.append(time.perf_counter() - started)
-        except Exception as error:
+        steps, error = _tried(steps or steps_of(state, folder, pipeline_named(name)))
+        if error:
             failures.append(f"{type(error).__name__}: {_first_line(error, name)}")
-            steps = steps_of(state, folder, pipeline_named(name))
+        else:
+            took.append(time.perf_counter() - started)
     return Worked(began, time.time(), took, failures)
+
+
+def _tried(steps: Iterator[None]) -> tuple[Iterator[None] | None, Exception | None]:
+    """After an error, the next checkpoint settles what this one left."""
+    try:
+        next(steps)
+    except Exception as error:
+        return None, error
+    return steps, None
 
 
 def _rate(runs: list[Worked]) -> float:

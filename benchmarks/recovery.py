@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from benchmarks.history import HOUR, START, pipeline_named
+from benchmarks.history import pipeline_named
+from benchmarks.past import HOUR, START
 from benchmarks.ratio import seconds
 from benchmarks.results import Result, Row
 from onceonly.checkpoint.model import State
