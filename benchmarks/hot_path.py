@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,8 @@ from onceonly.sinks.kafka import spool
 WRITERS = 2  # processes: as many as cores
 BATCH = 10_000
 WHOLE = "Onceonly, whole checkpoint"
+HANDED = "Spark reads and hands over to Python (Arrow)"
+WRITTEN = "librdkafka writes, idempotent and in a transaction"
 
 
 def hot_path(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
@@ -37,10 +39,10 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
             sides = {
                 WHOLE: lambda: ours(parts, next(numbers)),
                 "Spark reads, nothing else": lambda: _read(parts),
-                "Spark reads and hands over to Python (Arrow)": lambda: _hand_over(copy(peers.read(parts, peers.READ))),
+                HANDED: lambda: _hand_over(copy(peers.read(parts, peers.READ))),
                 "Arrow hand-over, nothing else": lambda: _hand_over(_made(parts, rows)),
                 "librdkafka writes, nothing else": lambda: side(_produce, bootstrap, share),
-                "librdkafka writes, idempotent and in a transaction": lambda: side(_transact, bootstrap, share),
+                WRITTEN: lambda: side(_transact, bootstrap, share),
                 "the spool, nothing else": lambda: side(_spool, str(folder / "bare-spool"), share),
             }
             found = alternate(sides, rounds)
@@ -53,7 +55,20 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
         f"Steps outside Spark run in {WRITERS} processes, one for each core. CPU: of all processes, broker included.",
         [*found, *shares],
         settings={"Spark reads": peers.READ, "librdkafka": {"linger.ms": "5", "acks": "all", "batch.size": "1000000"}},
+        notes=note({row.measure: row.to_json()["median"] for row in found}),
     )
+
+
+def note(medians: Mapping[str, float]) -> list[str]:
+    """What the limit is, and how far the whole is from it, by the CPU of each."""
+    whole, read, write = (medians[f"{name}{CPU}"] for name in (WHOLE, HANDED, WRITTEN))
+    left = whole - read - write
+    return [
+        f"By CPU, reading through Spark with the hand-over to Python is {read / whole:.0%} of the whole, and writing a "
+        f"transaction with librdkafka {write / whole:.0%} (both with the broker's part of it): the limit is their sum. "
+        f"The whole takes {whole / (read + write):.2f} times that. The rest, {left / whole:.0%}, is the spool, checks "
+        "of rows, plan, commit and the state table."
+    ]
 
 
 def _read(parts: LiveParts) -> None:
