@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from onceonly.statetable.reading import Reading
 
 from onceonly.checkpoint.model import Event, Row, Transaction
 from onceonly.checkpoint.offsets import Interval, TopicRange
@@ -30,7 +31,6 @@ from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.statetable import compaction, location, row_files, row_format
 from onceonly.statetable import table as state
-from onceonly.statetable.reading import Reading
 from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
 
