@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from onceonly.filesystems.durability import to_disk, way_to_disk
-from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Taken, creation, entry
+from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
 
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
@@ -79,11 +79,11 @@ class LocalLog:
     def path(self, version: int) -> Path:
         return self.folder / f"{version:020}.json"
 
-    def create(self) -> None:
+    def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         way_to_disk(self.folder)
         with suppress(Taken):
-            self.commit(0, creation(), None)
+            self.commit(0, creation(configuration), None)
 
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
         path = self.path(version)

@@ -25,7 +25,8 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.durability import require_writable
 from onceonly.filesystems.paths import LOCAL_SCHEMES, local_path
 from onceonly.pipeline.names import NAME
-from onceonly.statetable import row_format
+from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import Log
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -240,21 +241,21 @@ def _unopened(uri: str, error: Exception) -> NotCommitted:
 
 
 def _create(uri: str) -> None:
-    from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import DeltaError
-
-    path = local_path(uri)
+    """Of two processes at once, one creates it."""
     try:
-        if path:
-            path.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(
-            uri,
-            Schema.from_json(row_format.schema_json()),
-            configuration={**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)},
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError) as error:
-        if _existing(uri) is None:  # else another process was first
-            raise NotCommitted(
-                f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
-            ) from error
+        if local := local_path(uri):
+            local.mkdir(parents=True, exist_ok=True)
+        log_of(uri).create({**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)})
+    except OSError as error:
+        raise NotCommitted(
+            f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
+        ) from error
+
+
+def log_of(folder: str) -> Log:
+    """The log of the table there."""
+    if local := local_path(folder):
+        return LocalLog(local)
+    from onceonly.statetable.store_log import StoreLog  # with delta-rs
+
+    return StoreLog(folder)

@@ -19,7 +19,7 @@ from onceonly.statetable import row_format
 
 NONE = -1  # the version of a table that does not exist
 ROW = "row"  # the key of a commit's information which holds its row
-MERGE = "OPTIMIZE"
+MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
 WITHOUT_ROWS = {"CREATE TABLE", MERGE, "VACUUM START", "VACUUM END"}  # commits that change no row
 CONFIGURATION = {
     "delta.appendOnly": "true",
@@ -60,17 +60,18 @@ class Commit:
     actions: Sequence[Action]
     row: Row | None = None
 
-    def info(self) -> dict[str, Any]:
-        """What it says of itself."""
-        told = {"timestamp": now(), "operation": self.operation, "operationParameters": {}, "engineInfo": "onceonly"}
-        return {**told, ROW: row_format.to_text(self.row)} if self.row else told
+    def told(self) -> dict[str, str]:
+        """What it says of itself, beside what every commit does."""
+        row = {ROW: row_format.to_text(self.row)} if self.row else {}
+        return {**row, **({MERGED: "true"} if self.operation == MERGE else {})}
 
     def lines(self) -> str:
         """Its entry of the log."""
         row = self.row
         txn = {"appId": row.pipeline, "version": row.seq, "lastUpdated": now()} if row else None
         # by `txn` a reader of the table alone notices where rows were taken out of it
-        actions = [{"commitInfo": self.info()}, *([{"txn": txn}] if txn else []), *self.actions]
+        info = {"timestamp": now(), "operation": self.operation, "operationParameters": {}, "engineInfo": "onceonly"}
+        actions = [{"commitInfo": {**info, **self.told()}}, *([{"txn": txn}] if txn else []), *self.actions]
         return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
 
 
@@ -86,7 +87,7 @@ class Log(Protocol):
             Damaged: an entry is missing or cannot be parsed (also while they are read).
         """
 
-    def create(self) -> None:
+    def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         """Create the table, as version 0, unless it exists."""
 
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
@@ -104,14 +105,14 @@ class Log(Protocol):
         """
 
 
-def creation() -> Commit:
-    """Creates a pipeline's table."""
+def creation(configuration: Mapping[str, str]) -> Commit:
+    """Creates a table with the columns of rows."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": row_format.schema_json(),
         "partitionColumns": [],
-        "configuration": CONFIGURATION,
+        "configuration": configuration,
         "createdTime": now(),
     }
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -122,8 +123,8 @@ def entry(version: int, told: Mapping[str, Any]) -> Entry:
     """The entry of a commit that says this of itself."""
     if ROW in told:
         return Entry(version, row_format.from_text(told[ROW]))
-    operation = told.get("operation")
-    return Entry(version, merges=operation == MERGE, foreign=operation not in WITHOUT_ROWS)
+    merges = MERGED in told
+    return Entry(version, merges=merges, foreign=not merges and told.get("operation") not in WITHOUT_ROWS)
 
 
 def now() -> int:

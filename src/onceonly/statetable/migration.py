@@ -22,10 +22,8 @@ from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.names import NAME
 from onceonly.statetable import location, row_files, row_format
 from onceonly.statetable.arrow_format import SCHEMA, from_arrow
-from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import MERGE, NONE, Action, Commit, Log
 from onceonly.statetable.query import run
-from onceonly.statetable.store_log import StoreLog
 from onceonly.statetable.trouble import damaged
 
 AT_ONCE = 50_000  # rows in memory
@@ -40,9 +38,9 @@ def migrate(uri: str) -> dict[str, int]:
     """
     while old := _old(uri):
         copied = {name: _copy(old, uri, name) for name in _names(old)}
-        properties = CommitProperties(max_commit_retries=0)
+        current, properties = {location.FORMAT_KEY: str(location.FORMAT)}, CommitProperties(max_commit_retries=0)
         try:
-            old.alter.set_table_properties({location.FORMAT_KEY: str(location.FORMAT)}, commit_properties=properties)
+            old.alter.set_table_properties(current, raise_if_not_exists=False, commit_properties=properties)
         except CommitFailedError:  # somebody has written a row meanwhile
             continue
         if local := local_path(uri):
@@ -92,11 +90,9 @@ def _copy(old: DeltaTable, uri: str, pipeline: str) -> int:
 
 def _fresh(folder: str) -> Log:
     """The log of a new table; what is left of a conversion that was interrupted is removed."""
-    local = local_path(folder)
-    if local:
+    log = location.log_of(folder)
+    if local := local_path(folder):
         shutil.rmtree(local, ignore_errors=True)
-        return LocalLog(local)
-    log = StoreLog(folder)
     if log.entries()[0] != NONE:
         raise InvalidPipeline(
             f"{folder} exists already.",

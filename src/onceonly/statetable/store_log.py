@@ -5,7 +5,7 @@ What an object store has acknowledged is durable. Entries of the log are never r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -14,7 +14,7 @@ from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAct
 
 from onceonly.checkpoint.model import Row
 from onceonly.statetable import row_format
-from onceonly.statetable.log import CONFIGURATION, NONE, ROW, Action, Commit, Entry, Taken, entry
+from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Entry, Taken, entry
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 FIRST = 8  # commits that are read at first
@@ -30,10 +30,15 @@ class StoreLog:
         table = self._open()
         return (NONE, iter(())) if table is None else (table.version(), _read(table))
 
-    def create(self) -> None:
-        schema = Schema.from_json(row_format.schema_json())
+    def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         try:
-            DeltaTable.create(self.uri, schema, configuration=CONFIGURATION, raise_if_key_not_exists=False)
+            DeltaTable.create(
+                self.uri,
+                Schema.from_json(row_format.schema_json()),
+                configuration=configuration,
+                raise_if_key_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),  # else a second one would change the first
+            )
         except DeltaError as error:
             if self._open() is None:  # else another process was first
                 raise OSError(f"{self.uri}: {error}") from error
@@ -46,14 +51,13 @@ class StoreLog:
         if after and after.row and last and last.id != after.row.id:
             raise Taken
         row = commit.row
-        told = {"operation": commit.operation, **({ROW: row_format.to_text(row)} if row else {})}
         named = [Transaction(row.pipeline, row.seq)] if row else []
         try:
             table.create_write_transaction(
                 [_of_delta(action) for action in commit.actions],
                 "append",
                 table.schema(),
-                commit_properties=CommitProperties(told, max_commit_retries=0, app_transactions=named),
+                commit_properties=CommitProperties(commit.told(), max_commit_retries=0, app_transactions=named),
                 post_commithook_properties=NO_HOOKS,
             )
         except CommitFailedError as error:  # also where a first answer was lost

@@ -21,7 +21,6 @@ from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import gaps, location, row_files
-from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
@@ -163,7 +162,7 @@ class StateTable:
 
     def _log(self, pipeline: str) -> Log:
         if pipeline not in self._logs:
-            self._logs[pipeline] = _log(location.folder(self.uri, pipeline))
+            self._logs[pipeline] = location.log_of(location.folder(self.uri, pipeline))
         return self._logs[pipeline]
 
     def _check_same(self) -> None:
@@ -185,41 +184,39 @@ class StateTable:
 
     def _write(self, rows: Rows, row: Row) -> Entry:
         """Append the row, once and durably; returns its entry."""
-        after, version, failed = rows.last(), rows.version, 0
-        log = self._log(row.pipeline)
-        error: Exception = OSError("not tried")
-        if (after.row.seq if after and after.row else 0) != row.seq - 1:
+        if _seq(rows.last()) != row.seq - 1:
             raise Lost
         self._check_same()
-        while failed < TRIES:
+        log, failed = self._log(row.pipeline), 0
+        while True:
             try:
-                landed = self._try(log, version, row, after)
+                landed = self._try(log, rows, row)
                 break
-            except (OSError, Taken) as failure:
-                error, before = failure, version
             except Damaged as damage:
                 raise damaged(row.pipeline, rows.past.uri, str(damage)) from damage
-            found = self._look(row, after, error)
-            if isinstance(found, Entry):
-                landed = found
-                break
-            version = found
-            failed += not (isinstance(error, Taken) and version > before)  # a commit without a row was first
-        else:
-            raise _unknown(row, self.uri, error)
+            except (OSError, Taken) as error:
+                now = self._look(row, rows.last(), error)
+                if isinstance(now, Entry):
+                    landed = now
+                    break
+                failed += not (isinstance(error, Taken) and now.version > rows.version)  # else one without a row
+                rows = now
+                if failed == TRIES:
+                    raise _unknown(row, self.uri, error) from error
         self._keep(log)
         return landed
 
-    def _try(self, log: Log, version: int, row: Row, after: Entry | None) -> Entry:
+    def _try(self, log: Log, rows: Rows, row: Row) -> Entry:
+        version = rows.version
         if version == NONE:
             log.create()
             version = 0
         add = row_files.put(location.folder(self.uri, row.pipeline), [row], row.id)
-        log.commit(version + 1, Commit("WRITE", [add], row), after)
+        log.commit(version + 1, Commit("WRITE", [add], row), rows.last())
         return Entry(version + 1, row)
 
-    def _look(self, row: Row, after: Entry | None, error: Exception) -> Entry | int:
-        """After a failed write: the row's entry if it is there, else the version to write it after.
+    def _look(self, row: Row, after: Entry | None, error: Exception) -> Entry | Rows:
+        """After a failed write: the row's entry if it is there, else the rows to write it after.
 
         Raises:
             Lost: another row has its number, so that it can no longer land; or the row before it is no longer there.
@@ -238,7 +235,7 @@ class StateTable:
             raise Lost
         if _id(last) != _id(after):
             raise Lost
-        return rows.version
+        return rows
 
     def _keep(self, log: Log) -> None:
         try:
@@ -271,7 +268,7 @@ def unsettled(uri: str) -> dict[str, list[int]]:
     """Unsettled epochs by pipeline, whatever the table at `uri` is: a copy cannot be opened as the state table."""
     found = {}
     for name in location.pipelines(uri):
-        last = Past(name, location.folder(uri, name), _log(location.folder(uri, name)), durable=False).last()
+        last = Past(name, location.folder(uri, name), location.log_of(location.folder(uri, name)), durable=False).last()
         if last and last.row and (open_ := Head.from_json(last.row.head).open):
             found[name] = sorted(open_)
     return found
@@ -284,12 +281,8 @@ def _each(names: Iterable[str], of: Callable[[str], T]) -> dict[str, T]:
         return dict(zip(listed, pool.map(of, listed), strict=True))
 
 
-def _log(folder: str) -> Log:
-    if local := local_path(folder):
-        return LocalLog(local)
-    from onceonly.statetable.store_log import StoreLog  # with delta-rs
-
-    return StoreLog(folder)
+def _seq(entry: Entry | None) -> int:
+    return entry.row.seq if entry and entry.row else 0
 
 
 def _id(entry: Entry | None) -> str | None:
