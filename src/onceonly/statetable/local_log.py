@@ -16,6 +16,7 @@ from pathlib import Path
 from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
 
+PARSED = 256  # entries that are kept in memory
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
 
@@ -26,6 +27,7 @@ class LocalLog:
         self.table, self.folder = table, table / "_delta_log"
         self._kept: int | None = None  # the version up to which the folder is known to be on disk
         self._seen = NONE
+        self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
         versions, checkpoint = self.listing()
@@ -63,6 +65,17 @@ class LocalLog:
             raise Damaged(f"Version {expected} is missing.")
 
     def _entry(self, version: int) -> Entry:
+        """The entry; parsed again only where its file is another one than it was."""
+        status = self.path(version).stat()
+        file = status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._parsed.get(version)
+        if known is None or known[0] != file:
+            known = self._parsed[version] = file, self._parse(version)
+            if len(self._parsed) > PARSED:
+                del self._parsed[min(self._parsed)]
+        return known[1]
+
+    def _parse(self, version: int) -> Entry:
         path = self.path(version)
         with path.open(encoding="utf-8") as lines:
             try:

@@ -34,9 +34,11 @@ def migrate(uri: str) -> dict[str, int]:
 
     Raises:
         InvalidPipeline: there is no state table that can be converted. Nothing was changed.
+        NotCommitted: the folder cannot be written to.
         OutcomeUnknown: the old table is damaged. It is unchanged.
     """
     while old := _old(uri):
+        location.check_writable(uri)
         copied = {name: _copy(old, uri, name) for name in _names(old)}
         current, properties = {location.FORMAT_KEY: str(location.FORMAT)}, CommitProperties(max_commit_retries=0)
         try:

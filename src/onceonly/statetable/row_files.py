@@ -36,7 +36,8 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
 
     table = to_arrow(rows)
     out = pa.BufferOutputStream()
-    pq.write_table(table, out)
+    small = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
+    pq.write_table(table, out, use_dictionary=not small, write_statistics=not small)
     content = out.getvalue().to_pybytes()
     path = path_of(name)
     _write(uri, path, content)
