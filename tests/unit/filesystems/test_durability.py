@@ -31,6 +31,7 @@ from onceonly.statetable import compaction, local_log, row_files
 from onceonly.statetable import table as state
 from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import Commit
 from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
 
@@ -505,6 +506,21 @@ def test_a_commit_in_the_place_of_an_entry_that_was_removed_does_not_count(table
         table.append(view, row(view))
     assert [found.seq for found in table.history("flights")] == list(range(1, 10))
     assert [found.owner for found in StateTable(str(folder)).history("flights")] == ["run"] * 9
+
+
+def test_nor_does_one_whose_writer_was_killed_before_it_could_tell(table, folder, monkeypatch):
+    """It stands where the entries of the log begin, with the number of the row that was there."""
+    for module in (compaction, local_log):
+        monkeypatch.setattr(module, "KEPT", 2)
+    view = add(table, rows=2)
+    stale = Commit("WRITE", [], replace(row(view), owner="stale", head={**view.head.to_json(), "seq": 3}))
+    add(table, rows=2)
+    for entry in folder.rglob("*.json"):
+        os.utime(entry, (0, 0))
+    compaction.tidy("flights", str(home(folder)), LocalLog(home(folder)))
+    assert sorted(home(folder).glob("_delta_log/*.json"))[0].name == f"{4:020}.json"
+    (home(folder) / "_delta_log" / f"{3:020}.json").write_text(stale.lines())
+    assert [found.owner for found in StateTable(str(folder)).history("flights")] == ["run"] * 4
 
 
 def test_rows_that_no_longer_exist_make_the_outcome_unknown(cleaned, table, folder):

@@ -17,7 +17,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.statetable import location, row_files
 from onceonly.statetable import table as state
 from onceonly.statetable.local_log import LocalLog
-from onceonly.statetable.log import Taken
+from onceonly.statetable.log import Commit, Taken
 from onceonly.statetable.table import Lost, Snapshot, StateTable
 from onceonly.statetable.view import View
 
@@ -296,6 +296,43 @@ def test_a_log_without_its_middle_is_damaged(table, uri):
     (log / f"{4:020}.json").write_text("{")
     with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*cannot be parsed"):
         table.view("flights")
+
+
+def test_a_log_without_its_beginning_is_damaged(table, uri):
+    view = table.view("flights")
+    for _ in range(3):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    for version in (0, 1):
+        (Path(location.folder(uri, "flights"), "_delta_log") / f"{version:020}.json").unlink()
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Version 1 is missing"):
+        table.history("flights")
+
+
+def test_rows_out_of_order_are_damage(table, uri):
+    view = table.view("flights")
+    for _ in range(3):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    log = Path(location.folder(uri, "flights"), "_delta_log")
+    shutil.copy(log / f"{1:020}.json", log / f"{2:020}.json")
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Row 2 was expected, and row 1"):
+        table.history("flights")
+
+
+def test_an_open_checkpoint_without_its_rows_is_damage(table, uri):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    head = {**view.head.to_json(), "open": {"7": 1}}
+    log = LocalLog(Path(location.folder(uri, "flights")))
+    row = replace(following(view, 1, Event.CLAIMED, body=vars_of_claim()), head=head)
+    log.commit(2, Commit("WRITE", [], row), None)
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*whose rows are not there: \[7\]"):
+        table.view("flights")
+
+
+def test_a_row_that_does_not_follow_on_its_view_is_not_written(table):
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    with pytest.raises(Lost):
+        table.append(view, replace(planned(view), seq=9))
+    assert sequence(table) == [1]
 
 
 def test_files_of_rows_without_a_log_are_no_new_pipeline(table, uri):

@@ -1,6 +1,8 @@
 """What the real state table and the explorer's own promise alike: compare-and-set, and what a view shows."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -170,3 +172,17 @@ def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
     rows.delete("seq = 2")
     with pytest.raises(OutcomeUnknown, match="damaged"):
         stored.view("flights")
+
+
+def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path):
+    view = pin(stored)
+    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    view = stored.append(view, planned(view, "before", 1, event=Event.EMPTY))
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    other = stored.view("flights")
+    stored.append(other, planned(other, "after", 1, event=Event.EMPTY))
+    with pytest.raises(Lost):
+        stored.append(view, planned(view, "late", 2, event=Event.EMPTY))
+    assert [row.owner for row in stored.history("flights")] == ["run", "after"]
