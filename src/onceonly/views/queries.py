@@ -42,12 +42,10 @@ def snapshot(settings: Settings) -> StateTable | None:
 
 
 def _exists(settings: Settings) -> bool:
-    from deltalake import DeltaTable
-
-    from onceonly.statetable.location import check_atomic
+    from onceonly.statetable.location import check_atomic, exists
 
     check_atomic(settings.state)
-    return DeltaTable.is_deltatable(settings.state)
+    return exists(settings.state)
 
 
 def required(settings: Settings) -> StateTable:
