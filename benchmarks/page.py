@@ -191,6 +191,8 @@ def _charts(name: str) -> Iterator[tuple[str, str, str]]:
             if "x" in row and row["measure"] == measure:
                 lines.setdefault(f"{row.get('series', '')} before".strip(), []).append(row)
         named = {line or ("now" if len(lines) > 1 else ""): drawn for line, drawn in lines.items()}
+        if not any(row["max"] for drawn in lines.values() for row in drawn):
+            continue  # such as no failure at all
         unit = next(iter(lines.values()))[0]["unit"]
         yield f"bench-{name}-{number}.svg", measure, charts.curves(measure, found["x"], unit, named)
 
