@@ -15,9 +15,8 @@ from onceonly.checkpoint.model import Checkpoint, Row, fold
 from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
 from onceonly.statetable.log import NONE, Damaged, Entry, Log
-from onceonly.statetable.row_format import Head
 from onceonly.statetable.trouble import damaged, unreadable
-from onceonly.statetable.where import Where, of_epochs
+from onceonly.statetable.where import Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
     from onceonly.statetable.query import Query
@@ -53,6 +52,11 @@ class Past:
     def read_back(self, seq: int) -> None:
         """Read down to that row, if the log's entries go as far."""
         while self.oldest > seq and self._more():
+            pass
+
+    def read_back_to_epoch(self, epoch: int) -> None:
+        """Read down to where that epoch was issued, if the log's entries go as far."""
+        while not _is_whole([entry.row for entry in self._read[-1:] if entry.row], epoch) and self._more():
             pass
 
     def read_unmerged(self) -> None:
@@ -165,6 +169,13 @@ class Rows:
             self.past.read_back(seq)
         return [row for row in self._known() if row.seq >= seq]
 
+    def from_epoch(self, epoch: int) -> list[Row]:
+        """The rows of that epoch and later ones, in order."""
+        if self.past.last():
+            self.past.read_back_to_epoch(epoch)
+        known = self._known()
+        return [row for row in known if row.epoch >= epoch] if _is_whole(known, epoch) else self.find(from_epoch(epoch))
+
     def checkpoints(self, epochs: Sequence[int]) -> dict[int, Checkpoint]:
         """These checkpoints as the rows show them."""
         known = self._known()
@@ -200,5 +211,5 @@ def _is_whole(rows: Sequence[Row], epoch: int) -> bool:
     """Whether all rows of that epoch are among these: it was issued by the first of them, or later."""
     if not rows:
         return False
-    first, head = rows[0].seq, Head.from_json(rows[0].head)
-    return first == 1 or head.epoch < epoch or (head.epoch == epoch and head.latest == first)
+    first, head = rows[0].seq, rows[0].head
+    return first == 1 or head["epoch"] < epoch or (head["epoch"] == epoch and head["latest"] == first)

@@ -115,7 +115,7 @@ class StateTable:
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
         """By pipeline: all rows of its last epochs and of every open one, in order."""
-        return _each(pipelines, lambda name: self._recent(name, most))
+        return {name: self._recent(name, most) for name in pipelines}
 
     def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
         """All rows of these epochs, both ends included, in order; for display, not for decisions."""
@@ -152,8 +152,10 @@ class StateTable:
         if last is None or last.row is None:
             return []
         head = Head.from_json(last.row.head)
-        old = [epoch for epoch in head.open if epoch <= head.epoch - most]
-        return rows.find(from_epoch(head.epoch - most + 1) | of_epochs(old))
+        oldest = head.epoch - most + 1
+        old = [epoch for epoch in head.open if epoch < oldest]
+        found = [*(rows.find(of_epochs(old)) if old else []), *rows.from_epoch(oldest)]
+        return sorted(found, key=lambda row: row.seq)
 
     def _rows(self, pipeline: str) -> Rows:
         """The pipeline's rows as they are now."""
