@@ -33,7 +33,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
+from onceonly.sinks.delta import evidence, gate_view, head, lock, log, schema, stage, staged_folders, through_spark
 from onceonly.sinks.staging import handles, row_types
 
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
@@ -113,12 +113,23 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        outcome = self._commit(handle, decision)
+        outcome = self._seen(handle, decision) or self._commit(handle, decision)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
+
+    def _seen(self, handle: Handle, decision: int) -> Outcome | None:
+        """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
+        try:
+            shown = head.read(self.uri)
+        except OutcomeUnknown:
+            return None
+        if shown is None or shown.table_id != handle["table_id"]:
+            return None
+        wanted = evidence.version(decision, handle["folder"])
+        return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
         for _ in range(TRIES):
@@ -157,8 +168,8 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         raise _open_still(handle, f"{TRIES} commits in a row lost to other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
-        target = log.open_table(self.uri)
-        found = txns.versions(target) if target else {}
+        shown = head.read(self.uri)
+        found = shown.txns if shown else {}
         known = {tuple(app_id.split("/")): evidence.decision_of(number) for app_id, number in found.items()}
         return [
             Trace(app_id[1], decision, f"table {self.uri}")

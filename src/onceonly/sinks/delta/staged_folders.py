@@ -10,25 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.filesystems.confined import OwnPath
-from onceonly.sinks.delta import log
-from onceonly.sinks.delta.log import STAGED
+from onceonly.sinks.delta import log, references
+from onceonly.sinks.delta.log import LOG, STAGED
 
 MARK = "_settled"
-LOG = "_delta_log"
 AT_ONCE = 16  # folders listed at the same time
 
 
 def delete(uri: str, folder: str) -> None:
     """Delete a staged folder, unless the target refers to it or did."""
     files, own = log.file_system(uri), OwnPath(uri, folder)
-    if not _exists(files, folder) or MARK in _contents(files, folder):
+    if not _exists(files, folder):
         return
-    target = log.open_table(uri)
-    if target is None or folder not in _referred_to(target):
+    held = _contents(files, folder)
+    if held <= {LOG} or (MARK not in held and not references.refers(uri, folder)):
         _delete(files, own)
 
 
@@ -44,6 +42,12 @@ def settle(uri: str, folder: str) -> None:
             log.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
         if LOG in held:
             _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
+
+
+def is_unsettled(uri: str, folder: str) -> bool:
+    """Whether the folder is there, and its outcome not recorded."""
+    files = log.file_system(uri)
+    return _exists(files, folder) and not _is_settled(_contents(files, folder))
 
 
 def unsettled(uri: str, prefix: str) -> list[Transaction]:
@@ -71,10 +75,6 @@ def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
 def _exists(files: pafs.FileSystem, folder: str) -> bool:
     there: bool = files.get_file_info(folder).type != pafs.FileType.NotFound
     return there
-
-
-def _referred_to(table: DeltaTable) -> set[str]:
-    return {path.split("/", 1)[0] for path in log.active_files(table) if path.startswith(STAGED)}
 
 
 def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
