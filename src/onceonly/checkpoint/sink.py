@@ -5,6 +5,7 @@ fails when the sink is made. All of them have to be idempotent, and safe to be c
 
     Sink            two-phase output
     KeepsCopies     keeps rows after the commit, in case that they are lost
+    KeepsNames      what it has published keeps the names of its transactions
     HoldsOpen       holds what a process could still publish, such as a broker's open transaction
     Traced          its target shows which decision it has seen last
     Replaceable     what it has published can be taken back
@@ -106,6 +107,25 @@ class KeepsCopies(ABC):
         Not `discard`: it need not look whether the rows are published, and never removes any that were, even where
         the target has been rewritten since and does not refer to them any more.
         """
+
+
+class KeepsNames(ABC):
+    """Its `leftovers` look through what was ever published, as that keeps the names of its transactions.
+
+    So a recovery asks for single transactions by name, and for all of them now and then.
+    """
+
+    @abstractmethod
+    def holds(self, txn: Transaction) -> bool:
+        """Whether it is one of the `leftovers`, at a cost that does not grow with what is published."""
+
+    @abstractmethod
+    def swept_ago(self, prefix: str) -> float | None:
+        """Seconds since all leftovers with that prefix were last dealt with; None: that is not known."""
+
+    @abstractmethod
+    def note_swept(self, prefix: str) -> None:
+        """All of them were dealt with now."""
 
 
 class HoldsOpen(ABC):

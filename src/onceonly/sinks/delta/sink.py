@@ -22,6 +22,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
+    KeepsNames,
     Receipts,
     Replaceable,
     Sink,
@@ -39,7 +40,7 @@ from onceonly.sinks.staging import handles, row_types
 TRIES = 20  # commits lost to other writers of the target before giving the turn back
 
 
-class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
+class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectable):
     """The live side of a `DeltaSink`.
 
     Args:
@@ -254,6 +255,15 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
     def leftovers(self, prefix: str) -> list[Transaction]:
         """Transactions whose nested table is there, and of which the outcome is not recorded."""
         return staged_folders.unsettled(self.uri, prefix)
+
+    def holds(self, txn: Transaction) -> bool:
+        return staged_folders.is_unsettled(self.uri, log.STAGED + txn.name)
+
+    def swept_ago(self, prefix: str) -> float | None:
+        return staged_folders.swept_ago(self.uri, f"{prefix}-{self.name}")
+
+    def note_swept(self, prefix: str) -> None:
+        staged_folders.note_swept(self.uri, f"{prefix}-{self.name}")
 
     def release(self, txn: Transaction) -> None:
         staged_folders.settle(self.uri, log.STAGED + txn.name)

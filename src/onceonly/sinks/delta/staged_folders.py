@@ -6,6 +6,7 @@ the data files, which are the target's: its VACUUM takes them in time, and what 
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from onceonly.sinks.delta import log, references
 from onceonly.sinks.delta.log import LOG, STAGED
 
 MARK = "_settled"
+SWEPT = f"{LOG}/.onceonly.swept."  # before a prefix and a sink; readers of the log pass over what is no entry
 AT_ONCE = 16  # folders listed at the same time
 
 
@@ -58,6 +60,18 @@ def unsettled(uri: str, prefix: str) -> list[Transaction]:
         done = list(pool.map(lambda folder: _is_settled(_contents(files, folder)), folders))
     names = (folder.removeprefix(STAGED) for folder, is_done in zip(folders, done, strict=True) if not is_done)
     return [txn for name in names if (txn := Transaction.parse(name))]
+
+
+def swept_ago(uri: str, names: str) -> float | None:
+    """Seconds since `note_swept`, by the clocks of the storage and of this machine; None: never, as far as is known."""
+    info: pafs.FileInfo = log.file_system(uri).get_file_info(SWEPT + names)
+    return time.time() - info.mtime_ns / 1e9 if info.type == pafs.FileType.File and info.mtime_ns else None
+
+
+def note_swept(uri: str, names: str) -> None:
+    files = log.file_system(uri)
+    if _exists(files, LOG):  # else there is no table yet
+        log.write(files, SWEPT + names, "All leftovers were looked for.\n")
 
 
 def _is_settled(held: set[str]) -> bool:
