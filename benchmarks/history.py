@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from benchmarks.ratio import Ratio, alternate
-from onceonly.checkpoint.model import Checkpoint, Event, Row, first
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result, Row
+from onceonly.checkpoint.model import Checkpoint, Event, first
+from onceonly.checkpoint.model import Row as StateRow
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
@@ -27,11 +30,19 @@ START = datetime(2000, 1, 1, tzinfo=UTC)
 CHUNK = 2_000  # checkpoints in one generated file, about what tidying leaves
 
 
-def history(folder: Path, mode: str, epochs: int = 20_000, rounds: int = 15) -> Ratio:
+def history(folder: Path, epochs: int = 20_000, rounds: int = 15) -> Result:
     """One more checkpoint on a long history, and on a short one."""
-    long, short = (steps(folder / f"{mode}-{held}", mode, held) for held in (epochs, 10))
-    name = f"plan + commit, {mode} mode: {epochs:,} checkpoints of history against 10"
-    return alternate(name, lambda: next(long), lambda: next(short), 1.5, rounds, warm=3)
+    return Result(
+        "History",
+        "One more checkpoint on fakes (only the state table is written), by how many the pipeline has behind it.",
+        [row for mode in ("chained", "interval") for row in _history(folder, mode, epochs, rounds)],
+    )
+
+
+def _history(folder: Path, mode: str, epochs: int, rounds: int) -> list[Row]:
+    held = {f"{mode}, {number:,} epochs": steps(folder / f"{mode}-{number}", mode, number) for number in (epochs, 10)}
+    sides = {name: partial(next, made) for name, made in held.items()}
+    return against(alternate(sides, rounds, warm=3, unit="ms"))
 
 
 def steps(folder: Path, mode: str, held: int) -> Iterator[None]:
@@ -70,7 +81,7 @@ def generate(state: StateTable, pipeline: Pipeline, topic_id: str, epochs: int) 
             rows = []
 
 
-def _life(state: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head: Head) -> Iterator[Row]:
+def _life(state: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head: Head) -> Iterator[StateRow]:
     start = START + (epoch - 1) * HOUR
     interval = Interval(start, start + HOUR) if pipeline.mode == "interval" else None
     ranges = [TopicRange("t", topic_id, {0: (0, 0)}).to_json()]
@@ -86,4 +97,6 @@ def _life(state: StateTable, pipeline: Pipeline, topic_id: str, epoch: int, head
         (Event.COMMITTED, {"attempt": 1, "decision": epoch}),
     ]
     for offset, (event, columns) in enumerate(events, start=1):
-        yield Row(pipeline=pipeline.name, seq=head.seq + offset, epoch=epoch, event=event, **{"attempt": 0} | columns)
+        yield StateRow(
+            pipeline=pipeline.name, seq=head.seq + offset, epoch=epoch, event=event, **{"attempt": 0} | columns
+        )

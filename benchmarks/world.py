@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -79,7 +78,5 @@ def _fill(bootstrap: str, rows: int) -> None:
                 producer.poll(0.1)
         if number % 10_000 == 0:
             producer.poll(0)
-            print(f"\r{number:,} records", end="", file=sys.stderr)
     if producer.flush(120):
         raise RuntimeError("the broker did not take all records")
-    print(f"\r{rows:,} records", file=sys.stderr)
