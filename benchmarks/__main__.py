@@ -15,6 +15,7 @@ MODULES = {
     "history": "history",
     "dag_import": "dag_import",
     "pages": "pages",
+    "targets": "targets",
     "fsync": "fsync",
     "checkpoint": "checkpoint",
     "files": "files",

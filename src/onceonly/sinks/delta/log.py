@@ -10,7 +10,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -70,6 +70,12 @@ def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.Fi
 
 def entry(version: int) -> str:
     return f"{LOG}/{version:020}.json"
+
+
+def lines(files: pafs.FileSystem, path: str) -> Iterator[bytes]:
+    """The actions of a log entry, one by one: it may name as many files as the table has."""
+    with files.open_input_stream(path) as stream:
+        yield from io.BufferedReader(stream)
 
 
 def began(files: pafs.FileSystem, version: int) -> dict[str, Any] | None:
@@ -146,8 +152,7 @@ def create_staged(
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
     """The add actions of the staged table's only write; paths as in that log. No rows: Spark writes no entry."""
     try:
-        with file_system(target_uri).open_input_stream(f"{folder}/{entry(version)}") as stream:
-            actions = [json.loads(line) for line in stream.read().decode().splitlines()]
+        actions = [json.loads(line) for line in lines(file_system(target_uri), f"{folder}/{entry(version)}")]
     except FileNotFoundError:
         return []
     if any("remove" in action or "metaData" in action for action in actions):

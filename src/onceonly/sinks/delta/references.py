@@ -38,7 +38,7 @@ def _by_entries(uri: str, folder: str) -> bool | None:
 
 def _began(files: pafs.FileSystem, folder: str) -> dict[str, Any] | None:
     """The target's version as the folder's own log has it, if the target has that very version."""
-    actions = map(json.loads, head.lines(files, f"{folder}/{log.entry(0)}"))
+    actions = map(json.loads, log.lines(files, f"{folder}/{log.entry(0)}"))
     known = next((action["commitInfo"].get(log.BEGAN) for action in actions if "commitInfo" in action), None)
     return known if known and log.began(files, known["version"]) == known else None
 
@@ -54,7 +54,7 @@ def _entries_since(uri: str, known: dict[str, Any] | None) -> range | None:
 
 
 def _names(files: pafs.FileSystem, version: int, folder: str) -> bool:
-    return any(f"{folder}/".encode() in line for line in head.lines(files, log.entry(version)))
+    return any(f"{folder}/".encode() in line for line in log.lines(files, log.entry(version)))
 
 
 def _by_files(uri: str, folder: str) -> bool:

@@ -1,0 +1,107 @@
+"""What publish, abort, recover and sweep cost on 10 to 400,000 files, and with 100,000 checkpoints behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks import big_table
+from benchmarks.results import RATIO, Result, Row
+
+FILES = (10, 10_000, 400_000)
+BEHIND = (100, 10_000, 100_000)
+PER_CHECKPOINT = 100  # files, of those that a target has
+OURS, BARE = "publish", "open and append by delta-rs"
+STEPS = {  # name: (what is prepared, what is measured); the first two take turns
+    OURS: ("prepare_publish", "publish"),
+    BARE: ("commit", "delta_rs"),
+    "abort": ("prepare_abort", "abort"),
+    "recover, of an abort": ("prepare_recover_abort", "recover"),
+    "recover, of what is published": ("prepare_recover_published", "recover"),
+    "recover, nothing": ("nothing", "recover"),
+    "sweep": ("nothing", "sweep"),
+}
+Found = dict[str, list[dict[str, float]]]
+
+
+def targets(folder: Path, rounds: int = 5) -> Result:
+    measured = {files: _of_size(folder / f"files-{files}", files, rounds) for files in FILES}
+    behind = {number: _behind(folder / f"behind-{number}", number, rounds) for number in BEHIND}
+    rows = [row for files, found in measured.items() for row in _rows(found, files, "files")]
+    rows += [_ratio(found, files) for files, found in measured.items()]
+    rows += [row for number, found in behind.items() for row in _rows(found, number, "checkpoints behind")]
+    return Result(
+        "Targets of any size",
+        "A Delta table whose log names that many files, with a log checkpoint, and a settled folder for each 100 of "
+        "them. Each step in a process of its own; its peak memory (VmHWM) is given. `abort`, `recover` and "
+        "`sweep` are those of the coordinator, with a real state table; `publish` is the sink's commit of one file.",
+        [*rows, _large(folder / "large", rounds)],
+        x="files of the target, or checkpoints behind",
+        settings={"table": {"columns with statistics": "1", "files of one entry": f"{big_table.PORTION:,}"}},
+        notes=[
+            "delta-rs 1.6.6 reads the list of all files when it opens a table; only the commit of rows opens one.",
+            "A recovery looks through all staged folders once a day, which is what a sweep takes.",
+            f"The commit of {big_table.MANY:,} files has statistics of {big_table.COLUMNS} columns; rows do not count.",
+        ],
+    )
+
+
+def _of_size(folder: Path, files: int, rounds: int) -> Found:
+    big_table.make(folder, files, files // PER_CHECKPOINT)
+    found: Found = defaultdict(list)
+    _step(folder, "sweep")
+    for _ in range(rounds):
+        for name, (prepared, measured) in STEPS.items():
+            _step(folder, prepared)
+            found[name].append(_step(folder, measured))
+    return found
+
+
+def _behind(folder: Path, checkpoints: int, rounds: int) -> Found:
+    big_table.make(folder, 10, checkpoints)
+    found: Found = defaultdict(list)
+    for _ in range(rounds):
+        found["recover once a day, or sweep"].append(_step(folder, "sweep"))
+        found["recover"].append(_step(folder, "recover"))
+    return found
+
+
+def _large(folder: Path, rounds: int) -> Row:
+    big_table.make(folder, 10)
+    runs = []
+    for _ in range(rounds):
+        _step(folder, "prepare_commit_many")
+        runs.append(_step(folder, "commit")["mib"])
+    return Row(f"memory of a commit of {big_table.MANY:,} files", "MiB", runs)
+
+
+def _rows(found: Found, number: int, what: str) -> list[Row]:
+    times = [
+        Row(f"{name}, {number:,} {what}", "s", _all(runs, "seconds"), name, number) for name, runs in found.items()
+    ]
+    memory = [
+        Row(f"memory of {name}, {number:,} {what}", "MiB", _all(runs, "mib"), f"memory of {name}", number)
+        for name, runs in found.items()
+    ]
+    return times + memory
+
+
+def _ratio(found: Found, files: int) -> Row:
+    ours, bare = _all(found[OURS], "seconds"), _all(found[BARE], "seconds")
+    names = (f"{OURS}, {files:,} files", f"{BARE}, {files:,} files")
+    rounds = [one / other for one, other in zip(ours, bare, strict=True)]
+    return Row(f"{OURS} ÷ {BARE}, {files:,} files", RATIO, rounds, of=names)
+
+
+def _all(runs: list[dict[str, float]], name: str) -> list[float]:
+    return [run[name] for run in runs]
+
+
+def _step(folder: Path, name: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.big_table", name, str(folder)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
