@@ -66,9 +66,9 @@ def _is_swept(live: KeepsNames, prefix: str) -> bool:
 
 
 def _recent(since: View, now: View) -> list[Checkpoint]:
-    """Those that are open, or were, and the last one."""
-    epochs = {checkpoint.epoch for checkpoint in (*since.open, *now.open)} | {now.head.epoch}
-    return [checkpoint for epoch in sorted(epochs) if (checkpoint := now.checkpoint(epoch))]
+    """Those that are open, or were, and the last one; each with its claims as far as they were read already."""
+    last = [now.latest] if now.latest else []
+    return list({checkpoint.epoch: checkpoint for checkpoint in (*since.open, *now.open, *last)}.values())
 
 
 def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
