@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from unit.lightdelta import LightDelta, transaction
@@ -191,3 +192,21 @@ def test_evidence_of_another_table_in_its_place_does_not_count(lake: LightDelta)
     path.write_text(path.read_text().replace(handle["table_id"], "0" * 8 + handle["table_id"][8:]))
     with pytest.raises(CannotPublish, match="is another table now"):
         lake.commit(handle, 3, NEVER)
+
+
+@pytest.mark.usefixtures("unopened")
+def test_it_is_the_same_through_the_storage_layer_of_the_table(lake: LightDelta, monkeypatch: Any) -> None:
+    """As on an object store."""
+    handler = log.DeltaStorageHandler
+    monkeypatch.setattr(log, "file_system", lambda uri: pafs.PyFileSystem(handler(uri)))
+    lake.stage(transaction(3), [3])
+    handle = lake.stage(transaction(4), [4])
+    lake.commit(handle, 3, NEVER)
+    DeltaTable(lake.uri).create_checkpoint()
+    others_write(lake, 8)
+    lake.discard(transaction(3), None)
+    assert [path for path in folder(lake, 3).rglob("*") if path.is_file()] == []
+    monkeypatch.setattr(log, "open_table", lambda uri: pytest.fail("opened"))
+    assert lake.commit(handle, 3, NEVER).already
+    lake.discard(transaction(4), handle)
+    assert lake.numbers() == [1, 2, 4, 8]
