@@ -13,6 +13,9 @@ from benchmarks import machine, page, results
 MODULES = {
     "state_table": "state_table",
     "history": "history",
+    "pipelines": "pipelines",
+    "many_pipelines": "many_pipelines",
+    "recovery": "recovery",
     "dag_import": "dag_import",
     "pages": "pages",
     "targets": "targets",
@@ -22,6 +25,9 @@ MODULES = {
     "second_sink": "files",
     "keys": "keys",
     "kafka_sink": "kafka_sink",
+    "growth": "growth",
+    "partitions": "growth",
+    "hot_path": "hot_path",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",
 }

@@ -60,7 +60,7 @@ def curves(title: str, x: str, unit: str, lines: Mapping[str, Sequence[Mapping[s
 def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
     """Lines of (what, share of the goal's bound, words): 1 is the goal itself, less is better."""
     height, most = TOP + 30 * len(rows) + 34, max(1.5, min(4.0, max(share for _, share, _ in rows)))
-    across = Axis(0, most, 330, WIDTH - 110)
+    across = Axis(0, most, 320, WIDTH - 150)
     parts = [_bar(across, TOP + 8 + 30 * number, *row) for number, row in enumerate(rows)]
     goal, end = across.at(1), height - 26
     parts.append(f'<path d="M{goal:.1f} {TOP}V{end}" stroke="{INK}" stroke-dasharray="4 3"/>')

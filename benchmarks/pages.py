@@ -10,7 +10,7 @@ from statistics import median
 import httpx
 from tests.integration.airflow_server import Server
 
-from benchmarks.history import generate
+from benchmarks import past
 from benchmarks.results import Result, Row
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -29,9 +29,8 @@ def pages(folder: Path, epochs: int = 10_000, others: int = 40, rounds: int = 20
     """One pipeline with a long history beside others with a short one."""
     home = folder / "home"
     state = StateTable.make(str(home / "state"))
-    generate(state, _pipeline("long"), "an-id", epochs)
-    for number in range(others):
-        generate(state, _pipeline(f"short_{number}"), "an-id", epochs // others)
+    past.write(state, [_pipeline("long")], epochs)
+    past.write(state, [_pipeline(f"short_{number:02}") for number in range(others)], epochs // others)
     server = Server(folder / "airflow", {"ONCEONLY_HOME": str(home)})
     try:
         server.start()

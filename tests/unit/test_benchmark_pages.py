@@ -76,7 +76,7 @@ def test_a_goal(bound: float, at_least: bool, found: float, met: bool, missed: f
 
 def test_sides_take_turns_and_the_first_is_compared_with_each_other() -> None:
     order: list[str] = []
-    rows = against(alternate({name: lambda name=name: order.append(name) for name in "abc"}, rounds=2))  # type: ignore[misc]
+    rows = against(alternate({name: lambda name=name: order.append(name) for name in "abc"}, rounds=2, unit="ms"))  # type: ignore[misc]
     assert "".join(order) == "cba" + "abc" + "cba"
     assert [row.measure for row in rows] == ["a", "b", "c", "a ÷ b", "a ÷ c"]
     assert all(len(row.runs) == 2 for row in rows)
@@ -123,3 +123,8 @@ def test_numbers_as_people_read_them(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(5, "5"), (20_000, "20k"), (1.5e6, "1.5M"), (2e9, "2G")])
 def test_short_numbers(value: float, text: str) -> None:
     assert short(value) == text
+
+
+def test_sides_that_take_seconds_have_their_cpu_beside_them() -> None:
+    rows = against(alternate({"a": lambda: sum(range(10_000)), "b": lambda: sum(range(10_000))}, rounds=1))
+    assert [row.measure for row in rows][:5] == ["a", "b", "a, CPU", "b, CPU", "a ÷ b"]
