@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import big_table
-from benchmarks.results import RATIO, Result, Row
+from benchmarks.results import Result, Row, ratio
 
 FILES = (10, 10_000, 400_000)
 BEHIND = (100, 10_000, 100_000)
@@ -30,9 +31,8 @@ Found = dict[str, list[dict[str, float]]]
 def targets(folder: Path, rounds: int = 5) -> Result:
     measured = {files: _of_size(folder / f"files-{files}", files, rounds) for files in FILES}
     behind = {number: _behind(folder / f"behind-{number}", number, rounds) for number in BEHIND}
-    rows = [row for files, found in measured.items() for row in _rows(found, files, "files")]
-    rows += [_ratio(found, files) for files, found in measured.items()]
-    rows += [row for number, found in behind.items() for row in _rows(found, number, "checkpoints behind")]
+    rows = [row for files, found in measured.items() for row in _against(found, files)]
+    rows += [*_curves(measured, "files of the target"), *_curves(behind, "checkpoints behind")]
     return Result(
         "Targets of any size",
         "A Delta table whose log names that many files, with a log checkpoint, and a settled folder for each 100 of "
@@ -78,22 +78,19 @@ def _large(folder: Path, rounds: int) -> Row:
     return Row(f"memory of a commit of {big_table.MANY:,} files", "MiB", runs)
 
 
-def _rows(found: Found, number: int, what: str) -> list[Row]:
-    times = [
-        Row(f"{name}, {number:,} {what}", "s", _all(runs, "seconds"), name, number) for name, runs in found.items()
+def _curves(found: dict[int, Found], what: str) -> list[Row]:
+    kinds = (("seconds", "s", "time"), ("mib", "MiB", "memory"))
+    return [
+        Row(f"{title} by {what}", unit, _all(runs, kind), name, number)
+        for kind, unit, title in kinds
+        for number, steps in found.items()
+        for name, runs in steps.items()
     ]
-    memory = [
-        Row(f"memory of {name}, {number:,} {what}", "MiB", _all(runs, "mib"), f"memory of {name}", number)
-        for name, runs in found.items()
-    ]
-    return times + memory
 
 
-def _ratio(found: Found, files: int) -> Row:
-    ours, bare = _all(found[OURS], "seconds"), _all(found[BARE], "seconds")
-    names = (f"{OURS}, {files:,} files", f"{BARE}, {files:,} files")
-    rounds = [one / other for one, other in zip(ours, bare, strict=True)]
-    return Row(f"{OURS} ÷ {BARE}, {files:,} files", RATIO, rounds, of=names)
+def _against(found: Found, files: int) -> list[Row]:
+    ours, bare = (Row(f"{name}, {files:,} files", "s", _all(found[name], "seconds")) for name in (OURS, BARE))
+    return [ours, bare, replace(ratio(ours, bare), measure=f"{OURS} ÷ {BARE}, {files:,} files")]
 
 
 def _all(runs: list[dict[str, float]], name: str) -> list[float]:
