@@ -36,6 +36,7 @@ def flink(folder: Path, rows: int = ROWS, rounds: int = 3, parallelism: int = 2)
         ("Flink, tuned, process", "Onceonly, process"),
     ]
     ratios = [ratio(measured[one], measured[other]) for one, other in pairs]
+    ratios += [ratio(measured[WARM], measured[name]) for name in SIDES]
     if steady_rates := rates.get("Flink, tuned, warm"):
         measured[STEADY] = Row(STEADY, "s", [rows / rate for rate in steady_rates])
         ratios.insert(0, _by_medians(measured[STEADY], measured[WARM]))

@@ -19,7 +19,7 @@ from benchmarks.results import RATIO
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
-MARK = re.compile(r"<!-- (?P<kind>value|sections|goals)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL)
+MARK = re.compile(r"<!-- (?P<kind>value|loads|sections|goals)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL)
 ORDER = (
     "kafka_sink", "flink", "hot_path", "checkpoint", "files", "second_sink", "growth", "partitions", "targets",
     "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start",
@@ -29,11 +29,11 @@ BEFORE = results.RESULTS / "before"  # the same benchmarks of an earlier version
 
 def render() -> dict[Path, str]:
     """Every file that this script writes, as it should be."""
-    pages = {page: _filled(page.read_text()) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+    pages = {page: filled(page.read_text()) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
     return pages | {IMAGES / file: picture for file, picture in _pictures()}
 
 
-def _filled(text: str) -> str:
+def filled(text: str) -> str:
     return MARK.sub(lambda mark: _marked(mark["kind"], mark["of"], _content(mark["kind"], mark["of"])), text)
 
 
@@ -45,6 +45,8 @@ def _content(kind: str, of: str | None) -> str:
     match kind:
         case "value":
             return _value(*(of or "").split(": ", 1))
+        case "loads":
+            return _loads((of or "").split(", "))
         case "sections":
             return "".join(_section(name) for name in _in_order())
     return _goals()
@@ -57,9 +59,14 @@ def _in_order() -> list[str]:
 
 def _value(name: str, measure: str) -> str:
     row = results.find((results.read(name) or {"rows": []})["rows"], measure)
-    if row is None:
-        raise SystemExit(f"a page shows '{measure}' of '{name}', which benchmarks/results/{name}.json does not have")
-    return plain(row["median"])
+    return plain(row["median"]) if row else "not measured"
+
+
+def _loads(names: list[str]) -> str:
+    """Of the machine, at the start and at the end of these benchmarks: the least and the most."""
+    found = [result for name in names if (result := results.read(name))]
+    ends = [load for result in found for load in (result["machine"]["load"][0], result["load_after"][0])]
+    return f"{min(ends):.1f} to {max(ends):.1f}" if ends else "not measured"
 
 
 # ---- goals
@@ -184,6 +191,8 @@ def _charts(name: str) -> Iterator[tuple[str, str, str]]:
             if "x" in row and row["measure"] == measure:
                 lines.setdefault(f"{row.get('series', '')} before".strip(), []).append(row)
         named = {line or ("now" if len(lines) > 1 else ""): drawn for line, drawn in lines.items()}
+        if not any(row["max"] for drawn in lines.values() for row in drawn):
+            continue  # such as no failure at all
         unit = next(iter(lines.values()))[0]["unit"]
         yield f"bench-{name}-{number}.svg", measure, charts.curves(measure, found["x"], unit, named)
 

@@ -26,6 +26,12 @@ def test_the_pages_say_what_was_measured() -> None:
         assert file.read_text() == text, f"{file.name} is older than benchmarks/results: python -m benchmarks.page"
 
 
+def test_what_was_not_measured_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    text = "<!-- value none: a ÷ b -->0.81<!-- /value --> and <!-- loads none -->3<!-- /loads -->"
+    assert page.filled(text).count("not measured") == 2
+
+
 def test_no_picture_is_left_over() -> None:
     assert set(page.IMAGES.glob("bench-*")) <= set(page.render())
 

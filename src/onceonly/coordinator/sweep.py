@@ -7,7 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, KeepsNames, Pooled, Sink
+from onceonly.checkpoint.sink import KeepsCopies, KeepsNames, PooledTransaction, Revocable, Sink
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
@@ -16,7 +16,9 @@ from onceonly.statetable.view import View
 A_DAY = 24 * 3600.0  # seconds
 
 
-def sweep(state: StateTable, parts: Parts, name: str, since: View | None = None) -> list[Transaction | Pooled]:
+def sweep(
+    state: StateTable, parts: Parts, name: str, since: View | None = None
+) -> list[Transaction | PooledTransaction]:
     """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
 
     Args:
@@ -25,7 +27,7 @@ def sweep(state: StateTable, parts: Parts, name: str, since: View | None = None)
     Raises:
         the first error met, after everything else was tried.
     """
-    swept: list[Transaction | Pooled] = []
+    swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
     view = state.view(name)
     recent = None if since is None else _recent(since, view)
@@ -39,7 +41,9 @@ def sweep(state: StateTable, parts: Parts, name: str, since: View | None = None)
     return swept
 
 
-def _sweep(state: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None) -> Iterator[Transaction | Pooled]:
+def _sweep(
+    state: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None
+) -> Iterator[Transaction | PooledTransaction]:
     yield from discard_idle(state, live, name)
     prefix = f"{state.id}-{name}"
     held = _held(live, prefix, recent)
@@ -88,7 +92,7 @@ def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
 
 def revoke(live: Sink, txn: Transaction) -> None:
     """No process publishes it any more; its rows are kept. Where nothing is held open, only a commit could."""
-    if isinstance(live, HoldsOpen):
+    if isinstance(live, Revocable):
         live.revoke(txn)
 
 

@@ -1,15 +1,15 @@
-"""One folder per sink, and `staging`, which they share. What other sinks need is exported here (docs/add-a-sink.md)."""
+"""One folder per sink, and `staging`, which they share. Exports what other packages need (docs/add-a-sink.md)."""
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
-    Explaining,
-    HoldsOpen,
     Inspectable,
     KeepsCopies,
     KeepsNames,
     Receipts,
     Replaceable,
     Resolvable,
+    Revocable,
+    ShowsEvidence,
     Sink,
     Trace,
     Traced,
@@ -19,9 +19,7 @@ from onceonly.sinks.context import Context
 
 __all__ = [
     "Context",
-    "Explaining",
     "Handle",
-    "HoldsOpen",
     "Inspectable",
     "KeepsCopies",
     "KeepsNames",
@@ -29,6 +27,8 @@ __all__ = [
     "Receipts",
     "Replaceable",
     "Resolvable",
+    "Revocable",
+    "ShowsEvidence",
     "Sink",
     "SinkConfig",
     "Trace",

@@ -190,7 +190,7 @@ def test_evidence_of_another_table_in_its_place_does_not_count(lake: LightDelta)
     lake.commit(handle, 3, NEVER)
     path = entry(lake, 0)
     path.write_text(path.read_text().replace(handle["table_id"], "0" * 8 + handle["table_id"][8:]))
-    with pytest.raises(CannotPublish, match="is another table now"):
+    with pytest.raises(CannotPublish, match="is now another table"):
         lake.commit(handle, 3, NEVER)
 
 
