@@ -18,6 +18,7 @@ MODULES = {
     "recovery": "recovery",
     "dag_import": "dag_import",
     "pages": "pages",
+    "targets": "targets",
     "fsync": "fsync",
     "checkpoint": "checkpoint",
     "files": "files",
