@@ -122,6 +122,7 @@ OTHERWISE = {
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
     "statetable/compaction.py _delete_merged",  # what no entry of the state table's log names any more
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
+    "spark/archive.py _delete_others",  # archives of other jars, beside the one that it has just made
     "dev/demo/run.py clear",  # the demo's own folder
     "dev/demo/run.py _killed_after_decision",
 }
