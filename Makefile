@@ -44,8 +44,8 @@ format: $(SELF)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup  ## against the alternatives, side by side
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: setup  ## against the alternatives, side by side; ARGS=names of some
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
 trial: setup  ## minutes on a real Airflow, killed and interfered with: ARGS=backfill
 	PYTHONPATH=tests $(BIN)/python -m trials $(ARGS)

@@ -1,1 +1,1 @@
-"""Ratios, measured in one run: each benchmark alternates its two sides and compares medians."""
+"""What Onceonly costs, beside the alternatives: each benchmark alternates its sides in one run and compares medians."""

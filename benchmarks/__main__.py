@@ -1,42 +1,49 @@
-"""make bench [ARGS="checkpoint files …"]: what was measured, whether a target is met. Without names, all of them."""
+"""make bench [ARGS="checkpoint files …"]: measure; write results/NAME.json and the pages. Without names, everything."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.airflow_overhead import airflow_overhead
-from benchmarks.checkpoint import checkpoint
-from benchmarks.dag_import import dag_import
-from benchmarks.files import files, second_sink
-from benchmarks.fsync import state_table, whole_checkpoint
-from benchmarks.history import history
-from benchmarks.kafka_sink import against_flink, kafka_sink
-from benchmarks.keys import keys
-from benchmarks.pages import pages
+from benchmarks import machine, page, results
 
-PROJECT = Path(__file__).parents[1]
+# By name; the function has the name of the benchmark. Short ones first.
+MODULES = {
+    "state_table": "state_table",
+    "history": "history",
+    "pipelines": "pipelines",
+    "many_pipelines": "many_pipelines",
+    "recovery": "recovery",
+    "dag_import": "dag_import",
+    "pages": "pages",
+    "fsync": "fsync",
+    "checkpoint": "checkpoint",
+    "files": "files",
+    "second_sink": "files",
+    "keys": "keys",
+    "kafka_sink": "kafka_sink",
+    "growth": "growth",
+    "partitions": "growth",
+    "hot_path": "hot_path",
+    "cold_start": "cold_start",
+    "flink": "flink",
+    "airflow_overhead": "airflow_overhead",
+}
 
 
 def main(names: list[str]) -> None:
-    with TemporaryDirectory(prefix="onceonly-bench-") as folder:
-        benchmarks = {
-            "dag_import": lambda: [dag_import(PROJECT / "dags")],
-            "airflow_overhead": lambda: [airflow_overhead(Path(folder) / "airflow")],
-            "history": lambda: [history(Path(folder), mode) for mode in ("chained", "interval")],
-            "checkpoint": lambda: [checkpoint(Path(folder))],
-            "fsync": lambda: [state_table(Path(folder) / "fakes"), whole_checkpoint(Path(folder) / "whole")],
-            "pages": lambda: [pages(Path(folder) / "pages")],
-            "files": lambda: [files(Path(folder) / "files")],
-            "second_sink": lambda: [second_sink(Path(folder) / "second")],
-            "keys": lambda: [keys(Path(folder) / "keys")],
-            "kafka_sink": lambda: [kafka_sink(Path(folder) / "kafka")],
-            "flink": lambda: [against_flink(Path(folder) / "flink")],
-        }
-        for name in names or benchmarks:
-            for result in benchmarks[name]():
-                print(result, flush=True)
+    if unknown := set(names) - set(MODULES):
+        raise SystemExit(f"no such benchmark: {', '.join(unknown)}. There are: {', '.join(MODULES)}")
+    for name in names or MODULES:
+        work = getattr(import_module(f"benchmarks.{MODULES[name]}"), name)
+        with TemporaryDirectory(prefix="onceonly-bench-") as folder:
+            about = machine.about(Path(folder))
+            result = work(Path(folder))
+        file = results.write(name, result, about | {"load_after": machine.load()})
+        page.main()
+        print(file.read_text(), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from onceonly.settings import Settings
 from onceonly.spark import archive
 
 ROUNDS, RECORDS, PARTITIONS = 3, 100, 4
-SIDES = ("cold", "cold, optimising", "cold, no prepared classes", "cold, neither", "warm")
+SIDES = ("cold run", "cold run, optimising", "cold run, no prepared classes", "cold run, neither", "warm run")
 OPTIMISING = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}
 PROGRAM = "from onceonly.cli import main; main()"
 PIPELINE = """
@@ -52,7 +52,7 @@ def cold_start(folder: Path) -> Result:
     return Result(
         "The first result",
         f"`onceonly run` in a new process: {RECORDS} records of {PARTITIONS} partitions into a table and a topic, "
-        "the definition in a DAG file; `warm` uses the server of `onceonly services up --spark`.",
+        "the definition in a DAG file; `warm run` uses the server of `onceonly services up --spark`.",
         [*rows, *(ratio(first, other) for other in others)],
         settings={"optimising": OPTIMISING},
         notes=["JVMs outlive their process by a moment, so that the CPU of the one before may count for the next."],
@@ -69,7 +69,7 @@ class _Side:
         self._file.write_text(PIPELINE.format(name=name, records=RECORDS))
         bare = {"ONCEONLY_JARS": str(_bare(folder))} if side in SIDES[2:4] else {}
         slow = OPTIMISING if side in (SIDES[1], SIDES[3]) else {}
-        here = {} if side == "warm" else {"SPARK_REMOTE": ""}
+        here = {} if side == "warm run" else {"SPARK_REMOTE": ""}
         self._env = {**env, **bare, **slow, **here}
         create(env["ONCEONLY_KAFKA_BOOTSTRAP"], name, PARTITIONS)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
+from benchmarks.results import Result, Row
+
+PROJECT = Path(__file__).parents[1]
 ROUNDS = 5
 AIRFLOW = "from airflow.sdk import DAG, BaseOperator, BaseHook, CronDataIntervalTimetable, TriggerRule"
 PROGRAM = """
@@ -21,15 +24,13 @@ print((time.perf_counter() - started) * 1000)
 """
 
 
-def dag_import(dags: Path, limit: float = 100) -> str:
-    """Milliseconds per DAG file, medians; `limit` is the target."""
-    lines = []
-    with TemporaryDirectory() as home:
-        for file in sorted(dags.glob("*.py")):
-            cost = median(_milliseconds(file, home) for _ in range(ROUNDS))
-            verdict = "met" if cost < limit else "NOT met"
-            lines.append(f"  {file.name:20} {cost:6.1f} ms, target < {limit:.0f} ms: {verdict}")
-    return "\n".join(["importing a DAG file, beyond Airflow's own import", *lines])
+def dag_import(folder: Path) -> Result:
+    """Milliseconds of each DAG file of this project."""
+    files = sorted((PROJECT / "dags").glob("*.py"))
+    rows = [Row(file.name, "ms", [_milliseconds(file, str(folder)) for _ in range(ROUNDS)]) for file in files]
+    slowest = max(rows, key=lambda row: median(row.runs))
+    how = "What a fresh process needs to import a DAG file, beyond Airflow's own import."
+    return Result("Import of DAG files", how, [*rows, replace(slowest, measure="slowest DAG file")])
 
 
 def _milliseconds(file: Path, home: str) -> float:

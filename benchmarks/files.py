@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
+from benchmarks import peers
 from benchmarks.checkpoint import shape
-from benchmarks.ratio import Ratio, alternate
+from benchmarks.goals import DEFAULT, TUNED
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result
 from benchmarks.world import ROWS, TOPIC, anew, whole, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink
@@ -14,18 +18,23 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.factory import LiveParts
 
 
-def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
-    """Both sides in one warm session, from the same topic, into a folder of their own."""
+def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
+    """All sides in one warm session, from the same topic, into a folder of their own."""
     with world(folder, rows) as parts:
-        name = f"a whole checkpoint of {rows:,} rows, Kafka → Parquet files, against a plain Spark append"
         numbers = count(1)
-        return alternate(name, lambda: _ours(parts, next(numbers), "one"), lambda: _plain(parts), 1.05, rounds)
+        sides = {
+            "Onceonly": lambda: _ours(parts, next(numbers), "one"),
+            DEFAULT: lambda: _plain(parts, {}),
+            TUNED: lambda: _plain(parts, peers.READ),
+        }
+        measured = against(alternate(sides, rounds))
+    how = f"A whole checkpoint of {rows:,} small records, beside a plain Spark append of the same rows."
+    return Result("Kafka → Parquet files", how, measured, settings=peers.READING)
 
 
-def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
+def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     """One pipeline with two sinks against two pipelines, each of which reads the topic."""
     with world(folder, rows) as parts:
-        name = f"two sinks of one checkpoint of {rows:,} rows, against two pipelines"
         numbers = count(1)
 
         def both() -> None:
@@ -35,7 +44,11 @@ def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
             for sink in ("one", "two"):
                 _ours(parts, next(numbers), sink)
 
-        return alternate(name, both, apart, 1.0, rounds)
+        measured = against(alternate({"one checkpoint": both, "two pipelines": apart}, rounds))
+    how = (
+        f"One checkpoint of {rows:,} small records with two file sinks, beside two pipelines that each read the topic."
+    )
+    return Result("A second sink", how, measured)
 
 
 def _ours(parts: LiveParts, number: int, *names: str) -> None:
@@ -44,7 +57,6 @@ def _ours(parts: LiveParts, number: int, *names: str) -> None:
     whole(anew(parts, number), Pipeline(name=f"bench_{number}", source=source, transform=transform, sinks=sinks))
 
 
-def _plain(parts: LiveParts) -> None:
-    options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "subscribe": TOPIC}
-    rows = parts.spark().read.format("kafka").options(**options).load()
-    shape(rows).write.mode("append").parquet(f"file://{parts.settings.locate('lake/plain')}")
+def _plain(parts: LiveParts, more: Mapping[str, str]) -> None:
+    place = f"file://{parts.settings.locate('lake/plain')}"
+    shape(peers.read(parts, more)).write.mode("append").parquet(place)

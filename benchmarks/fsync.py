@@ -10,24 +10,33 @@ from pathlib import Path
 
 from benchmarks.checkpoint import ours
 from benchmarks.history import steps
-from benchmarks.ratio import Ratio, alternate
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result, Row
 from benchmarks.world import ROWS, world
 
 
-def state_table(folder: Path, rounds: int = 30) -> Ratio:
-    """On fakes: all that is written is the state table."""
+def fsync(folder: Path) -> Result:
+    """On fakes, where all that is written is the state table; and from a topic into a Delta table."""
+    return Result(
+        "fsync",
+        f"Plan and commit on fakes (only the state table is written), and a whole checkpoint of {ROWS:,} small "
+        "records, Kafka → Delta; each with fsync and with one that does nothing.",
+        [*_state_table(folder / "fakes"), *_whole_checkpoint(folder / "whole")],
+    )
+
+
+def _state_table(folder: Path, rounds: int = 30) -> list[Row]:
     kept, unkept = (steps(folder / name, "chained", 10) for name in ("kept", "unkept"))
-    name = "plan + commit: with fsync of the state table against without"
-    return alternate(name, lambda: next(kept), _without(lambda: next(unkept)), 1.5, rounds, warm=3)
+    sides = {"state table, fsync": lambda: next(kept), "state table, no fsync": _without(lambda: next(unkept))}
+    return against(alternate(sides, rounds, warm=3, unit="ms"))
 
 
-def whole_checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
-    """From a topic into a Delta table: its files, too."""
+def _whole_checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> list[Row]:
     with world(folder, rows) as parts:
         numbers = count(1)
         work = lambda: ours(parts, next(numbers))  # noqa: E731
-        name = f"a whole checkpoint of {rows:,} rows, Kafka → Delta: with fsync against without"
-        return alternate(name, work, _without(work), 1.1, rounds)
+        sides = {"whole checkpoint, fsync": work, "whole checkpoint, no fsync": _without(work)}
+        return against(alternate(sides, rounds))
 
 
 def _without(work: Callable[[], object]) -> Callable[[], object]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks import flink
-from benchmarks.ratio import Ratio, alternate
+from benchmarks import peers
+from benchmarks.goals import DEFAULT, TUNED
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result, Row
 from benchmarks.world import ROWS, TOPIC, anew, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink
@@ -27,41 +28,33 @@ def copy(batch):  # type: ignore[no-untyped-def]
     return batch.select("key", "value")
 
 
-def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Ratio:
-    """Both sides in one warm session, to a topic of their own; prints what a commit takes as well."""
+def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
+    """All sides in one warm session, to a topic of their own."""
     commits: list[tuple[float, float]] = []
     with world(folder, rows, ("ours", "theirs")) as parts:
-        name = f"a whole checkpoint of {rows:,} rows, Kafka → Kafka in staged mode, against Spark's Kafka sink"
         numbers = count(1)
-        result = alternate(
-            name, lambda: commits.append(_ours(parts, next(numbers))), lambda: _spark(parts), 1.1, rounds
-        )
-    whole, ends = (median(times) * 1000 for times in zip(*commits, strict=True))
-    print(
-        f"commit: {ends:.1f} ms per transaction to look, to end it and to see its markers; {whole:.1f} ms with the "
-        f"rows of the state table and the consumer group (medians of {len(commits)} commits)"
+        sides = {
+            "Onceonly": lambda: commits.append(ours(parts, next(numbers))),
+            DEFAULT: lambda: _spark(parts, {}, {}),
+            TUNED: lambda: _spark(parts, peers.READ, peers.WRITE),
+        }
+        measured = against(alternate(sides, rounds))
+    whole, ends = ([1000 * each for each in times] for times in zip(*commits, strict=True))
+    return Result(
+        "Kafka → Kafka",
+        f"A whole checkpoint (plan, stage, commit, with its spool on disk) of {rows:,} small records in staged mode, "
+        "beside Spark's own Kafka sink, which delivers at least once. A commit is timed per transaction, also in the "
+        "rounds that warm up.",
+        [
+            *measured,
+            Row("a transaction: look, end, see its marker", "ms", ends),
+            Row("a transaction, with the rows of the state table", "ms", whole),
+        ],
+        settings=peers.WRITING,
     )
-    return result
 
 
-def against_flink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Ratio:
-    """Flink ÷ ours; our whole checkpoint (plan, stage, commit) against Flink's job without the start of its JVM."""
-    flink.prepare()
-    with world(folder, rows, ("ours", "theirs")) as parts:
-        bootstrap, numbers, theirs, ours = parts.settings.brokers(None), count(1), [], []
-        for number in range(rounds + 1):
-            started = time.perf_counter()
-            _ours(parts, next(numbers))
-            took = time.perf_counter() - started
-            flinks = flink.seconds(bootstrap, TOPIC, "theirs")
-            if number:  # the first round warms our session up; Flink's JVM is new each time
-                ours.append(took)
-                theirs.append(flinks)
-    name = f"a whole checkpoint of {rows:,} rows, Kafka → Kafka in staged mode, against Flink exactly-once"
-    return Ratio(name, ours, theirs, 1 / 1.5)
-
-
-def _ours(parts: LiveParts, number: int) -> tuple[float, float]:
+def ours(parts: LiveParts, number: int) -> tuple[float, float]:
     """Seconds of the commit, per transaction: all of it, and what the sink needs."""
     pipeline = Pipeline(
         name=f"bench_{number}",
@@ -94,7 +87,6 @@ def _timed(commit: Callable[..., Any], times: list[float]) -> Callable[..., Any]
     return timed
 
 
-def _spark(parts: LiveParts) -> None:
-    bootstrap = {"kafka.bootstrap.servers": parts.settings.brokers(None)}
-    rows = parts.spark().read.format("kafka").options(**bootstrap, subscribe=TOPIC).load()
-    copy(rows).write.format("kafka").options(**bootstrap, topic="theirs").save()
+def _spark(parts: LiveParts, reading: Mapping[str, str], writing: Mapping[str, str]) -> None:
+    options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "topic": "theirs", **writing}
+    copy(peers.read(parts, reading)).write.format("kafka").options(**options).save()

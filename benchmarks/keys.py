@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from pathlib import Path
 
-from benchmarks.ratio import Ratio, alternate
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result
 from benchmarks.world import TOPIC, whole, world
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import FileSink, StateSink
@@ -43,7 +45,7 @@ def totals(batch, state, held):  # type: ignore[no-untyped-def]
     return now.select("n"), now
 
 
-def keys(folder: Path, rounds: int = 8) -> Ratio:
+def keys(folder: Path, rounds: int = 8) -> Result:
     """Eight checkpoints each, in turn; so a merge of runs is among them."""
     with world(folder, rows=(rounds + 3) * CHANGED) as parts:
         for name in HELD:
@@ -53,8 +55,10 @@ def keys(folder: Path, rounds: int = 8) -> Ratio:
         def run(name: str) -> None:
             whole(parts, _pipeline(name, f"totals_{name}"), f"run-{next(owners)}")
 
-        name = f"a checkpoint of {CHANGED:,} changed keys, {HELD['many']:,} held, against {HELD['few']:,}"
-        return alternate(name, lambda: run("many"), lambda: run("few"), 2.0, rounds)
+        sides = {f"{held:,} held": partial(run, name) for name, held in reversed(HELD.items())}
+        measured = against(alternate(sides, rounds))
+    how = f"A checkpoint that changes {CHANGED:,} keys of a state, by how many keys the state holds."
+    return Result("State by key", how, measured)
 
 
 def _pipeline(name: str, transform: str) -> Pipeline:

@@ -1,48 +1,62 @@
-"""Two ways of doing one thing, in turns, so that whatever else the machine does hits both."""
+"""Several ways of doing one thing, in turns, so that whatever else the machine does hits all of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Callable, Mapping
+
+import psutil
+
+from benchmarks.results import Row, ratio
+
+Work = Callable[[], object]
+CPU = ", CPU"  # after the name of a side
+TICK = 0.01  # seconds: what the kernel counts in
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Medians in seconds of `rounds` alternating runs; `target` is the most that the ratio should be."""
+def alternate(sides: Mapping[str, Work], rounds: int, warm: int = 1, unit: str = "s") -> list[Row]:
+    """Times of each side: `warm` uncounted rounds, then `rounds` counted ones; the order turns round every time.
 
-    name: str
-    ours: list[float]
-    theirs: list[float]
-    target: float
-
-    @property
-    def value(self) -> float:
-        return median(self.ours) / median(self.theirs)
-
-    def __str__(self) -> str:
-        verdict = "met" if self.value <= self.target else "NOT met"
-        return (
-            f"{self.name}\n  {_seconds(self.ours)} against {_seconds(self.theirs)}, {len(self.ours)} rounds each\n"
-            f"  ratio {self.value:.3f}, target ≤ {self.target}: {verdict}"
-        )
-
-
-def alternate(
-    name: str, ours: Callable[[], object], theirs: Callable[[], object], target: float, rounds: int, warm: int = 1
-) -> Ratio:
-    """`warm` uncounted rounds, then `rounds` counted ones; who goes first changes every round."""
-    times: dict[str, list[float]] = {"ours": [], "theirs": []}
-    sides = [("ours", ours), ("theirs", theirs)]
+    Sides that take seconds have a second row: the CPU that they used, in this process and all below it, a broker
+    included. It depends less on what else the machine does.
+    """
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    spent: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(warm + rounds):
-        for side, work in sides if number % 2 else reversed(sides):
-            started = time.perf_counter()
-            work()
+        for name in list(sides) if number % 2 else reversed(list(sides)):
+            before = cpu()
+            took = seconds(sides[name])
             if number >= warm:
-                times[side].append(time.perf_counter() - started)
-    return Ratio(name, times["ours"], times["theirs"], target)
+                times[name].append(took)
+                spent[name].append(max(cpu() - before, TICK))
+    if unit == "ms":
+        return [Row(name, unit, [1000 * each for each in runs]) for name, runs in times.items()]
+    walls = [Row(name, unit, runs) for name, runs in times.items()]
+    return walls + [Row(f"{name}{CPU}", "s", runs) for name, runs in spent.items()]
 
 
-def _seconds(times: list[float]) -> str:
-    return f"{median(times):.3f} s (from {min(times):.3f} to {max(times):.3f})"
+def against(rows: list[Row]) -> list[Row]:
+    """The rows, and the ratio of the first one to each other; the same of the CPU."""
+    walls = [row for row in rows if not row.measure.endswith(CPU)]
+    spent = [row for row in rows if row.measure.endswith(CPU)]
+    return [*rows, *(ratio(kind[0], other) for kind in (walls, spent) for other in kind[1:])]
+
+
+def seconds(work: Work) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def cpu() -> float:
+    """Seconds of CPU of this process and of all that it started, ended ones included."""
+    me = psutil.Process()
+    return sum(_spent(process) for process in [me, *me.children(recursive=True)])
+
+
+def _spent(process: psutil.Process) -> float:
+    try:
+        used = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(used.user + used.system + used.children_user + used.children_system)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +28,7 @@ def world(folder: Path, rows: int = ROWS, topics: tuple[str, ...] = ()) -> Itera
     try:
         for topic in (TOPIC, *topics):
             create(bootstrap, topic)
-        _fill(bootstrap, rows)
+        fill(bootstrap, TOPIC, rows)
         settings = replace(
             Settings.from_env(),
             home=folder / "home",
@@ -59,27 +58,30 @@ def whole(parts: LiveParts, pipeline: Pipeline, owner: str = "bench") -> Checkpo
     return through.commit(pipeline.name, planned.epoch)
 
 
-def create(bootstrap: str, topic: str) -> None:
+def create(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
-def _fill(bootstrap: str, rows: int) -> None:
+def record(number: int) -> tuple[bytes, bytes]:
+    """Value and key of a small record."""
+    return f"value-{number:050}".encode(), str(number).encode()
+
+
+def fill(bootstrap: str, topic: str, rows: int, partitions: int = PARTITIONS) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for number in range(rows):
         while True:
             try:
-                producer.produce(TOPIC, f"value-{number:050}".encode(), str(number).encode(), number % PARTITIONS)
+                producer.produce(topic, *record(number), number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)
         if number % 10_000 == 0:
             producer.poll(0)
-            print(f"\r{number:,} records", end="", file=sys.stderr)
     if producer.flush(120):
         raise RuntimeError("the broker did not take all records")
-    print(f"\r{rows:,} records", file=sys.stderr)

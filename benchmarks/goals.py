@@ -1,0 +1,76 @@
+"""The goals, in one place: each names the measure that shows it. None is moved to fit what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A measure's median should be at most (or at least) `bound`.
+
+    Args:
+        name, measure: of the result, and of its row.
+    """
+
+    what: str
+    name: str
+    measure: str
+    bound: float
+    at_least: bool = False
+    unit: str = ""
+
+    def met(self, found: float) -> bool:
+        return found >= self.bound if self.at_least else found <= self.bound
+
+    def missed_by(self, found: float) -> float:
+        """As a share of the goal."""
+        return (self.bound - found if self.at_least else found - self.bound) / self.bound
+
+    @property
+    def text(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.bound:,g} {self.unit}".strip()
+
+
+def of(name: str, row: dict[str, Any]) -> Goal | None:
+    return next((goal for goal in GOALS if (goal.name, goal.measure) == (name, row["measure"])), None)
+
+
+DEFAULT, TUNED = "Spark, default settings", "Spark, tuned"
+CHAINED = "chained, 20,000 epochs ÷ chained, 10 epochs"
+INTERVAL = "interval, 20,000 epochs ÷ interval, 10 epochs"
+SYNCED = "whole checkpoint, fsync ÷ whole checkpoint, no fsync"
+LOOK, RECORDED = "a transaction: look, end, see its marker", "a transaction, with the rows of the state table"
+GOALS = [
+    Goal("one checkpoint on fakes, with fsync", "state_table", "one checkpoint", 60, unit="ms"),
+    Goal("64 pipelines at once: failures", "pipelines", "failures of 64 at once", 0),
+    Goal("64 pipelines at once: worst ÷ median", "pipelines", "worst ÷ median of 64 at once", 3),
+    Goal("64 at once ÷ one: throughput", "pipelines", "throughput of 64 at once ÷ of 1", 1, True),
+    Goal("a checkpoint beside 1,000 pipelines ÷ alone", "many_pipelines", "beside 1,000 pipelines ÷ alone", 1.5),
+    Goal("status of 1,000 pipelines", "many_pipelines", "status of 1,000 pipelines", 1, unit="s"),
+    Goal("recovery of them, nothing to do", "many_pipelines", "recovery of nothing, 1,000 pipelines", 5, unit="s"),
+    Goal("recovery of 1,000 pending checkpoints", "recovery", "1,000 pending checkpoints", 60, unit="s"),
+    Goal("publish into 400,000 files ÷ delta-rs alone", "targets", "publish ÷ delta-rs, 400,000 files", 1.2),
+    Goal("a commit of 10,000 files: memory", "targets", "memory of a commit of 10,000 files", 300, unit="MB"),
+    Goal("cold `onceonly run` of 100 rows", "cold_start", "cold run", 8, unit="s"),
+    Goal("the same, with a warm Spark Connect server", "cold_start", "warm run", 2.5, unit="s"),
+    Goal("`make demo` after set-up", "demo", "make demo", 120, unit="s"),
+    Goal("Kafka → Kafka: Flink ÷ Onceonly, both warm", "flink", "Flink, steady ÷ Onceonly, warm", 2, True),
+    Goal("Kafka → Kafka ÷ Spark's at-least-once sink, tuned", "kafka_sink", f"Onceonly ÷ {TUNED}", 0.9),
+    Goal("Kafka → Delta ÷ a plain append, tuned", "checkpoint", f"Onceonly ÷ {TUNED}", 1.03),
+    Goal("Kafka → Delta ÷ Structured Streaming", "checkpoint", "Onceonly ÷ Structured Streaming, tuned", 1),
+    Goal("Kafka transaction: look, end, see the marker", "kafka_sink", LOOK, 5, unit="ms"),
+    Goal("… with the rows of the state table", "kafka_sink", RECORDED, 10, unit="ms"),
+    Goal("Kafka → Parquet ÷ a plain append, tuned", "files", f"Onceonly ÷ {TUNED}", 1.05),
+    Goal("one checkpoint with two sinks ÷ two pipelines", "second_sink", "one checkpoint ÷ two pipelines", 1),
+    Goal("a checkpoint on 20,000 epochs ÷ on 10, chained", "history", CHAINED, 1.5),
+    Goal("… of intervals", "history", INTERVAL, 1.5),
+    Goal("the state table with fsync ÷ without", "fsync", "state table, fsync ÷ state table, no fsync", 1.5),
+    Goal("a whole checkpoint with fsync ÷ without", "fsync", SYNCED, 1.1),
+    Goal("1,000 keys changed, 1 M held ÷ 10,000 held", "keys", "1,000,000 held ÷ 10,000 held", 2),
+    Goal("a page, 10,000 checkpoints (the slowest kind)", "pages", "slowest kind of page", 0.3, unit="s"),
+    Goal("a DAG run, less its Spark job", "airflow_overhead", "DAG run less Spark", 10, unit="s"),
+    Goal("the commit task in Airflow", "airflow_overhead", "commit task", 2.5, unit="s"),
+    Goal("import of a DAG file, beyond Airflow (the slowest)", "dag_import", "slowest DAG file", 100, unit="ms"),
+]  # fmt: skip

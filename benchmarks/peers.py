@@ -1,0 +1,38 @@
+"""Settings of the peers: their defaults, and what their own guides recommend for throughput.
+
+Sources: Spark's "Structured Streaming + Kafka Integration Guide" passes `kafka.*` to the client; Confluent's "Optimize
+Kafka clients for throughput" names fetch.min.bytes, batch.size, linger.ms; Flink's "Kafka SQL connector" passes
+`properties.*`, and its "Tuning Checkpoints" and "Execution configuration" name object reuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.goals import DEFAULT, TUNED
+from benchmarks.world import TOPIC
+from onceonly.runtime.factory import LiveParts
+
+FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
+PRODUCE = {"batch.size": "200000", "linger.ms": "50", "buffer.memory": "134217728"}
+READ = {f"kafka.{key}": value for key, value in FETCH.items()}
+WRITE = {f"kafka.{key}": value for key, value in PRODUCE.items()}
+OURS = {
+    "max.poll.records (JVM consumer)": "10000",
+    "linger.ms (librdkafka)": "5",
+    "enable.idempotence, acks": "true, all",
+    "fsync of what is staged and decided": "yes",
+}
+SPARK = {"master": "local[*], warm session", "spark.databricks.delta.snapshotPartitions": "2"}
+READING = {"Onceonly": OURS, DEFAULT: SPARK | {"kafka.*": "default"}, TUNED: SPARK | READ}
+WRITING = {"Onceonly": OURS, DEFAULT: SPARK | {"kafka.*": "default"}, TUNED: SPARK | READ | WRITE}
+
+
+def read(parts: LiveParts, more: Mapping[str, str]) -> Any:
+    """The topic, by Spark's own batch source."""
+    return parts.spark().read.format("kafka").options(**source(parts), **more).load()
+
+
+def source(parts: LiveParts) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": parts.settings.brokers(None), "subscribe": TOPIC}
