@@ -28,6 +28,7 @@ MODULES = {
     "growth": "growth",
     "partitions": "growth",
     "hot_path": "hot_path",
+    "cold_start": "cold_start",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",
 }
