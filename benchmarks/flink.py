@@ -1,4 +1,4 @@
-"""Kafka → Kafka exactly once, against Flink: both cold, both warm, and as a user would start them."""
+"""Kafka to Kafka exactly once, against Flink: both cold, both warm, and as a user would start them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flink(folder: Path, rows: int = ROWS, rounds: int = 3, parallelism: int = 2)
         Row(f"{name}: rows per second after its first checkpoint", "rows/s", runs) for name, runs in rates.items()
     ]
     return Result(
-        "Kafka → Kafka, against Flink",
+        "Kafka to Kafka, against Flink",
         f"A whole checkpoint of {rows:,} small records (plan, stage, commit, its spool on disk) beside Flink's job "
         f"over the same topic, parallelism {parallelism}, a checkpoint every 5 s. Warm: a session, a JVM that ran the "
         "job before. Cold: new ones, without their start. Process: from its start to its end. Steady: the rows at "
