@@ -10,6 +10,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 from integration import hdfs as hdfs_daemons
 from patience import PATIENCE
 
@@ -20,6 +21,9 @@ from onceonly.dev.services.spark import TOKEN, SparkConnect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+settings.register_profile("onceonly", deadline=None)  # no test depends on speed
+settings.load_profile("onceonly")
 
 HOME = pytest.StashKey[Path]()
 LONG = ("test_tutorial.py", "test_wheel.py")  # one test of minutes each: begun first

@@ -177,7 +177,7 @@ def judge(sink: str, epoch: int = 1) -> Act:
 
     def act(world: World) -> None:
         tx = world.checkpoints[epoch].handles[sink]["tx"]
-        world.coordinator.judge(NAME, epoch, sink, tx in world.targets[sink].committed, "me", "looked")
+        world.coordinator.resolve_doubt(NAME, epoch, sink, tx in world.targets[sink].committed, "me", "looked")
 
     return act
 

@@ -24,7 +24,7 @@ def of_row(
             yield from _verdict(row, before, after)
         case Event.APPROVED if after.attempt not in after.failed_attempts:
             yield f"9: epoch {row.epoch} is approved, and its gate has not failed it"
-        case Event.ABORTING if after.for_a_person and "who" not in row.body:
+        case Event.ABORTING if after.needs_manual_decision and "who" not in row.body:
             yield f"9: epoch {row.epoch} is aborted, and a person was to decide"
         case Event.COMMITTING | Event.REWOUND:
             yield from _decided(known, after)

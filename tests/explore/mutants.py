@@ -246,7 +246,7 @@ GUARDS = [
     Mutant(
         "aborted although a person decides",
         COORDINATOR,
-        "            if checkpoint.for_a_person and who is None:\n"
+        "            if checkpoint.needs_manual_decision and who is None:\n"
         '                raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")\n',
         "",
         "held",

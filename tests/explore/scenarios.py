@@ -189,13 +189,13 @@ KAFKA = [
     Scenario("late-dies", {"one": a.commit(), "recov": a.recover()}, {"now": pipeline(LATE)}, before=STAGED),
     Scenario(
         "doubt-twice",
-        {"one": a.judge("k"), "two": a.judge("k")},
+        {"one": a.resolve_doubt("k"), "two": a.resolve_doubt("k")},
         {"now": pipeline(TOPIC)},
         before=[*STAGED, a.times_out("k"), a.forgets("k"), a.try_(a.commit())],
     ),
     Scenario(
         "doubt",
-        {"commit": a.commit(), "world": a.forgets("k"), "person": a.judge("k")},
+        {"commit": a.commit(), "world": a.forgets("k"), "person": a.resolve_doubt("k")},
         {"now": pipeline(TOPIC)},
         before=STAGED,
     ),

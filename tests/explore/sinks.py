@@ -10,7 +10,16 @@ from explore import targets
 from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
-from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Pooled, PoolsIds, Receipts, Replaceable, Resolvable, Sink
+from onceonly.checkpoint.sink import (
+    KeepsCopies,
+    PooledTransaction,
+    PoolsIds,
+    Receipts,
+    Replaceable,
+    Resolvable,
+    Revocable,
+    Sink,
+)
 from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 
 TRIES = 5
@@ -296,7 +305,7 @@ class StateSinkInMemory(MemorySink, TakesBack):
         return Outcome(already=True, detail={"rows": handle["rows"]}) if done else None
 
 
-class TopicSink(MemorySink, KeepsCopies, HoldsOpen, PoolsIds, Resolvable):
+class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
     """As the Kafka sink: rows are spooled; a lost transaction is written again, and recorded before it ends."""
 
     target: targets.Topic
@@ -389,7 +398,7 @@ class TopicSink(MemorySink, KeepsCopies, HoldsOpen, PoolsIds, Resolvable):
             raise self.refusal("Spooled rows are gone.")
         return self.target.staged[name]
 
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "word": committed} if self._fate(handle["tx"]) == "doubt" else handle
 
     # ---- what is open
@@ -427,21 +436,21 @@ class TopicSink(MemorySink, KeepsCopies, HoldsOpen, PoolsIds, Resolvable):
 
     # ---- the pool
 
-    def pooled(self, prefix: str) -> list[Pooled]:
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
         if not self._pool:
             return []
         found = self.step("lists what is open in the pool", lambda: self._open_in_pool())
         _, pipeline, sink = prefix.split("-")
-        return [Pooled(pipeline, sink, slot, id, (0, 0)) for slot, id in found]
+        return [PooledTransaction(pipeline, sink, slot, id, (0, 0)) for slot, id in found]
 
     def _open_in_pool(self) -> list[tuple[int, str]]:
         txs = self.target.txs
         return [(int(slot[5:]), id) for slot, id in sorted(self.target.slots.items()) if txs[id].stands == "open"]
 
-    def needs(self, handle: Handle, txn: Pooled) -> bool:
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
         return handle["tx"] is None or handle["tx"] == txn.id
 
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         for txn in txns:
             self.step("ends what is idle in the pool", lambda id=txn.id: self._end_idle(id), EITHER)
 

@@ -53,7 +53,7 @@ def _content(row: Row) -> str:
 
 
 class MemoryView(View):
-    """A pipeline as one look at the table shows it; `table` is the chain of its rows."""
+    """A pipeline as one look at the table shows it; `rows` is the chain of its rows."""
 
     @classmethod
     def of(cls, pipeline: str, chain: Any) -> MemoryView:
@@ -71,7 +71,7 @@ class MemoryView(View):
         )
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
-        chain: Any = self.table
+        chain: Any = self.rows
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
@@ -91,7 +91,7 @@ class MemoryView(View):
         return Interval(max(ends), interval.start) if ends and max(ends) < interval.start else None
 
     def _pinning(self, wanted: Callable[[Row], Any]) -> list[Checkpoint]:
-        chain: Any = self.table
+        chain: Any = self.rows
         epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}
         return [self.checkpoints[epoch] for epoch in sorted(epochs)]
 
@@ -117,7 +117,7 @@ class MemoryTable:
         return MemoryView.of(pipeline, look)
 
     def append(self, view: View, row: Row) -> MemoryView:
-        chain: Any = view.table
+        chain: Any = view.rows
         sink = f" {row.sink}" if row.sink else ""
         what = f"records '{row.event.value}'{sink} of epoch {row.epoch} attempt {row.attempt}"
         after = self._steps.take(

@@ -14,7 +14,7 @@ from explore import invariants, sinks, targets
 from explore.steps import BEFORE, Made, Steps
 from explore.table import MemoryTable
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Examined, Found, Inspector
+from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
@@ -181,13 +181,13 @@ class MemorySource:
     def _log(self) -> TopicLog:
         return TopicLog(self._topic, self._world.topic_id, {0: (0, len(self._world.records))})
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
         return self._step("looks for a time", lambda: {0: self._first(time)})
 
-    def _first(self, time: datetime) -> Found:
+    def _first(self, time: datetime) -> FirstRecord:
         times = [NOON + timedelta(minutes=minute) for minute in self._world.records]
-        found = (Found(offset, at) for offset, at in enumerate(times) if at >= time)
-        return next(found, Found(len(times), None))
+        found = (FirstRecord(offset, at) for offset, at in enumerate(times) if at >= time)
+        return next(found, FirstRecord(len(times), None))
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         self._step("verifies what is read", lambda: [offsets.check_held(range_, self._log()) for range_ in ranges])
@@ -219,11 +219,11 @@ class MemoryInspector(Inspector):
     def check(self) -> list[str]:
         return []
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
+    def examine(self, checkpoint: Checkpoint) -> Findings:
         seen = {sink.name: self._look(checkpoint, sink.name) for sink in self._pipeline.sinks}
         outcome = self._world.steps.take("the gate finds", self._find)
         check = {"what": "a check", "ok": outcome == "passed", "severity": "critical", "observed": str(seen)}
-        return Examined({name: {"rows": 0, "path": "in process", "checks": [check]} for name in seen})
+        return Findings({name: {"rows": 0, "path": "in process", "checks": [check]} for name in seen})
 
     def _look(self, checkpoint: Checkpoint, name: str) -> str:
         handle = checkpoint.handles[name]
@@ -238,5 +238,5 @@ class MemoryInspector(Inspector):
         world.looks = min(world.looks + 1, len(world.verdicts) - 1)
         return outcome
 
-    def forget(self, examined: Examined) -> None:
+    def forget(self, examined: Findings) -> None:
         return

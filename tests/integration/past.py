@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
-
-from deltalake import CommitProperties, Transaction, write_deltalake
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable import location, row_format
+from onceonly.statetable import location, row_files
+from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import MERGE, Commit
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable
 
@@ -74,7 +75,12 @@ class Past:
         self.add(epoch, Event.ABORTED, at + SECOND)
 
     def write(self) -> None:
-        stamp = CommitProperties(app_transactions=[Transaction(self.pipeline.name, self._head.seq)])
-        table = location.open_(self.state.uri).table
-        write_deltalake(table, row_format.to_arrow(self._rows), mode="append", commit_properties=stamp)
+        folder = location.folder(self.state.uri, self.pipeline.name)
+        log = LocalLog(Path(folder))
+        log.create()
+        version = log.entries()[0]
+        *old, last = self._rows
+        files = [row_files.put(folder, old, f"merged-{last.id}")] if old else []
+        log.commit(version + 1, Commit(MERGE, files), None)
+        log.commit(version + 2, Commit("WRITE", [row_files.put(folder, [last], last.id)], last), None)
         self._rows = []

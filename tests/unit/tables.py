@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-import pyarrow as pa
 from explore.steps import Steps
 from explore.table import PINS, Chain, MemoryTable
 
@@ -23,7 +22,6 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import gaps
 from onceonly.statetable.table import StateTable
 
-TIMES = pa.schema([(name, pa.timestamp("us", "UTC")) for name in gaps.COLUMNS])
 QUICK = os.environ.get("ONCEONLY_UNIT") == "quick"
 
 
@@ -43,8 +41,7 @@ class QuickTable(MemoryTable):
         found: dict[str, list[Interval]] = {}
         for name in pipelines:
             pinned = [row.interval for row in self.chain(name).rows if row.event in PINS and row.interval]
-            columns = zip(*((each.start, each.end) for each in pinned), strict=True) if pinned else ([], [])
-            found[name] = gaps.between(pa.table(dict(zip(gaps.COLUMNS, map(list, columns), strict=True)), TIMES))
+            found[name] = gaps.between(pinned)
         return found
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:

@@ -27,6 +27,22 @@ PLAIN = {  # not -> but
     r"\bfor ever\b": "forever",
     r"\bfor want of\b": "because … is missing",
     r"\bwell again\b": "available again",
+    r"\blive side\b": "writes to the target of …",
+    r"\bfeed (the|them|these) \w*\s?again\b": "send … again",
+    r"\bits own account\b|\bof no account\b": "ignored",
+    r"\btakes? the place of what\b": "replaces",
+    r"\bis none of (ours|a)\b": "is not one of …",
+    r"\bcannot be found out\b": "is not known",
+    r"\bso it is with\b": "the same applies to …",
+    r"\bin the hands of\b|\bin other hands\b": "used by another …",
+    r"\bbe it a\b": "also a …",
+    r"\bseen? to it\b|\bsees to it\b|\bsee to that\b": "make sure",
+    r"\bas things are\b": "at present",
+    r"\bmay not have lived\b": "may have died",
+    r"\bis kept otherwise\b|\bpartitioned otherwise\b": "has another …",
+    r"\bwhat became of\b|\bbecame of it\b": "the outcome",
+    r"\bthe eyes of\b": "examines …",
+    r"\bis beyond delta-rs\b": "is not supported by delta-rs",
 }
 BREAK = re.compile(r"""["']?\n\s*(?:#|f?["'])?\s*""")  # within a text that goes on in the next line
 

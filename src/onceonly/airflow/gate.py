@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from onceonly.airflow import notices
-from onceonly.airflow.links import CheckpointLink, DocsLink, page_of
+from onceonly.airflow.links import CheckpointLink, DocsLink, docs_page
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import SparkOperator, owner_of, task_outcome
+from onceonly.counts import count
 from onceonly.errors import GateFailed
 
 if TYPE_CHECKING:
     from onceonly.airflow.gatesession import GateParts
+    from onceonly.checkpoint.model import Checkpoint
 
 
 class GateOperator(SparkOperator):
     """Has the staged rows examined; fails when the gate does, and is then not retried: the verdict is recorded.
 
-    Returns {"epoch", "outcome", "docs"}. What is held passes once somebody has approved it and the task is cleared.
+    Returns {"epoch", "outcome", "docs"}; "docs" is the page that shows the Data Docs. What is held passes once somebody
+    has approved it and the task is cleared.
     Spark is that of the stage; it is asked about sinks with more rows than the gate takes in process.
 
     Args:
@@ -66,8 +69,7 @@ class GateOperator(SparkOperator):
         with task_outcome(context):
             done = self.coordinator().gate(self.pipeline, self.find_epoch(context), owner_of(context))
         if done.verdict:
-            shown = f"{page_of(done.pipeline, done.epoch)}/docs/{done.attempt}/index.html"
-            self.docs = shown if done.verdict["docs"] else ""
+            self.docs = docs_page(done)
             self._log(done.verdict)
         for trouble in notices.notify_held(self.on_held, context, done) if done.held else ():
             self.log.warning("%s", trouble)
@@ -75,20 +77,25 @@ class GateOperator(SparkOperator):
             with task_outcome(context):
                 gate.require(done)
         except GateFailed as failed:
-            raise AirflowFailException(str(failed)) from failed
+            raise AirflowFailException(self._with_page(str(failed), done)) from failed
         verdict = done.verdict or {}
-        return {"epoch": done.epoch, "outcome": verdict.get("outcome"), "docs": verdict.get("docs")}
+        return {"epoch": done.epoch, "outcome": verdict.get("outcome"), "docs": self.docs or None}
+
+    def _with_page(self, text: str, done: Checkpoint) -> str:
+        """With the page of the Data Docs in place of the address of their files."""
+        stored = done.verdict and done.verdict["docs"]
+        return text.replace(stored, self.docs) if stored else text
 
     def _log(self, verdict: Mapping[str, Any]) -> None:
         for sink, seen in verdict["sinks"].items():
-            self.log.info("sink '%s': %s rows, examined %s", sink, f"{seen['rows']:,}", _where(seen["path"]))
+            self.log.info("sink '%s': %s, examined %s", sink, count(seen["rows"], "row"), _where(seen["path"]))
             for each in seen["checks"]:
                 level = self.log.info if each["ok"] else self.log.warning
                 said = "ok" if each["ok"] else each["severity"].upper()
                 level("  %s: %s (%s)", said, each["what"], each["observed"])
         self.log.info("verdict: %s, by %s", verdict["outcome"], verdict["by"])
-        if verdict["docs"]:
-            self.log.info("Data Docs: %s", verdict["docs"])
+        if self.docs:
+            self.log.info("Data Docs: %s", self.docs)
 
 
 def _where(path: str) -> str:

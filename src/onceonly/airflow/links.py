@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from onceonly.checkpoint.model import Checkpoint
 
 
 def page_of(pipeline: str, epoch: int | None = None) -> str:
     """The address of a checkpoint's page, or of its pipeline's."""
     page = f"{conf.get('api', 'base_url', fallback='/').rstrip('/')}/onceonly/pipelines/{pipeline}"
     return f"{page}/{epoch}" if epoch else page
+
+
+def docs_page(checkpoint: Checkpoint) -> str:
+    """The address of the page that serves its Data Docs; empty if there are none."""
+    stored = str((checkpoint.verdict and checkpoint.verdict["docs"]) or "")
+    if not stored or stored.startswith(("https://", "http://")):
+        return stored
+    return f"{page_of(checkpoint.pipeline, checkpoint.epoch)}/docs/{checkpoint.attempt}/index.html"
 
 
 class CheckpointLink(BaseOperatorLink):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint
 
 ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
+UNKNOWN = "a task before it failed in Airflow; which one is not known, because Airflow's API did not answer"
 LONGEST = 1_000  # characters of it
 NO_ERROR = "it was marked failed or killed, or it timed out"
 Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
@@ -31,13 +32,16 @@ def leave_error(context: Any, error: BaseException) -> None:
 
 
 def why_aborted(context: Any, task_ids: Sequence[str]) -> str:
-    """What the abort task records: which of these tasks failed, and with what."""
+    """What the abort task records: which of these tasks failed, and with what error.
+
+    The abort itself does not depend on an answer from Airflow's API.
+    """
     ti = context["ti"]
     try:
         states = ti.get_task_states(ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
         said = [_failure(ti, task_id) for task_id in sorted(states) if states[task_id] == "failed"]
-    except Exception:  # Airflow's API did not answer: what is to be aborted is aborted all the same
-        said = []
+    except Exception:
+        return UNKNOWN
     return "; ".join(said) or "a task before it failed in Airflow"
 
 
@@ -48,12 +52,14 @@ def _failure(ti: Any, task_id: str) -> str:
 
 def about(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a notifier is given as `held` in its context, beside what Airflow has there."""
+    from onceonly.coordinator.gate import failed_checks
+
     of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "text": formatting.held(checkpoint),
-        "checks": list(_failed_checks(checkpoint.verdict or {})),
+        "checks": failed_checks(checkpoint.verdict or {}),
         "page": page_of(checkpoint.pipeline, checkpoint.epoch),
         "approve": f"onceonly approve {of}",
         "abort": f"onceonly abort {of}",
@@ -68,13 +74,6 @@ def notify_held(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpo
             notifier(given)
         except Exception as error:
             yield f"{checkpoint.pipeline} epoch {checkpoint.epoch} is held, but the notifier failed: {error!r}"
-
-
-def _failed_checks(verdict: Mapping[str, Any]) -> Iterator[str]:
-    for sink, seen in verdict.get("sinks", {}).items():
-        for check in seen["checks"]:
-            if not check["ok"]:
-                yield f"sink '{sink}': {check['what']} ({check['observed']})"
 
 
 def listed(given: Notifier | Sequence[Notifier] | None) -> list[Notifier]:

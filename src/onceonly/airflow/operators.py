@@ -156,7 +156,7 @@ class PlanOperator(OnceonlyOperator):
         return f"{run}, {context['dag_run'].clear_number or 0}" if asked else None
 
 
-class Ends(Protocol):
+class RunningWork(Protocol):
     """Something that Spark is doing."""
 
     def end(self) -> None:
@@ -178,7 +178,7 @@ class SparkOperator(CheckpointOperator):
     def __init__(self, *, spark_conn_id: str = "spark", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.spark_conn_id = spark_conn_id
-        self._job: Ends | None = None
+        self._job: RunningWork | None = None
 
     def work(self, context: Any) -> Work:
         from onceonly.airflow.driver import Work
@@ -287,7 +287,7 @@ class RecoverOperator(OnceonlyOperator):
         self.spark_conn_id, self.on_held = spark_conn_id, notices.listed(on_held)
         self._held: list[Checkpoint] = []
         self._committed: list[tuple[str, int]] = []
-        self._parts: Ends | None = None
+        self._parts: RunningWork | None = None
 
     def parts(self) -> LiveParts:
         from onceonly.airflow.gatesession import RecoveryParts

@@ -19,7 +19,7 @@ LAST = 60.0  # seconds after its time is over: then the task goes on, though no 
 
 
 class DriverTrigger(BaseTrigger):
-    """Logs what the stage job says, and fires once it has ended: its own arguments, and what became of the driver.
+    """Logs the output of the stage job, and fires when it has ended, with its own arguments and the driver's outcome.
 
     Args:
         master, driver, report: see `driver.Driver`.

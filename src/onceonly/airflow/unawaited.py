@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onceonly.airflow.driver import AT_WORK, Driver
 from onceonly.coordinator.coordinator import Alive
 from onceonly.errors import OnceonlyError
-from onceonly.runtime.job_report import Named, Report, drivers
+from onceonly.runtime.job_report import NamedDriver, Report, drivers
 from onceonly.statetable.table import StateTable
 
 
@@ -21,7 +21,7 @@ def end(state: StateTable, alive: Alive) -> Iterator[str]:
             yield _end(named)
 
 
-def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
+def _is_awaited(state: StateTable, named: NamedDriver, alive: Alive) -> bool:
     """Of the drivers of one step, a task waits for the last one, and as long as its run is running."""
     if Report(named.driver["report"]).is_followed():
         return False
@@ -31,7 +31,7 @@ def _is_awaited(state: StateTable, named: Named, alive: Alive) -> bool:
     return alive(checkpoint)
 
 
-def _end(named: Named) -> str:
+def _end(named: NamedDriver) -> str:
     driver = Driver(named.driver["master"], named.driver["driver"], named.driver["report"])
     whose = f"{driver.driver} of {named.pipeline} epoch {named.epoch}, which no task waits for"
     try:

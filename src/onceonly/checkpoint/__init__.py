@@ -1,1 +1,1 @@
-"""The model: a checkpoint's states and events, source offsets, and what sinks and sources are asked."""
+"""The model: a checkpoint's states and events, source offsets, and the interfaces of sinks and sources."""

@@ -1,4 +1,4 @@
-"""What the coordinator asks of sources and gates, and who makes its parts. Nothing here knows a product."""
+"""The interfaces of sources and gates, and of the factory that makes them. Nothing here depends on a product."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onceonly.pipeline.definition import Pipeline
 
 
 @dataclass(frozen=True)
-class Found:
-    """First record at or after a time: its offset and timestamp; `at` is None when there is no such record.
+class FirstRecord:
+    """The first record at or after a time: its offset and timestamp. `at` is None if there is no such record.
 
     Args:
-        held: there is none, and a producer's transaction is open from `offset` on: records of any time may be behind.
+        held: there is none, and a producer's open transaction begins at `offset`: records of any time may follow it.
     """
 
     offset: int
@@ -27,50 +27,50 @@ class Found:
 
 
 class Source(Protocol):
-    """Plans need no JVM; `read` runs in the Spark job."""
+    """A source of records. `read` runs in the Spark job; the other calls need no JVM."""
 
     def check(self) -> list[str]: ...
 
     def log(self) -> TopicLog:
-        """What the topic holds now, for a read_committed reader."""
+        """The offsets that a read_committed reader finds now."""
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
-        """Per partition the first committed record at or after `time`, else the last stable offset.
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+        """Per partition, the first committed record at or after `time`; if there is none, the last stable offset.
 
-        That is `held` where the log goes on behind it.
+        The latter is `held` if the log continues after it.
         """
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Exactly the pinned ranges, decoded, as a DataFrame."""
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
-        """Raise SourceLost when a part of the ranges is not in the log (asked before and after reading)."""
+        """Raise SourceLost if the log does not contain all of the ranges. Called before and after reading."""
 
     def report(self, done: Checkpoint, state_id: str) -> None:
-        """Show what is committed where people look for a consumer's lag, and which decision of which state table it is.
+        """Show the committed offsets as those of a consumer group, with their state table and decision.
 
-        Offsets only move forward, and so does the decision.
+        Neither the offsets nor the decision ever move back.
         """
 
     def traces(self, pipeline: str) -> list[Trace]:
-        """What the pipeline's consumer group shows of its last committed checkpoint, where it shows one.
+        """The last committed checkpoint that the pipeline's consumer group shows, if any.
 
         Raises:
-            OutcomeUnknown: the group cannot be read. That stops nobody.
+            OutcomeUnknown: the group cannot be read. Callers go on without it.
         """
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """The error of a failed read in the user's terms (a BadRecord with partition and offset); else `error`."""
+        """Why a read failed, if it can be determined: a BadRecord with partition and offset. Otherwise `error`."""
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What a gate has seen, for the state table: figures, and no value of any row.
+class Findings:
+    """What a gate found, for the state table: counts, and never a value of a row.
 
     Args:
         sinks: by name {"rows": int, "path": "in process" | "spark", "checks": [{"what", "ok", "severity": "critical" |
             "warning" | "info", "observed": text}]}.
-        docs: address of the Data Docs.
+        docs: path or URI of the Data Docs' files.
     """
 
     sinks: Mapping[str, Mapping[str, Any]]
@@ -78,25 +78,25 @@ class Examined:
 
 
 class Inspector(Protocol):
-    """The eyes of a pipeline's gate; they change nothing."""
+    """Examines the rows for a pipeline's gate. Changes nothing."""
 
     def check(self) -> list[str]:
-        """Notes for the user; raises InvalidPipeline when the gate could not be asked as it is."""
+        """Notes for the user. Raises InvalidPipeline if the gate's checks cannot run."""
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
-        """Look at what is staged."""
+    def examine(self, checkpoint: Checkpoint) -> Findings:
+        """Run the gate's checks on the staged rows."""
 
-    def forget(self, examined: Examined) -> None:
-        """Another verdict was first: remove what was made for this one."""
+    def forget(self, examined: Findings) -> None:
+        """Another verdict was recorded first: delete the Data Docs of this one."""
 
 
 class Parts(Protocol):
-    """Makes the live parts of a pipeline from its plain definition."""
+    """Makes the parts of a pipeline that reach services, from its plain definition."""
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink: ...
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        """By topic."""
+        """The sources by topic."""
 
     def inspector(self, pipeline: Pipeline) -> Inspector:
-        """Of a pipeline that has a gate."""
+        """The inspector of a pipeline that has a gate."""

@@ -19,10 +19,10 @@ from typing import Any
 from onceonly.checkpoint.offsets import Interval, Ranges, TopicRange
 from onceonly.errors import OutcomeUnknown
 
-FORMAT = 2  # of a state-table row; a reader refuses rows of a newer one
+FORMAT = 2  # version of the state-table row; a reader refuses newer ones
 
 
-Handle = Mapping[str, Any]  # a sink's receipt: JSON-serialisable, no secret, enough for any process to finish
+Handle = Mapping[str, Any]  # a sink's receipt: plain JSON without secrets, from which any process can finish
 
 
 class State(Enum):
@@ -30,8 +30,8 @@ class State(Enum):
     STAGED = "staged"  # every sink pre-committed, handles recorded
     COMMITTING = "committing"  # the decision is taken; a crash here commits
     COMMITTED = "committed"
-    ABORTING = "aborting"  # will surely not be published; a crash here aborts
-    ABORTED = "aborted"  # nothing left of it; may be planned again
+    ABORTING = "aborting"  # will never be published; a crash here aborts
+    ABORTED = "aborted"  # everything was removed; may be planned again
 
     @property
     def settled(self) -> bool:
@@ -39,17 +39,17 @@ class State(Enum):
 
 
 class Event(Enum):
-    PLANNED = "planned"  # offsets pinned; again: a new owner or definition, the same offsets
-    REWOUND = "rewound"  # a checkpoint that takes later ones back: it begins with the decision
-    EMPTY = "empty"  # nothing to do, or skipped: boundaries are pinned and it is settled, in one step
-    CLAIMED = "claimed"  # a stage process took the next attempt
-    RENEWED = "renewed"  # the stage process is still at work, although nothing else has happened
+    PLANNED = "planned"  # offsets pinned; planned again: a new owner or definition, the same offsets
+    REWOUND = "rewound"  # a checkpoint that takes back later ones; it starts with the decision
+    EMPTY = "empty"  # no records, or skipped: boundaries are pinned and the checkpoint is settled, in one step
+    CLAIMED = "claimed"  # a stage process began the next attempt
+    RENEWED = "renewed"  # the stage process is still running
     STAGED = "staged"
-    VERDICT = "verdict"  # the gate's, on what is staged: one per attempt, the first wins
+    VERDICT = "verdict"  # the gate's, on the staged rows; one per attempt, the first one counts
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
     COMMITTING = "committing"  # the decision
-    REPLACED = "replaced"  # one sink's handle: what the old one named will surely never be published
-    IN_DOUBT = "in_doubt"  # one sink: even the evidence no longer exists; manual resolution must say what happened
+    REPLACED = "replaced"  # one sink's handle: what the old one names will never be published
+    IN_DOUBT = "in_doubt"  # one sink: the evidence no longer exists, so manual resolution is needed
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
     COMMITTED = "committed"
@@ -92,7 +92,7 @@ class Row:
     decision: int | None = None
     interval: Interval | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
-    head: Mapping[str, Any] = field(default_factory=dict)  # what the next row of the pipeline needs; see state.Head
+    head: Mapping[str, Any] = field(default_factory=dict)  # what the pipeline's next row needs: row_format.Head
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     format: int = FORMAT
@@ -100,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Who a sink's pending output belongs to; its name is part of every folder and transactional id."""
+    """Identifies a sink's pending output. Its name is part of every folder and transactional id."""
 
     state_id: str
     pipeline: str
@@ -108,7 +108,7 @@ class Transaction:
     epoch: int
     attempt: int
     nonce: str
-    slot: int | None = field(default=None, compare=False)  # of the pipeline's pool of ids, where it has one
+    slot: int | None = field(default=None, compare=False)  # of the pipeline's pool of ids, if it has one
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class Transaction:
 
     @classmethod
     def parse(cls, name: str) -> Transaction | None:
-        """The transaction of that name; None for a name that is not one."""
+        """The transaction of that name; None if it is not the name of one."""
         parts = name.split("-")
         if len(parts) != 6 or not (parts[3].isdecimal() and parts[4].isdecimal()):
             return None
@@ -134,7 +134,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Claim:
-    """A stage process's right to one attempt; the nonce makes its output its own."""
+    """A stage process's right to one attempt. Its output is identified by the nonce."""
 
     nonce: str
     state_id: str
@@ -147,7 +147,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What publishing did: `already` when the evidence showed it done before; `detail` is recorded with PUBLISHED."""
+    """The result of publishing. `already`: it had been published before. `detail` is recorded with PUBLISHED."""
 
     already: bool = False
     detail: Mapping[str, Any] = field(default_factory=dict)
@@ -168,39 +168,39 @@ class Checkpoint:
     last_seq: int  # moves with every transition
     planned_at: datetime
     updated_at: datetime
-    instances: tuple[str | None, ...] = (None,)  # by owner: which of the runs that had its name, where that is known
+    instances: tuple[str | None, ...] = (None,)  # by owner: which one of several runs with its name, if known
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
-    claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: the definition then
-    staging: str | None = None  # the nonce that may record STAGED: of a claim that nothing has ended since
+    claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: its definition
+    staging: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
     handles: Mapping[str, Handle] = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None  # on the current attempt
-    approved: Mapping[str, Any] | None = None  # the current attempt, by manual resolution
+    approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
-    gone: frozenset[tuple[int, str]] = frozenset()  # attempts' sinks that will never answer again, by manual resolution
+    gone: frozenset[tuple[int, str]] = frozenset()  # (attempt, sink) that a person declared unreachable for good
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reason: str | None = None  # of the last abort, or the rewind
-    rewinds_to: int | None = None  # the epoch from which the pipeline goes on: later ones are taken back
-    replaces: int | None = None  # the epoch whose published rows this one's take the place of
-    request: str | None = None  # who asked for that, and which time
-    skipped: str | None = None  # why a person leaves this interval out
-    forwarded: int | None = None  # the decision that targets show, by manual resolution; not what was published
+    rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are taken back
+    replaces: int | None = None  # the epoch whose published rows are replaced by this one's
+    request: str | None = None  # who requested the replacement, and when
+    skipped: str | None = None  # the reason a person gave for leaving this interval out
+    forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
 
     @property
     def owner(self) -> str:
         return self.owners[-1]
 
     def was_of(self, owner: str, instance: str | None) -> bool:
-        """Whether that run planned it or took it over. One that is not told apart from others of its name did."""
+        """Whether that run planned it or took it over. Runs of one name that cannot be told apart all count."""
         runs = [known for name, known in zip(self.owners, self.instances, strict=True) if name == owner]
         return bool(runs) and (instance is None or None in runs or instance in runs)
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Sinks that the decision still has to reach."""
+        """Sinks to which the decision was not published yet."""
         return tuple(s for s in self.handles if s not in self.published and s not in self.given_up)
 
     @property
@@ -209,34 +209,34 @@ class Checkpoint:
 
     @property
     def rows(self) -> int | None:
-        """Rows staged, over all sinks; None where a handle does not say."""
+        """Staged rows of all sinks; None if a handle does not contain the number."""
         counts = [handle.get("rows") for handle in self.handles.values()]
         return sum(c for c in counts if c is not None) if counts and None not in counts else None
 
     @property
     def gate(self) -> Mapping[str, Any] | None:
-        """The definition of its gate; None: it has none."""
+        """The definition of its gate; None if it has none."""
         return self.definition.get("gate")
 
     @property
-    def for_a_person(self) -> bool:
-        """The gate failed it, and only a person may approve or abort it."""
+    def needs_manual_decision(self) -> bool:
+        """Whether the gate failed it and only a person may approve or abort it."""
         return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
 
     @property
     def held(self) -> bool:
-        """Waiting for a person to approve or abort it."""
-        return self.state is State.STAGED and self.for_a_person and self.approved is None
+        """Whether it waits for a person to approve or abort it."""
+        return self.state is State.STAGED and self.needs_manual_decision and self.approved is None
 
     def keeps(self, attempt: int) -> bool:
-        """Whether the rows of an attempt that will not be published are kept for people to look at."""
+        """Whether the rows of an unpublished attempt are kept for people to examine."""
         if self.gate is None or attempt not in self.failed_attempts:
             return False
         latest = attempt == self.attempt and self.state in (State.ABORTING, State.ABORTED)
         return latest or bool(self.gate["keep_failed"])
 
     def sinks_of(self, attempt: int) -> tuple[str, ...]:
-        """Those that the attempt was claimed for and that answer: planned again, a checkpoint may have others."""
+        """The attempt's sinks, without unreachable ones. A checkpoint that is planned again may have other sinks."""
         return tuple(name for name in _names(self.claimed_under[attempt]) if (attempt, name) not in self.gone)
 
     def transaction(self, sink: str, attempt: int | None = None) -> Transaction:
@@ -248,7 +248,7 @@ class Checkpoint:
         """The checkpoint after `row`.
 
         Raises:
-            OutcomeUnknown: the row is no legal transition, so the state table holds what Onceonly never writes.
+            OutcomeUnknown: the row is not a legal transition, so Onceonly did not write it.
         """
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:
@@ -257,7 +257,7 @@ class Checkpoint:
 
 
 def first(row: Row) -> Checkpoint:
-    """The checkpoint that a first row describes."""
+    """The checkpoint after its first row."""
     allowed, state = TRANSITIONS[row.event]
     if None not in allowed:
         raise _illegal(row, None)
@@ -286,7 +286,7 @@ def first(row: Row) -> Checkpoint:
 
 
 def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
-    """Checkpoints by epoch, from complete histories in order of `seq`."""
+    """Checkpoints by epoch, from their complete histories in the order of `seq`."""
     checkpoints: dict[int, Checkpoint] = {}
     for row in rows:
         known = checkpoints.get(row.epoch)
@@ -295,12 +295,12 @@ def fold(rows: Iterable[Row]) -> dict[int, Checkpoint]:
 
 
 def taken_out(handle: Handle) -> list[Handle]:
-    """The handles whose rows go when this one is published: of the checkpoint that it replaces, or takes back."""
+    """The handles whose rows are removed when this one is published: those that it replaces or takes back."""
     return [handle["replaces"]] if "replaces" in handle else list(handle.get("retracts", []))
 
 
 def canonical(data: Any) -> str:
-    """JSON with sorted keys: equal data, equal text."""
+    """JSON with sorted keys: equal data has equal text."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 

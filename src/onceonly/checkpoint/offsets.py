@@ -55,7 +55,7 @@ Ranges = tuple[TopicRange, ...]
 
 @dataclass(frozen=True)
 class TopicLog:
-    """What a topic holds now: partition -> (log start, last stable offset)."""
+    """The present extent of a topic: partition -> (log start, last stable offset)."""
 
     topic: str
     topic_id: str
@@ -64,7 +64,7 @@ class TopicLog:
 
 @dataclass(frozen=True)
 class Interval:
-    """A data interval, half open; plain datetimes in UTC (Airflow hands out pendulum's, which Arrow refuses)."""
+    """A data interval, half open; plain datetimes in UTC (Arrow refuses those that Airflow passes)."""
 
     start: datetime
     end: datetime
@@ -80,7 +80,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Boundary:
-    """An instant and the offsets it was pinned to."""
+    """A time, and the offsets that were pinned for it."""
 
     time: datetime
     topic_id: str
@@ -88,17 +88,17 @@ class Boundary:
 
 
 def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
-    """Refuse a topic that was deleted and made again: its offsets mean other records."""
+    """Refuse a topic that was deleted and created again: its offsets are those of other records."""
     if pinned_id != log.topic_id:
         raise SourceLost(
-            f"topic '{log.topic}' is not the topic that {since} was pinned on.",
+            f"topic '{log.topic}' is not the one for which {since} was pinned.",
             f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
             "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
         )
 
 
 def check_held(range_: TopicRange, log: TopicLog) -> None:
-    """Refuse a range of which retention (or a deletion of records) has taken a part.
+    """Refuse a range if retention or a deletion removed a part of it.
 
     Raises:
         SourceLost: another topic id, a vanished partition, or a start below the log's start.
@@ -107,23 +107,23 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
     for partition, (start, end) in sorted(range_.partitions.items()):
         if end == start:
             continue
-        if partition not in log.partitions:  # its end counts as 0: the range may be backwards
+        if partition not in log.partitions:  # its end counts as 0, so the end may be below the start
             raise _vanished(log, partition)
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
                 f"topic '{log.topic}' partition {partition}: "
                 f"offsets {start} to {min(end, log_start) - 1} no longer exist.",
-                f"The range [{start}, {end}) is to be read, but the log now starts at {log_start} "
-                "(retention or deleted records).",
+                f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
+                "or were deleted.",
                 "Restore the records, or give the pipeline a new name to start over. Nothing was written.",
             )
 
 
 def chain(previous: TopicRange | None, log: TopicLog) -> TopicRange:
-    """From the last checkpoint's end (at first: the log's start) to the last stable offset.
+    """From the end of the last checkpoint to the last stable offset. The first range starts at the log's start.
 
-    A partition that was added since starts at 0.
+    A partition that was added since then starts at 0.
     """
     if previous is None:
         return TopicRange(log.topic, log.topic_id, dict(log.partitions))
@@ -144,7 +144,7 @@ def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
 
 
 def cap(range_: TopicRange, most: int) -> TopicRange:
-    """At most `most` offsets, shared among partitions in proportion to what each has waiting."""
+    """At most `most` offsets, divided among the partitions in proportion to what each has left to read."""
     waiting = range_.span
     if waiting <= most:
         return range_
@@ -153,7 +153,7 @@ def cap(range_: TopicRange, most: int) -> TopicRange:
         take = (end - start) * most // waiting
         capped[partition] = (start, start + take)
         left -= take
-    for partition, (start, end) in sorted(capped.items()):  # what rounding left over
+    for partition, (start, end) in sorted(capped.items()):  # the remainder of the rounding
         extra = min(left, range_.partitions[partition][1] - end)
         capped[partition] = (start, end + extra)
         left -= extra
@@ -161,10 +161,10 @@ def cap(range_: TopicRange, most: int) -> TopicRange:
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:
-    """Put a boundary that was looked up by timestamp between its pinned neighbours.
+    """Move a boundary that was looked up by timestamp between its pinned neighbours.
 
-    Timestamps are not monotone in a log; without this two intervals could share an offset. A partition that
-    a pinned boundary does not know counts as 0 there.
+    Timestamps are not monotone in a log. Without this, two intervals could share an offset. A partition that is missing
+    from a pinned boundary counts as 0 there.
     """
     clamped = {}
     for partition, offset in raw.items():
@@ -188,7 +188,7 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
         stable = log.partitions[partition][1]
         if stable < end:
             raise SourceLost(
-                f"topic '{log.topic}' partition {partition} is shorter than what was already read.",
+                f"topic '{log.topic}' partition {partition} ends before what was already read.",
                 f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
                 "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
             )

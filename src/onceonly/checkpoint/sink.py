@@ -1,17 +1,17 @@
-"""What a sink promises. `Sink` is what every sink has; the classes below it are what one may be able to do beside that.
+"""The interface of a sink. Every sink is a `Sink`; the other classes are optional capabilities.
 
-A sink says what it is able to do by being a subclass: the coordinator asks `isinstance`, and a call that was forgotten
-fails when the sink is made. All of them have to be idempotent, and safe to be called by several processes at once.
+A sink has a capability if it is a subclass of it: the coordinator checks with `isinstance`, and a missing method fails
+when the sink is created. Every method has to be idempotent, and safe if several processes call it at the same time.
 
     Sink            two-phase output
-    KeepsCopies     keeps rows after the commit, in case that they are lost
-    HoldsOpen       holds what a process could still publish, such as a broker's open transaction
-    Traced          its target shows which decision it has seen last
-    Replaceable     what it has published can be taken back
-    Inspectable     a gate can look at what is staged
-    PoolsIds        uses the same few ids again
-    Explaining      shows a person what there is to see of an outcome
-    Resolvable      can be in doubt, and takes a manual resolution
+    KeepsCopies     keeps data until the outcome is recorded
+    Revocable       staging leaves something that a process could still publish, such as an open transaction
+    Traced          its target shows the last decision
+    Replaceable     published rows can be taken back
+    Inspectable     a gate can read the staged rows
+    PoolsIds        uses a pool of transactional ids
+    ShowsEvidence   shows a person the evidence of an outcome
+    Resolvable      its outcome can be in doubt, and can be resolved manually
     KeepsState      what it publishes is read by the next checkpoint
 """
 
@@ -29,94 +29,97 @@ from onceonly.pipeline.shapes import Count
 
 
 class Receipts(Protocol):
-    """A sink's handle as the state table has it, for a sink that has to change it while publishing."""
+    """The recorded handle of a sink, for a sink that has to replace it while publishing."""
 
     def replace(self, old: Handle, new: Handle) -> Handle:
-        """Record `new` in place of `old`, by compare-and-set; returns the handle that is recorded now.
+        """Record `new` in place of `old` by compare-and-set, and return the handle that is recorded now.
 
-        That is another one than `new` where another process was first. Only for an `old` that will surely never be
-        published. Raises Fenced when the sink no longer waits to be published.
+        It differs from `new` if another process was first. Call it only if `old` will certainly never be published.
+
+        Raises:
+            Fenced: the sink is no longer waiting to be published.
         """
 
 
 class AnyHandle(TypedDict):
-    """What every handle holds."""
+    """The keys that every handle has."""
 
     rows: Count
 
 
 class Sink(ABC):
-    """Two-phase output. `stage` runs in the Spark job, everything else anywhere."""
+    """Two-phase output. `stage` runs in the Spark job; the other methods run in any process."""
 
     name: str
-    handle_shape: ClassVar[Any] = AnyHandle  # of its handles (pipeline/shapes.py); one that does not fit is refused
+    handle_shape: ClassVar[Any] = AnyHandle  # see pipeline/shapes.py; other handles are refused
 
     @abstractmethod
     def check(self) -> list[str]:
-        """Notes for the user (such as which publish path is taken); raises InvalidPipeline."""
+        """Notes for the user, such as how it publishes. Raises InvalidPipeline if it cannot."""
 
     @abstractmethod
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        """Write `rows` (a DataFrame) durably and invisibly, under the name of `txn`.
+        """Write `rows` (a DataFrame) durably, invisible to readers, under the name of `txn`.
 
         Returns:
-            What any process needs to finish it: plain JSON, no secret, with the number of "rows". People are shown
-            these where they are there: "target" (where the rows go), "bytes" and "files".
+            The handle, from which any process can finish: plain JSON without secrets, with the number of "rows". People
+            are shown these keys, if it has them: "target" (where the rows go), "bytes", "files", and "unit" (what one
+            row is called, such as "changed key").
         """
 
     @abstractmethod
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown, never guesses.
+        """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown; it never guesses.
 
-        Published already is what the target shows under the name of this very transaction. Another name at this
-        decision, or a later decision, is StateBehind.
+        The transaction is already published if the target shows its name. If the target shows another name at this
+        decision, or a later decision, the state table is behind the target: raise StateBehind.
         """
 
     @abstractmethod
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """See to it that no process can publish `handle` any more, and only then look whether it was published.
+        """Make sure that no process can publish `handle` any more, and only then check whether it was published.
 
-        Idempotent; rows are kept. A commit that comes later raises Fenced or CannotPublish.
+        Idempotent. The rows are kept. A later commit raises Fenced or CannotPublish.
 
         Returns:
-            Its outcome where it was published after all; None: it never will be.
+            The outcome if it was published; None if it never will be.
         Raises:
-            OutcomeUnknown: the target does not answer, so a process may still publish it.
+            OutcomeUnknown: the target does not answer, so a process may still publish.
         """
 
     @abstractmethod
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
-        """Remove everything that carries `txn`'s name and is not published, so that it never will be.
+        """Remove everything that has `txn`'s name and is not published, so that it never will be.
 
-        Idempotent; a handle may be lost. Asked before the decision, and of attempts that were never recorded.
+        Idempotent. `handle` is None if it was never recorded. Called before the decision.
         """
 
     @abstractmethod
     def leftovers(self, prefix: str) -> list[Transaction]:
-        """Transactions with that `Transaction.prefix` that hold unpublished output."""
+        """Transactions with that `Transaction.prefix` that have unpublished output."""
 
 
 class KeepsCopies(ABC):
-    """Keeps something of a transaction until its outcome is recorded: what a commit needs, or a copy of its rows."""
+    """Keeps data of a transaction until its outcome is recorded: what a commit needs, or a copy of the rows."""
 
     @abstractmethod
     def release(self, txn: Transaction) -> None:
-        """The outcome, published, is recorded: remove what was kept until then. Idempotent.
+        """Remove what was kept: the transaction was published, and that is recorded. Idempotent.
 
-        Not `discard`: it need not look whether the rows are published, and never removes any that were, even where
-        the target has been rewritten since and does not refer to them any more.
+        Unlike `discard`, it need not check whether the rows are published. It never removes published rows, even if the
+        target was rewritten and no longer refers to them.
         """
 
 
-class HoldsOpen(ABC):
-    """Leaves something behind while staging that a process could publish without asking the state table."""
+class Revocable(ABC):
+    """Staging leaves something that a process could publish without a decision in the state table."""
 
     @abstractmethod
     def revoke(self, txn: Transaction) -> None:
-        """See to it that no process can publish it any more, as far as the sink knows a way; rows are kept. Idempotent.
+        """Make sure that no process can publish it any more, as far as the sink can. The rows are kept. Idempotent.
 
-        Not `discard`, which removes the rows as well. Not `fence`, which is asked after the decision, and has to be
-        sure of the outcome.
+        Unlike `discard`, it keeps the rows. Unlike `fence`, it is called before the decision, and does not determine
+        the outcome.
         """
 
 
@@ -125,11 +128,11 @@ class Trace:
     """The last decision of a pipeline that a target, or a consumer group, shows.
 
     Args:
-        state_id: of the state table that took it; empty where that is not said.
+        state_id: of the state table that holds the decision; empty if unknown.
         where: for people, such as "table /lake/flights".
-        ends: by topic, where the pipeline was to go on after it, as far as that is shown.
-        epoch: the last one that is shown, where the target names what is published by its epoch: none up to it can be
-            published there again.
+        ends: by topic, the offsets at which the pipeline continues after it, if they are shown.
+        epoch: the last one that the target shows. In a target that identifies output by its epoch, no epoch up to this
+            one can be published again.
     """
 
     state_id: str
@@ -140,53 +143,50 @@ class Trace:
 
 
 class Traced(ABC):
-    """Its target remembers decisions, by which a state table that was restored from an older copy is noticed."""
+    """Its target records decisions, so a state table that was restored from an older copy is detected."""
 
     @abstractmethod
     def traces(self, pipeline: str) -> list[Trace]:
-        """What the target shows of this pipeline and sink, one entry for each state table that has written to it."""
+        """The last decision of this pipeline and sink, for each state table that has written to the target."""
 
 
 class Replaceable(ABC):
-    """What it has published can be taken back, in the commit that publishes something else."""
+    """Published rows can be taken back, in the commit that publishes other rows."""
 
     @abstractmethod
     def check_replace(self, old: Handle) -> None:
-        """Raise InvalidPipeline, unless a handle with `old` under "replaces" can be published in its place."""
+        """Raise InvalidPipeline unless the rows of `old` can be replaced by a handle that has it under "replaces"."""
 
     @abstractmethod
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        """A handle whose publication takes out what `olds` brought, the youngest first.
+        """A handle whose publication removes the rows of `olds`, the newest first.
 
         Args:
-            held: its handle of the checkpoint to which the pipeline goes back, where it has one.
+            held: the sink's handle of the checkpoint to which the pipeline goes back, if it has one.
         Raises:
-            InvalidPipeline: it cannot.
+            InvalidPipeline: the rows cannot be removed.
         """
 
 
 class Inspectable(ABC):
-    """A gate can look at the very rows that would be published. Its config says so, too (`SinkConfig.inspectable`)."""
+    """A gate can read exactly the rows that would be published. Its config sets `SinkConfig.inspectable`."""
 
     @abstractmethod
     def staged(self, handle: Handle) -> Any:
-        """What is staged, as a pyarrow RecordBatchReader: the rows that would be published, in no order.
-
-        None: only Spark can read them.
-        """
+        """The staged rows as a pyarrow RecordBatchReader, in any order; None if only Spark can read them."""
 
     @abstractmethod
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        """The same as a DataFrame."""
+        """The staged rows as a DataFrame."""
 
     def columns(self) -> list[str] | None:
-        """Of the rows that are staged for it, where that is known before any is; `staged_frame` has the same."""
+        """The columns of `staged_frame`, if they are known before rows are staged; otherwise None."""
         return None
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """An open transaction under an id of a pool, which does not say whose it is: the state table does, by its slot."""
+class PooledTransaction:
+    """An open transaction with an id from a pool. Its owner is the attempt that leases the slot in the state table."""
 
     pipeline: str
     sink: str
@@ -196,72 +196,72 @@ class Pooled:
 
 
 class PoolsIds(ABC):
-    """Uses the same few ids again, one slot of them for each attempt whose outcome is not recorded."""
+    """Uses a pool of ids. Each attempt whose outcome is not recorded leases one slot."""
 
     @abstractmethod
-    def pooled(self, prefix: str) -> list[Pooled]:
-        """What is open under its pooled ids, of whatever attempt."""
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
+        """Open transactions with ids from the pool, of any attempt."""
 
     @abstractmethod
-    def needs(self, handle: Handle, txn: Pooled) -> bool:
-        """Whether a handle that waits to be published names `txn`, or may come to name it."""
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
+        """Whether a handle that waits to be published contains `txn`, or may contain it later."""
 
     @abstractmethod
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
-        """See to it that they are not open, except where the id is in other hands by now."""
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
+        """Abort them if they are open, unless another producer uses the id by now."""
 
 
-class Explaining(ABC):
-    """Has something to show to a person who has to decide."""
+class ShowsEvidence(ABC):
+    """Can show the evidence of an outcome to a person who has to decide."""
 
     @abstractmethod
     def evidence(self, handle: Handle) -> list[str]:
-        """What the sink shows about the outcome now, line by line; changes nothing."""
+        """The present evidence, as lines of text. Changes nothing."""
 
 
 class Resolvable(ABC):
-    """Its `commit` may raise InDoubt, where nothing shows any more what happened."""
+    """Its `commit` may raise InDoubt, if no evidence of the outcome is left."""
 
     @abstractmethod
-    def judged(self, handle: Handle, committed: bool) -> Handle:
-        """The handle with a manual resolution of what is in doubt; what can be seen is not changed by it."""
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
+        """The handle with a manual resolution of what is in doubt. It does not override evidence."""
 
 
 class KeepsState(ABC):
-    """What it publishes is given to the transform of the next checkpoint. Its config says so, too (`keeps_state`)."""
+    """What it publishes is passed to the transform of the next checkpoint. Its config sets `keeps_state`."""
 
     @abstractmethod
     def read(self, spark: Any, before: Handle | None) -> Any:
-        """The state that the handle `before` left, as a DataFrame; empty for None."""
+        """The state after the handle `before`, as a DataFrame; empty for None."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a `KeepsState` is given to stage: what the transform wants changed, and the state that it was given."""
+    """What a `KeepsState` stages: the changes that the transform returned, and the handle of the state before them."""
 
     rows: Any
     before: Handle | None
 
 
 def replaceable(sink: Sink) -> Replaceable:
-    """It, as one that can take back. Raises InvalidPipeline where it cannot."""
+    """The sink as a Replaceable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Replaceable):
         raise cannot_take_back(sink.name)
     return sink
 
 
 def inspectable(sink: Sink) -> Inspectable:
-    """It, as one that a gate can look at. Raises InvalidPipeline where it cannot."""
+    """The sink as an Inspectable. Raises InvalidPipeline if it is not one."""
     if not isinstance(sink, Inspectable):
-        raise InvalidPipeline(f"sink '{sink.name}': a gate cannot look at it.", todo="Leave it out of the gate.")
+        raise InvalidPipeline(f"sink '{sink.name}': a gate cannot read its rows.", todo="Remove it from the gate.")
     return sink
 
 
 def cannot_take_back(sink: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"sink '{sink}': what is published there cannot be taken back.",
-        "Readers may have seen it.",
-        "Process again into a target that can be replaced (a Delta table, files), or under a new name. "
+        f"sink '{sink}': published rows cannot be taken back.",
+        "Readers may have read them.",
+        "Process again into a target whose rows can be replaced (a Delta table, files), or under a new name. "
         "Nothing was written.",
     )
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
+from onceonly.counts import count
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries, superseded
 from onceonly.views.superseded import Superseded
@@ -113,12 +114,12 @@ def _print_verdict(out: Console, checkpoint: Checkpoint) -> None:
             said = Text("ok", "green") if each["ok"] else Text(each["severity"], SEVERITIES[each["severity"]])
             table.add_row(sink, Text(each["what"]), said, Text(each["observed"]))
     looked = ", ".join(
-        f"{sink}: {formatting.number(s['rows'])} rows, {s['path']}" for sink, s in verdict["sinks"].items()
+        f"{sink}: {formatting.counted({sink: s['rows']})}, {s['path']}" for sink, s in verdict["sinks"].items()
     )
     held = ", held until somebody approves or aborts it" if checkpoint.held else ""
     _section(out, f"Gate: {verdict['outcome']}{held} (by {formatting.owner(verdict['by'])}; {looked})", table)
     if verdict["docs"]:
-        out.print(Text(f"  Data Docs: {verdict['docs']}", "dim"))
+        out.print(Text(f"  Data Docs: in Airflow {queries.docs_page(checkpoint)}; files {verdict['docs']}", "dim"))
 
 
 def _print_sinks(out: Console, checkpoint: Checkpoint) -> None:
@@ -139,7 +140,7 @@ def _lines(key: str, value: Any) -> list[str]:
 
 
 def _part(part: Mapping[str, Any]) -> str:
-    words = f"{part['rows']:,} rows, {part['spool']}"
+    words = f"{count(part['rows'], 'row')}, {part['spool']}"
     if not (tx := part["tx"]):
         return f"{words}, not in Kafka yet"
     where = ", ".join(f"{topic}-{number} below {end:,}" for topic, number, _, end in tx["partitions"])

@@ -49,7 +49,7 @@ def _print(later: list[Checkpoint]) -> None:
     table = show.table("epoch", "committed", "covers", "published", right=("epoch",))
     for checkpoint in later:
         published = "\n".join(
-            f"{sink}: {formatting.number(handle.get('rows'))} rows"
+            f"{sink}: {formatting.counted({sink: handle.get('rows')})}"
             for sink, handle in checkpoint.handles.items()
             if sink in checkpoint.published
         )

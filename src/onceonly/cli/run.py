@@ -243,8 +243,8 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
             "skipped",
             f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it all the same",
         )
-    rows = formatting.rows(checkpoint)
-    done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows} rows)"
+    rows = formatting.counted(queries.rows_by_sink(checkpoint))
+    done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows})"
     return "already_committed", f"{done}: nothing to do"
 
 

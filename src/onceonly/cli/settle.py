@@ -140,7 +140,7 @@ def resolve(
     if word == "given up":
         now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed)
     else:
-        now = through.judge(pipeline, epoch, sink, word == "committed", who, reason)
+        now = through.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason)
     if as_json:
         return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word
@@ -213,7 +213,7 @@ def _change(now: dict[str, Any]) -> Text:
     elif not state.settled:
         text.append(_waits(state, now), "yellow")
     if state is State.COMMITTED:
-        text.append(f", {formatting.counts(now['rows_by_sink'])} rows")
+        text.append(f", {formatting.counted(now['rows_by_sink'])}")
     if state is State.ABORTED and now["reason"]:
         text.append(f" ({now['reason']})", "dim")
     return text

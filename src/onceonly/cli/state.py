@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
 
 from onceonly.cli import console as show
 from onceonly.cli.forward import forward
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.names import NAME
 from onceonly.settings import Settings
 
 
@@ -61,56 +60,54 @@ def fork() -> None:
             "With a new identity it would no longer know what it has published.",
             "Copy the folder, point ONCEONLY_STATE to the copy, and fork that. Nothing was written.",
         )
-    _refuse_open(table, uri)
+    _refuse_open(uri)
     location.fork(uri)
     show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+
+
+@state.command()
+def migrate() -> None:
+    """Convert a state table that an older Onceonly has written. Stop everything that uses it first."""
+    from onceonly.statetable import migration
+
+    uri = Settings.from_env().state
+    converted = migration.migrate(uri)
+    for name, rows in converted.items():
+        show.console().print(f"✓ {name}: {rows:,} rows.", markup=False)
+    words = "is converted" if converted else "has the current format: nothing to do"
+    show.console().print(f"✓ the state table at {uri} {words}.", markup=False)
 
 
 state.add_command(forward)
 
 
-def _copy(uri: str) -> Any:
-    """The table as it lies there: opening it as the state table would be refused."""
-    from deltalake import DeltaTable
+def _copy(uri: str) -> Mapping[str, str]:
+    """What the table says of itself: opening it as the state table would be refused."""
+    from onceonly.statetable import location
 
-    from onceonly.statetable.location import ID
-
-    table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
-    if table is None or ID not in table.metadata().configuration:
+    found = location.configuration(uri)
+    if found is None or location.ID not in found:
         raise InvalidPipeline(
             f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the moved or copied folder."
         )
-    return table
+    return found
 
 
-def _is_original(table: Any, uri: str) -> bool:
+def _is_original(found: Mapping[str, str], uri: str) -> bool:
     from onceonly.statetable.location import PLACE, place
 
-    return bool(table.metadata().configuration[PLACE] == place(uri))
+    return found[PLACE] == place(uri)
 
 
-def _refuse_open(table: Any, uri: str) -> None:
+def _refuse_open(uri: str) -> None:
     """Both tables would settle what is open, and both publish it."""
-    unsettled = {name: epochs for name in _pipelines(table) if (epochs := _open(table, name))}
-    if unsettled:
-        listed = "; ".join(f"{name} epoch {', '.join(map(str, epochs))}" for name, epochs in unsettled.items())
+    from onceonly.statetable.table import unsettled
+
+    found = unsettled(uri)
+    if found:
+        listed = "; ".join(f"{name} epoch {', '.join(map(str, epochs))}" for name, epochs in found.items())
         raise InvalidPipeline(
             f"{uri} cannot be forked: it holds unsettled checkpoints.",
             f"{listed}. The original will settle them; a fork would do so a second time.",
             "Settle them in the original (onceonly recover), then copy it again. Nothing was written.",
         )
-
-
-def _pipelines(table: Any) -> list[str]:
-    return sorted(part["pipeline"] for part in table.partitions() if NAME.fullmatch(part["pipeline"]))
-
-
-def _open(table: Any, pipeline: str) -> list[int]:
-    """Unsettled epochs, as the pipeline's last row has them."""
-    import pyarrow.compute as pc
-
-    from onceonly.statetable import row_format
-
-    last = (pc.field("pipeline") == pipeline) & (pc.field("seq") == table.transaction_version(pipeline))
-    rows = row_format.from_arrow(table.to_pyarrow_dataset().to_table(filter=last, columns=row_format.SCHEMA.names))
-    return sorted(epoch for row in rows for epoch in row_format.Head.from_json(row.head).open)

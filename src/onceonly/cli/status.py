@@ -87,7 +87,7 @@ class _Summary:
 
 
 def _summaries(state: StateTable) -> list[_Summary]:
-    found = queries.recent_of(state, state.pipelines(), RECENT)
+    found = queries.overview(state, state.pipelines(), RECENT)
     gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
     return [_Summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
 

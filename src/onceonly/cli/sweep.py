@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Transaction
-from onceonly.checkpoint.sink import Pooled
+from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, print_json, tell
@@ -38,7 +38,7 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
     if pipeline:
         queries.check_known(state, pipeline)
     through = changing.coordinator(settings)
-    swept: list[Transaction | Pooled] = []
+    swept: list[Transaction | PooledTransaction] = []
     errors: list[tuple[str, Exception]] = []
     for name in [pipeline] if pipeline else state.pipelines():
         try:
@@ -55,18 +55,18 @@ def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
         ctx.exit(exit_code(errors[0][1]))
 
 
-def _plain(txn: Transaction | Pooled) -> dict[str, Any]:
-    mine = ("slot", "id") if isinstance(txn, Pooled) else ("epoch", "attempt", "nonce")
+def _plain(txn: Transaction | PooledTransaction) -> dict[str, Any]:
+    mine = ("slot", "id") if isinstance(txn, PooledTransaction) else ("epoch", "attempt", "nonce")
     return {name: getattr(txn, name) for name in ("pipeline", "sink", *mine)}
 
 
-def _words(txn: Transaction | Pooled) -> str:
-    if isinstance(txn, Pooled):
+def _words(txn: Transaction | PooledTransaction) -> str:
+    if isinstance(txn, PooledTransaction):
         return f"{txn.pipeline}, sink '{txn.sink}': ended {txn.id}"
     return f"{txn.pipeline} epoch {txn.epoch} attempt {txn.attempt}, sink '{txn.sink}': removed {txn.name}"
 
 
-def _print(swept: list[Transaction | Pooled], errors: list[Exception]) -> None:
+def _print(swept: list[Transaction | PooledTransaction], errors: list[Exception]) -> None:
     for txn in swept:
         words = _words(txn)
         show.console().print(Text.assemble(("✓ ", "green"), words))

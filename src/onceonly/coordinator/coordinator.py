@@ -14,7 +14,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
-from onceonly.checkpoint.sink import Pooled
+from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.coordinator import forward, gate, lineage, rewind, skip
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
@@ -198,7 +198,7 @@ class Coordinator:
                 raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
-            if checkpoint.for_a_person and who is None:
+            if checkpoint.needs_manual_decision and who is None:
                 raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
             return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
 
@@ -267,7 +267,7 @@ class Coordinator:
         except GateFailed:
             self.abort(staged.pipeline, staged.epoch, "the gate failed it", staged.owner)
 
-    def sweep(self, name: str) -> list[Transaction | Pooled]:
+    def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""
         return sweep(self.state, self.parts, name)
 
@@ -338,6 +338,6 @@ class Coordinator:
         """
         return self._resolver.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
 
-    def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+    def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record whether what is in doubt in this sink was published, as a person has found out, and go on from it."""
-        return self._resolver.judge(name, epoch, sink, committed, who, reason)
+        return self._resolver.resolve_doubt(name, epoch, sink, committed, who, reason)

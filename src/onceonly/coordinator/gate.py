@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Examined, Parts
+from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.messages import because, fenced, how_to_settle
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
@@ -46,7 +46,7 @@ class Gatekeeper:
             inspector.forget(examined)
         return judged
 
-    def _record(self, seen: Checkpoint, examined: Examined, by: str) -> Checkpoint:
+    def _record(self, seen: Checkpoint, examined: Findings, by: str) -> Checkpoint:
         def decide(view: View) -> Row | None:
             if self._current(view, seen).verdict:
                 return None
@@ -98,20 +98,25 @@ def require(checkpoint: Checkpoint) -> None:
         failed = GateHeld if checkpoint.held else GateFailed
         raise failed(
             f"{name}: the gate failed the staged rows of attempt {checkpoint.attempt}. Nothing was published.",
-            said(checkpoint.verdict),
+            _in_a_line(checkpoint.verdict),
             _what_to_do(checkpoint),
         )
 
 
-def said(verdict: Mapping[str, Any]) -> str:
-    """The checks that are not ok, worst first, in a line: 'sink delays: carrier is not null (3 of 40 rows)'."""
+def failed_checks(verdict: Mapping[str, Any]) -> list[str]:
+    """The checks that are not ok, critical ones first: "sink 'delays': carrier is not null (3 of 40 rows)"."""
     found = [
         (each["severity"] != "critical", f"sink '{sink}': {each['what']} ({each['observed']})")
-        for sink, examined in verdict["sinks"].items()
+        for sink, examined in verdict.get("sinks", {}).items()
         for each in examined["checks"]
         if not each["ok"]
     ]
-    lines = [words for _, words in sorted(found, key=lambda pair: pair[0])]
+    return [words for _, words in sorted(found, key=lambda pair: pair[0])]
+
+
+def _in_a_line(verdict: Mapping[str, Any]) -> str:
+    """The failed checks in one line, at most SHOWN of them."""
+    lines = failed_checks(verdict)
     more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     return "; ".join(lines[:SHOWN]) + more + ("." if lines else "")
 
@@ -122,7 +127,7 @@ def outcome(checks: Iterable[Mapping[str, Any]]) -> str:
     return "failed" if "critical" in severities else "warning" if "warning" in severities else "passed"
 
 
-def _body(examined: Examined, by: str) -> dict[str, Any]:
+def _body(examined: Findings, by: str) -> dict[str, Any]:
     checks = [each for sink in examined.sinks.values() for each in sink["checks"]]
     return {"outcome": outcome(checks), "sinks": dict(examined.sinks), "docs": examined.docs, "by": by}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.checkpoint.sink import Pooled, PoolsIds, Sink
+from onceonly.checkpoint.sink import PooledTransaction, PoolsIds, Sink
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
@@ -37,7 +37,9 @@ def free_slot(view: View, checkpoint: Checkpoint) -> int | None:
     )
 
 
-def discard_idle(state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()) -> list[Pooled]:
+def discard_idle(
+    state: StateTable, live: Sink, pipeline: str, ended: Collection[Attempt] = ()
+) -> list[PooledTransaction]:
     """End what is open in the pool of one sink and will never be published; returns what it was.
 
     Args:
@@ -60,7 +62,7 @@ def _leased(checkpoints: Iterable[Checkpoint]) -> set[int]:
     return {slot for slot in slots if slot is not None}
 
 
-def _needed(view: View, live: PoolsIds, sink: str, txn: Pooled, ended: Collection[Attempt]) -> bool:
+def _needed(view: View, live: PoolsIds, sink: str, txn: PooledTransaction, ended: Collection[Attempt]) -> bool:
     holder = _holder(view, txn.slot)
     if holder is None or (holder.epoch, holder.attempt) in ended:
         return False

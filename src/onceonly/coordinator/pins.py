@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Found, Source
+from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
 from onceonly.coordinator.messages import how_to_settle
@@ -68,7 +68,7 @@ class Pins:
     interval: Interval | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
-    _found: dict[datetime, Mapping[int, Found]] = field(default_factory=dict)
+    _found: dict[datetime, Mapping[int, FirstRecord]] = field(default_factory=dict)
 
     @property
     def log(self) -> TopicLog:
@@ -111,7 +111,7 @@ class Pins:
         self._refuse_held(time, found, _offsets(after))
         return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
 
-    def _look_up(self, time: datetime) -> Mapping[int, Found]:
+    def _look_up(self, time: datetime) -> Mapping[int, FirstRecord]:
         if time not in self._found:
             self._found[time] = self.source.offsets_at(time)
             self._refuse_future(time, self._found[time])
@@ -134,7 +134,7 @@ class Pins:
         stable = {partition: end for partition, (_, end) in self.log.partitions.items()}
         return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
 
-    def _refuse_future(self, time: datetime, found: Mapping[int, Found]) -> None:
+    def _refuse_future(self, time: datetime, found: Mapping[int, FirstRecord]) -> None:
         for partition, record in sorted(found.items()):
             if record.at and record.at > self.now + SKEW:
                 raise InvalidPipeline(
@@ -146,7 +146,7 @@ class Pins:
                     "Nothing was written.",
                 )
 
-    def _refuse_held(self, time: datetime, found: Mapping[int, Found], after: Offsets | None) -> None:
+    def _refuse_held(self, time: datetime, found: Mapping[int, FirstRecord], after: Offsets | None) -> None:
         """Behind an open transaction there may be committed records of either side; a pinned neighbour may say enough.
 
         Waiting has an end: the brokers end transactions by themselves (transaction.max.timeout.ms, 15 minutes).
@@ -162,7 +162,7 @@ class Pins:
                     f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
                 )
 
-    def _refuse_lost(self, time: datetime, found: Mapping[int, Found], low: Offsets) -> None:
+    def _refuse_lost(self, time: datetime, found: Mapping[int, FirstRecord], low: Offsets) -> None:
         """At the log's start, retention may have taken records of this boundary, unless an earlier one covers it."""
         for partition, record in sorted(found.items()):
             log_start = self.log.partitions.get(partition, (0, 0))[0]

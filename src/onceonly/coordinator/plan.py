@@ -95,7 +95,7 @@ class Planning:
         if not has_data(ranges) and interval is None:
             return None
         body = {**self._origin, "ranges": [range_.to_json() for range_ in ranges]}
-        event = Event.PLANNED if has_data(ranges) or self.pipeline.judges_no_records() else Event.EMPTY
+        event = Event.PLANNED if has_data(ranges) or self.pipeline.gates_empty_intervals() else Event.EMPTY
         return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
-from onceonly.checkpoint.sink import Explaining, Resolvable, never_in_doubt
+from onceonly.checkpoint.sink import Resolvable, ShowsEvidence, never_in_doubt
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.messages import cause
 from onceonly.coordinator.publish import Publisher, sink_row
@@ -35,7 +35,7 @@ class Resolver:
             )
         try:
             live = self._publisher.sink(checkpoint, sink)
-            return live.evidence(checkpoint.handles[sink]) if isinstance(live, Explaining) else []
+            return live.evidence(checkpoint.handles[sink]) if isinstance(live, ShowsEvidence) else []
         except Exception as error:  # it does not answer: that is what there is to see
             return [f"{type(error).__name__}: {error}"]
 
@@ -91,7 +91,7 @@ class Resolver:
 
     # ---- say what happened
 
-    def judge(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+    def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record whether what is in doubt was published, and go on from it.
 
         Raises:
@@ -101,20 +101,20 @@ class Resolver:
         _require_doubt(view.require(epoch), sink)
         said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
         while sink in view.require(epoch).in_doubt:
-            view = self._judge(view, epoch, sink, committed, said)
+            view = self._resolve(view, epoch, sink, committed, said)
         errors = self._publisher.publish(view)
         if errors:
             raise errors[0]
         return self._transitions.state.view(name).require(epoch)
 
-    def _judge(self, seen: View, epoch: int, sink: str, committed: bool, said: Mapping[str, str]) -> View:
+    def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, said: Mapping[str, str]) -> View:
         """Only the handle that was judged is replaced: judging looks at the target, and may end transactions there."""
         doubtful = seen.require(epoch)
         old = doubtful.handles[sink]
         live = self._publisher.sink(doubtful, sink)
         if not isinstance(live, Resolvable):
             raise never_in_doubt(sink)
-        new = dict(live.judged(old, committed))
+        new = dict(live.resolved(old, committed))
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)

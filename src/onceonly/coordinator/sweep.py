@@ -7,20 +7,20 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Pooled, Sink
+from onceonly.checkpoint.sink import KeepsCopies, PooledTransaction, Revocable, Sink
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
 
-def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pooled]:
+def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | PooledTransaction]:
     """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
 
     Raises:
         the first error met, after everything else was tried.
     """
-    swept: list[Transaction | Pooled] = []
+    swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
     for pipeline, sink in _sinks(state.view(name)):
         try:
@@ -32,7 +32,7 @@ def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pool
     return swept
 
 
-def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | Pooled]:
+def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | PooledTransaction]:
     yield from discard_idle(state, live, name)
     found = live.leftovers(f"{state.id}-{name}")
     view = state.view(name)  # after the list: what was claimed since cannot be in it
@@ -53,7 +53,7 @@ def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | P
 
 def revoke(live: Sink, txn: Transaction) -> None:
     """No process publishes it any more; its rows are kept. Where nothing is held open, only a commit could."""
-    if isinstance(live, HoldsOpen):
+    if isinstance(live, Revocable):
         live.revoke(txn)
 
 

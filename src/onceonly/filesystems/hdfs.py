@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Print, Unfit, is_hidden, parent
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden, parent
 from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
 
 
@@ -26,19 +26,19 @@ class HdfsFiles(FileSystem):
         self._cluster, self._fs = cluster, cluster.fs
 
     def check(self, target: str) -> None:
-        """Raises Unfit; NotCommitted: no response within seconds, or not from a NameNode."""
+        """Raises Unsuitable; NotCommitted: no response within seconds, or not from a NameNode."""
         cluster = self._cluster
         try:
             cluster.request("get", "GETFILESTATUS", "/", seconds=CONNECT)
             nearest = self._nearest(target)
             if not self._is_folder(nearest):
-                raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
+                raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
             cluster.request("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
             if self.exists(f"{target}/_delta_log"):
-                raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         except PermissionError as error:
             todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME. Kerberos is not supported."
-            raise Unfit(f"{error}.", todo) from error
+            raise Unsuitable(f"{error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",
@@ -49,7 +49,7 @@ class HdfsFiles(FileSystem):
     def same(self, one: str, other: str) -> bool:
         return one == other
 
-    def try_out(self, folder: OwnPath, target: str) -> None:
+    def probe(self, folder: OwnPath, target: str) -> None:
         """Also check that a rename refuses an existing name: a gateway in front of HDFS might overwrite it."""
         first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
         third = OwnPath(target, f".{folder.name}")
@@ -62,7 +62,7 @@ class HdfsFiles(FileSystem):
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
-            raise Unfit(
+            raise Unsuitable(
                 f"{self._cluster.address} cannot rename a file atomically ({error}).",
                 "Use the NameNode's own address, or a DeltaSink.",
             ) from error
@@ -88,13 +88,13 @@ class HdfsFiles(FileSystem):
         with suppress(FileNotFoundError, FileExistsError):
             self._cluster.rename(old.path, new.path)
 
-    def fingerprint(self, path: str) -> Print:
+    def fingerprint(self, path: str) -> Fingerprint:
         """HDFS's own checksum, which a rename does not change: a checksum of the checksums of the parts."""
         info = self._info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(path)
         found = self._fs.ukey(self._cluster.path(path))
-        return Print(info["size"], found["algorithm"], found["bytes"])
+        return Fingerprint(info["size"], found["algorithm"], found["bytes"])
 
     def exists(self, path: str) -> bool:
         try:
@@ -112,7 +112,7 @@ class HdfsFiles(FileSystem):
     def make_folder(self, folder: str, root: str) -> None:
         self._fs.mkdir(self._cluster.path(folder))
 
-    def keep_names(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         return
 
     def make_durable(self, folder: str) -> None:

@@ -13,7 +13,7 @@ from onceonly.filesystems.confined import HIDDEN, OwnPath
 AT_ONCE = 8  # requests, or syncs of files, in parallel
 
 
-class Unfit(Exception):
+class Unsuitable(Exception):
     """No files can be published there: the reason, and what to do."""
 
     def __init__(self, why: str, todo: str) -> None:
@@ -21,7 +21,7 @@ class Unfit(Exception):
         self.why, self.todo = why, todo
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     """The fingerprint of a file: its size in bytes, and a checksum of its content by a named algorithm."""
 
     bytes: int
@@ -33,13 +33,13 @@ class FileSystem(Protocol):
     """Paths are absolute: local ones, or URIs. Errors are OSErrors, as a local file system raises them."""
 
     def check(self, target: str) -> None:
-        """Refuse a target that cannot take files; writes nothing. Raises Unfit; NotCommitted: no response."""
+        """Refuse a target that cannot take files; writes nothing. Raises Unsuitable; NotCommitted: no response."""
 
     def same(self, one: str, other: str) -> bool:
         """Whether two paths are the same folder."""
 
-    def try_out(self, folder: OwnPath, target: str) -> None:
-        """Create the staging folder, and test that a file can be moved from it into the target. Raises Unfit.
+    def probe(self, folder: OwnPath, target: str) -> None:
+        """Create the staging folder, and test that a file can be moved from it into the target. Raises Unsuitable.
 
         If the target does not exist yet, the test stays in the staging folder, beside which it will be created.
         """
@@ -55,7 +55,7 @@ class FileSystem(Protocol):
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """Atomically, with all its content. Nothing happens if the old one is missing or the new one exists."""
 
-    def fingerprint(self, path: str) -> Print:
+    def fingerprint(self, path: str) -> Fingerprint:
         """Raises IsADirectoryError for a folder."""
 
     def exists(self, path: str) -> bool: ...
@@ -63,12 +63,12 @@ class FileSystem(Protocol):
     def read(self, path: str) -> str: ...
 
     def write(self, path: str, text: str) -> None:
-        """Create a file. Its content is durable; its name is durable after `keep_names`."""
+        """Create a file. Its content is durable; its name is durable after `sync_names`."""
 
     def make_folder(self, folder: str, root: str) -> None:
         """Create a folder and its parents, if missing. Their names are durable from `root` on."""
 
-    def keep_names(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         """Make the names that were created or removed in this folder durable."""
 
     def make_durable(self, folder: str) -> None:

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from onceonly.filesystems import folders
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.durability import to_disk, tree_to_disk
-from onceonly.filesystems.interface import FileSystem, Print, Unfit, is_hidden, parent
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden, parent
 
 MOUNTS = Path("/proc/self/mountinfo")
 TRIES = 20  # attempts to create a folder whose parent another process removes
@@ -26,23 +26,23 @@ class LocalFiles(FileSystem):
     """Files and folders are durable once they were synced (fsync)."""
 
     def check(self, target: str) -> None:
-        """Raises Unfit also for the root of a file system: rows are staged beside it, on another file system."""
+        """Raises Unsuitable also for the root of a file system: rows are staged beside it, on another file system."""
         place = Path(target)
         nearest = next(found for found in (place, *place.parents) if found.exists())
         if not nearest.is_dir():
-            raise Unfit(f"{nearest} is not a folder.", "Choose another path.")
+            raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
         if not os.access(nearest, os.W_OK | os.X_OK):
-            raise Unfit(f"this process has no write permission in {nearest}.", "Grant it, or choose another path.")
+            raise Unsuitable(f"this process has no write permission in {nearest}.", "Grant it, or choose another path.")
         if (place / "_delta_log").exists():
-            raise Unfit(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
-            raise Unfit(
+            raise Unsuitable(
                 f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
                 "Choose a folder below it, so that a hard link can publish a staged file.",
             )
         above = os.path.realpath(place.parent)
         if mounted := {f"{above}/{place.name}", f"{above}/.{place.name}.staged"} & _mount_points():
-            raise Unfit(
+            raise Unsuitable(
                 f"{mounted.pop()} is a mount point: no hard link can go from the staging folder to the published one.",
                 "Mount the folder above it, or choose a folder below it.",
             )
@@ -55,7 +55,7 @@ class LocalFiles(FileSystem):
             return Path(one).name == Path(other).name and os.path.samefile(parent(one), parent(other))
         return False
 
-    def try_out(self, folder: OwnPath, target: str) -> None:
+    def probe(self, folder: OwnPath, target: str) -> None:
         """A bind mount has the same device number on both sides, and no hard link can cross it."""
         probe = folder.below(".probe")
         name = OwnPath(target, f".{folder.name}") if os.path.isdir(target) else folder.below(".name")
@@ -80,10 +80,10 @@ class LocalFiles(FileSystem):
                 os.rename(old.path, new.path)
                 to_disk(Path(new.path).parent)
 
-    def fingerprint(self, path: str) -> Print:
+    def fingerprint(self, path: str) -> Fingerprint:
         with Path(path).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return Print(os.fstat(file.fileno()).st_size, "sha256", digest)
+            return Fingerprint(os.fstat(file.fileno()).st_size, "sha256", digest)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -103,7 +103,7 @@ class LocalFiles(FileSystem):
             with suppress(PermissionError):  # a parent of the target may be another user's
                 to_disk(place)
 
-    def keep_names(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         to_disk(Path(folder))
 
     def make_durable(self, folder: str) -> None:
@@ -144,20 +144,20 @@ def _make(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
 
 
-def _no_link(folder: str, target: str, error: OSError) -> Unfit:
+def _no_link(folder: str, target: str, error: OSError) -> Unsuitable:
     if error.errno == errno.EXDEV:
-        return Unfit(
+        return Unsuitable(
             f"{target} is on another file system or mount than its staging folder {folder} ({error.strerror}).",
             "Mount the folder above it, or choose a folder below the mount point.",
         )
-    return Unfit(
+    return Unsuitable(
         f"the file system of {target} has no hard links ({error.strerror}).",
         "Use one with hard links, or a DeltaSink.",
     )
 
 
 def _mount_points() -> set[str]:
-    """Mount points, on Linux; elsewhere none, and `try_out` fails instead. Special characters come escaped."""
+    """Mount points, on Linux; elsewhere none, and `probe` fails instead. Special characters come escaped."""
     with suppress(OSError):
         found = (line.split(" ")[4] for line in MOUNTS.read_text().splitlines())
         return {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in found}

@@ -7,6 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.sink import Sink, inspectable
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Fresh, Gate
 
@@ -18,9 +19,9 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
     handle = checkpoint.handles[sink.name]
     rows, found = handle["rows"], []
     if (least := _of(gate.min_rows, sink.name)) is not None:
-        found.append(critical(f"at least {least:,} rows", rows >= least, f"{rows:,}"))
+        found.append(critical(f"at least {count(least, 'row')}", rows >= least, f"{rows:,}"))
     if (most := _of(gate.max_rows, sink.name)) is not None:
-        found.append(critical(f"at most {most:,} rows", rows <= most, f"{rows:,}"))
+        found.append(critical(f"at most {count(most, 'row')}", rows <= most, f"{rows:,}"))
     fresh: Fresh | None = _of(gate.fresh, sink.name)
     if fresh and rows:
         found.append(_fresh(fresh, checkpoint, newest(inspectable(sink).staged(handle), sink.name, fresh.column)))

@@ -24,12 +24,14 @@ STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem }
 table { border-collapse: collapse; margin: .5rem 0 } td, th { border: 1px solid #8886; padding: .3rem .6rem;
-text-align: left; vertical-align: top; overflow-wrap: anywhere } h1, h2, h5, h6 { margin: 1rem 0 .3rem }
+text-align: left; vertical-align: top; overflow-wrap: anywhere } td.count { overflow-wrap: normal }
+h1, h2, h5, h6 { margin: 1rem 0 .3rem }
 .alert { border-left: 4px solid #888; background: #8881; padding: .5rem 1rem }
 nav, .col-lg-2, .modal, [hidden], [data-toggle=collapse] { display: none }
 ul { padding-left: 1.2rem } .badge { background: #8882; padding: 0 .3rem } span { overflow-wrap: anywhere }
-.fa-times::before, .bad::before { content: "✗ "; color: #c22 } .fa-check-circle::before, .ok::before { content: "✓ ";
-color: #182 } .fa-exclamation-triangle::before, .warning::before { content: "⚠ "; color: #a60 }
+.fa-times::before, .bad::before { content: "✗ "; color: light-dark(#c22, #f77) }
+.fa-check-circle::before, .ok::before { content: "✓ "; color: light-dark(#182, #5c7) }
+.fa-exclamation-triangle::before, .warning::before { content: "⚠ "; color: light-dark(#a60, #fb5) }
 td > .ok, td > .bad, td > .warning { white-space: nowrap }
 pre { white-space: pre-wrap } .show-scrollbars { overflow: auto }
 """
@@ -122,5 +124,5 @@ def _section(sink: str, checks: Iterable[Check], has_page: bool) -> str:
 def _row(check: Check) -> str:
     style = "ok" if check["ok"] else "warning" if check["severity"] != "critical" else "bad"
     text = "ok" if check["ok"] else check["severity"]
-    cells = (f'<span class="{style}">{text}</span>', escape(check["what"]), escape(check["observed"]))
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    cells = f'<td><span class="{style}">{text}</span></td><td>{escape(check["what"])}</td>'
+    return f'<tr>{cells}<td class="count">{escape(check["observed"])}</td></tr>'

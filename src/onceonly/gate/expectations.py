@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.gate import docs
 from onceonly.gate.bounds import Check
@@ -101,7 +102,7 @@ def _what(config: Any) -> str:
 def _observed(seen: Mapping[str, Any]) -> str:
     """Figures only: values of rows are not copied to where every user can see them."""
     if "unexpected_count" in seen and "element_count" in seen:
-        return f"{seen['unexpected_count']:,} of {seen['element_count']:,} rows"
+        return f"{seen['unexpected_count']:,} of {count(seen['element_count'], 'row')}"
     value = seen.get("observed_value")
     return str(value) if isinstance(value, Number) else "see Data Docs"
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Examined, Inspector
+from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.sink import Sink, inspectable
 from onceonly.gate import bounds, docs, expectations, suites
@@ -60,7 +60,7 @@ class LiveInspector(Inspector):
         for suite in self._suites().values():
             expectations.check(suite)
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
+    def examine(self, checkpoint: Checkpoint) -> Findings:
         sinks: dict[str, Any] = {sink: self._by_bounds(checkpoint, sink) for sink in _checked(self._gate)}
         pages = {}
         for sink, suite in self._suites().items():  # one after the other: the rows of one at a time are in memory
@@ -68,9 +68,9 @@ class LiveInspector(Inspector):
             checks, pages[sink] = expectations.run(subject, sink)
             sinks[sink]["path"] = "spark" if subject.on_spark else "in process"
             sinks[sink]["checks"] += checks
-        return Examined(sinks, self._write(checkpoint, sinks, pages) if pages else None)
+        return Findings(sinks, self._write(checkpoint, sinks, pages) if pages else None)
 
-    def forget(self, examined: Examined) -> None:
+    def forget(self, examined: Findings) -> None:
         if examined.docs:
             docs.delete(examined.docs)
 

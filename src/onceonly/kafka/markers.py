@@ -22,13 +22,13 @@ OUT_OF_RANGE = 1  # the error code
 Partition = tuple[str, int]
 
 
-class Sighting(Enum):
+class MarkerState(Enum):
     """What the log shows about one transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    NONE = "none"  # every offset was read and none is its marker: in this partition it has not ended
-    GONE = "gone"  # a marker may have existed and been deleted or compacted away, or the topic was deleted
+    NONE = "no marker"  # every offset was read and none is its marker: in this partition it has not ended
+    UNKNOWN = "unknown"  # a marker may have existed and been deleted or compacted away, or the topic was deleted
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MarkerScan:
         self._producer_id, self._epoch, self.position = producer_id, epoch, since
         self.gap = False  # whether offsets were missing: part of the log was compacted
 
-    def read(self, records: bytes) -> Sighting | None:
+    def read(self, records: bytes) -> MarkerState | None:
         """What the marker in these batches shows; None if there is none."""
         from kafka.record.memory_records import MemoryRecords
 
@@ -56,8 +56,8 @@ class MarkerScan:
                 continue  # a fetch starts with the whole batch that contains the offset
             self.gap |= batch.base_offset > self.position
             self.position = batch.next_offset
-            if self._is_ours(batch) and (sighting := _sighting(batch)):
-                return sighting
+            if self._is_ours(batch) and (state := _marker_state(batch)):
+                return state
         return None
 
     def _is_ours(self, batch: Any) -> bool:
@@ -76,14 +76,14 @@ def look(
     topic_id: str | None = None,
     alone: bool = True,
     first: Page | None = None,
-) -> Sighting:
+) -> MarkerState:
     """Find the first marker of that producer, with that epoch or a later one, from `since` to the current end.
 
     Offsets that are missing between batches were compacted, and compaction removes nothing above the last stable
     offset. So a gap without a marker means that the transaction has ended, and how can no longer be determined.
 
     Args:
-        topic_id: return GONE if the topic of that name has another id; None: any id.
+        topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
         alone: the producer never had another transaction. Otherwise a marker behind a gap may be that of the next.
         first: the page at `since`, if it was fetched already.
     Raises:
@@ -94,13 +94,13 @@ def look(
         before = scan.position
         page, first = first or _page(client, partition, before, topic_id), None
         if page is None or not page.in_range:
-            return Sighting.GONE
+            return MarkerState.UNKNOWN
         end = page.high_watermark if end is None else end  # a busy topic's current end would never be reached
-        if sighting := _read(scan, page, f"'{partition[0]}' partition {partition[1]}"):
-            return sighting if alone or not scan.gap else Sighting.GONE
+        if state := _read(scan, page, f"'{partition[0]}' partition {partition[1]}"):
+            return state if alone or not scan.gap else MarkerState.UNKNOWN
         if scan.position == before < end:
-            return Sighting.GONE  # no records are left between here and the end
-    return Sighting.GONE if scan.gap else Sighting.NONE
+            return MarkerState.UNKNOWN  # no records are left between here and the end
+    return MarkerState.UNKNOWN if scan.gap else MarkerState.NONE
 
 
 def first_pages(
@@ -110,7 +110,7 @@ def first_pages(
     return client.call(lambda: _first_pages(client, since, topic_ids))
 
 
-def _read(scan: MarkerScan, page: Page, name: str) -> Sighting | None:
+def _read(scan: MarkerScan, page: Page, name: str) -> MarkerState | None:
     from kafka.errors import CorruptRecordError
 
     try:
@@ -123,15 +123,15 @@ def _read(scan: MarkerScan, page: Page, name: str) -> Sighting | None:
         ) from error
 
 
-def _sighting(marker: Any) -> Sighting | None:
+def _marker_state(marker: Any) -> MarkerState | None:
     from kafka.errors import CorruptRecordError
 
     if not marker.validate_crc():
         raise CorruptRecordError(f"control batch at offset {marker.base_offset}")
     record = next(iter(marker), None)
     if record is None:
-        return Sighting.GONE  # compaction keeps the last batch of a producer without its records
-    return {0: Sighting.ABORTED, 1: Sighting.COMMITTED}.get(record.type)
+        return MarkerState.UNKNOWN  # compaction keeps the last batch of a producer without its records
+    return {0: MarkerState.ABORTED, 1: MarkerState.COMMITTED}.get(record.type)
 
 
 def _page(client: BrokerClient, partition: Partition, offset: int, topic_id: str | None) -> Page | None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from onceonly.checkpoint.interfaces import Found
+from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 
@@ -81,7 +81,7 @@ class TopicClient:
 
         return self._request(list_offsets)
 
-    def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, Found]:
+    def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, FirstRecord]:
         """From `starts` on, the first committed record at or after `millis`, where there is one."""
         from confluent_kafka import Consumer, TopicPartition
 
@@ -101,10 +101,10 @@ class TopicClient:
             consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
             return self._scan(consumer, set(starts), millis)
 
-    def _scan(self, consumer: Any, waiting: set[int], millis: int) -> dict[int, Found]:
+    def _scan(self, consumer: Any, waiting: set[int], millis: int) -> dict[int, FirstRecord]:
         from confluent_kafka import TopicPartition
 
-        seen: dict[int, Found] = {}
+        seen: dict[int, FirstRecord] = {}
         while waiting:
             message = self._request(lambda: consumer.poll(TIMEOUT))
             if message is None:
@@ -113,7 +113,7 @@ class TopicClient:
             if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
                 continue
             if not at_end:
-                seen[partition] = Found(message.offset(), _utc(message.timestamp()[1]))
+                seen[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
             waiting.discard(partition)
             consumer.pause([TopicPartition(self._topic, partition)])
         return seen

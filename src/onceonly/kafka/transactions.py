@@ -19,9 +19,9 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, keys
-from onceonly.kafka.markers import Partition, Sighting
+from onceonly.kafka.markers import MarkerState, Partition
 
-__all__ = ["Described", "EndRefused", "Partition", "Sighting", "Transactions"]
+__all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
 FENCE_TIMEOUT = 30.0  # seconds: the abort markers of a large transaction have to be written first
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
@@ -111,19 +111,19 @@ class Transactions(Cluster):
         since: int,
         topic_id: str | None = None,
         alone: bool = True,
-    ) -> Sighting:
+    ) -> MarkerState:
         """How the producer's transaction ended, from the log alone. Reads the whole log from `since`, if necessary.
 
         Args:
             since: an offset above the transaction's rows and below its marker.
-            topic_id: return GONE if the topic of that name has another id; None: any id.
+            topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
             alone: whether the producer never had another transaction.
         """
         return markers.look(self._client, partition, producer_id, epoch, since, topic_id, alone)
 
     def look_at_all(
         self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
-    ) -> dict[Partition, Sighting]:
+    ) -> dict[Partition, MarkerState]:
         """As `look`, for each partition of one transaction."""
         first = markers.first_pages(self._client, since, topic_ids)
         return {

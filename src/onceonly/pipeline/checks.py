@@ -21,7 +21,7 @@ def check_connection(connection: str | None, bootstrap: str | None) -> None:
         InvalidPipeline: not a connection id (the text is not repeated: it may contain a secret), or both are given.
     """
     if connection is not None and not CONNECTION.fullmatch(connection):
-        raise invalid("connection", "is not an Airflow connection id", "Name one, as in connection='kafka_default'.")
+        raise invalid("connection", "is not an Airflow connection id", "Pass an id, as in connection='kafka_default'.")
     if connection is not None and bootstrap is not None:
         raise invalid(f"connection '{connection}'", "is set together with bootstrap", "Remove one of them.")
 

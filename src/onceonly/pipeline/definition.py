@@ -47,7 +47,9 @@ class Pipeline:
             object.__setattr__(self, "source", tuple(self.source))
         topics = [source.topic for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
-            raise invalid(f"pipeline '{self.name}'", f"reads the topics {topics}", "Name at least one, each once.")
+            raise invalid(
+                f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
+            )
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
@@ -67,14 +69,16 @@ class Pipeline:
             check_sink(sink)
         names = [sink.name for sink in self.sinks]
         if not names or len(set(names)) != len(names):
-            raise invalid(f"pipeline '{self.name}'", f"has the sinks {names}", "Name at least one sink, each once.")
+            raise invalid(
+                f"pipeline '{self.name}'", f"has the sinks {names}", "Pass at least one sink, with different names."
+            )
         if sum(sink.keeps_state for sink in self.sinks) > 1:
-            raise invalid(f"pipeline '{self.name}'", "has several StateSinks", "Keep all of it in one.")
+            raise invalid(f"pipeline '{self.name}'", "has several StateSinks", "Use a single one.")
         for sink in self.sinks:
             sink.check_mode(self.mode)
 
     def _check_gate(self) -> None:
-        """A gate can hold back only what is written at commit. It does not check state, which is not output."""
+        """A gate can hold back only what becomes visible at commit. It does not check state, which is not output."""
         if self.gate is None:
             return
         gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable])
@@ -84,19 +88,19 @@ class Pipeline:
 
     @property
     def state(self) -> SinkConfig | None:
-        """What it remembers from checkpoint to checkpoint; such a pipeline runs one after the other."""
+        """The sink that keeps state between checkpoints, if there is one. Its checkpoints run one at a time."""
         return next((sink for sink in self.sinks if sink.keeps_state), None)
 
-    def judges_no_records(self) -> bool:
+    def gates_empty_intervals(self) -> bool:
         """Whether an interval without records goes through the gate.
 
         Never if a sink replaces by a condition: an interval without records must not delete everything there.
         """
         clearing = any(sink.clears_when_empty() for sink in self.sinks)
-        return self.gate is not None and self.gate.asks_of_none() and not clearing
+        return self.gate is not None and self.gate.can_fail_without_rows() and not clearing
 
     def check_commits(self, within: float) -> None:
-        """Refuse sinks whose staged rows would not last for a commit that comes that late, in seconds."""
+        """Refuse sinks whose staged rows would expire before a commit that follows within that many seconds."""
         for sink in self.sinks:
             sink.check_commits(within, self.mode)
 
@@ -110,7 +114,7 @@ class Pipeline:
 
     @property
     def pool_size(self) -> int | None:
-        """Attempts that its pools of transactional ids have room for; None: it has no pool."""
+        """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
         pools = [slots for sink in self.sinks if (slots := sink.slots()) is not None]
         return min(pools, default=None)
 

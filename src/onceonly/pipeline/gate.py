@@ -14,11 +14,11 @@ PER_SINK = ("suites", "min_rows", "max_rows", "fresh")
 
 @dataclass(frozen=True)
 class Fresh:
-    """How old the newest row may be.
+    """The maximum age of the newest row.
 
     Args:
         column: a date or timestamp column.
-        within: seconds before the end of the interval, or, in chained mode, before the rows were staged.
+        within: seconds before the end of the interval or, in chained mode, before the rows were staged.
     """
 
     column: str
@@ -37,12 +37,12 @@ class Gate:
 
     Args:
         suites: Great Expectations suites as JSON files, relative to the project.
-        min_rows, max_rows: limits of the rows of a checkpoint, both inclusive.
-        fresh: how old the newest row may be, for a checkpoint that has rows.
+        min_rows, max_rows: the minimum and maximum number of rows of a checkpoint.
+        fresh: the maximum age of the newest row, in a checkpoint that has rows.
         on_fail: 'abort', or 'hold': the checkpoint stays staged until somebody approves or aborts it.
         keep_failed: never delete the rows of a failed attempt; by default they are kept until another attempt has
             ended.
-        in_process_rows: a suite runs in the process, without Spark, on at most that many rows of its sink.
+        in_process_rows: up to this number of rows of a sink, its suite runs in the process, without Spark.
     """
 
     suites: Mapping[str, str] | str = field(default_factory=dict)
@@ -88,10 +88,10 @@ class Gate:
                 raise _invalid(f"sink '{sink}'", f"has min_rows {least} above max_rows {most}")
         return named
 
-    def asks_fresh(self, sink: str) -> bool:
+    def checks_freshness(self, sink: str) -> bool:
         return isinstance(self.fresh, Mapping) and sink in self.fresh
 
-    def asks_of_none(self) -> bool:
+    def can_fail_without_rows(self) -> bool:
         """Whether a checkpoint without rows can fail the gate."""
         return bool(self.suites) or any(_mapping(self.min_rows).values())
 

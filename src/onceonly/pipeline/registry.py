@@ -1,7 +1,7 @@
-"""Which class a kind of sink is: ours, and those that installed packages offer as entry points of the group below.
+"""The config class of each kind of sink: our own, and those of installed packages (entry points of GROUP).
 
-A definition in the state table names a kind and never a class: whoever can write there can run no code but that of
-sinks which were installed.
+A definition in the state table contains a kind and never a class. So a person who can write to that table can only run
+code of sinks that are installed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ OWN: Mapping[str, type[SinkConfig]] = {each.kind: each for each in OURS}
 
 
 def sink_class(kind: str) -> type[SinkConfig]:
-    """The config class of that kind. Packages are searched for kinds that are not ours.
+    """The config class of that kind. Installed packages are searched for kinds that are not ours.
 
     Raises:
-        InvalidPipeline: nobody offers it, several do, or what is offered is no such class.
+        InvalidPipeline: no package provides the kind, several do, or what it provides is not a config class.
     """
     return OWN.get(kind) or _installed(kind)
 
 
 def kinds() -> list[str]:
-    """All that are known here."""
+    """All kinds that are known here, sorted."""
     return sorted({*OWN, *(offer.name for offer in _offers())})
 
 
@@ -45,7 +45,7 @@ def sink_json(sink: SinkConfig) -> dict[str, Any]:
 
 
 def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:
-    """The inverse.
+    """The inverse of `sink_json`.
 
     Raises:
         InvalidPipeline: its kind is not known here.
@@ -63,30 +63,30 @@ def build(made: type[Any], data: Mapping[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """The value after a round trip through JSON."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def check_sink(sink: Any) -> None:
-    """Refuse a sink that another process could not make again from the definition.
+    """Refuse a sink that another process could not create again from the definition.
 
     Raises:
-        InvalidPipeline: it is no config of a sink, its kind is not registered, or its fields are not plain data.
+        InvalidPipeline: it is not a SinkConfig, its kind is not registered, or its fields are not plain data.
     """
     if not isinstance(sink, SinkConfig):
         raise InvalidPipeline(
-            f"{sink!r} is no sink.",
-            f"It is a {type(sink).__name__}, and what a pipeline writes to is declared by a SinkConfig.",
+            f"{sink!r} is not a sink.",
+            f"It is a {type(sink).__name__}, and a sink has to be a SinkConfig.",
             "Use DeltaSink, FileSink, KafkaSink or StateSink, or the config class of an installed sink.",
         )
     check_name("sink", sink.name)
     if (known := sink_class(sink.kind)) is not type(sink):
         raise InvalidPipeline(
-            f"sink '{sink.name}' is a {_path(type(sink))}, and its kind '{sink.kind}' belongs to {_path(known)}.",
-            "Other processes make a sink from its kind alone, so they would make another one.",
-            f"Give the class a kind of its own, and an entry point '{GROUP}' of that name.",
+            f"sink '{sink.name}' is a {_path(type(sink))}, but its kind '{sink.kind}' is that of {_path(known)}.",
+            "Other processes create a sink from its kind alone, so they would create a different one.",
+            f"Give the class a kind of its own, and register an entry point '{GROUP}' of that name.",
         )
     if sink.kind not in OWN:
         _check_lasting(sink)
@@ -96,38 +96,38 @@ def _check_lasting(sink: SinkConfig) -> None:
     try:
         stored = json.loads(json.dumps(sink_json(sink)))
         same = sink_json(sink_from_json(stored)) == stored
-        why = "it comes back as another one"
+        why = "what is read back is different"
     except (KeyError, TypeError, ValueError) as error:
         same, why = False, str(error)
     if not same:
         raise InvalidPipeline(
-            f"sink '{sink.name}' does not survive being stored as JSON.",
-            f"Its definition is stored with every checkpoint, and read by other processes: {why}.",
-            f"Give {_path(type(sink))} fields of text, numbers, booleans, and lists and dicts of them.",
+            f"sink '{sink.name}' cannot be stored as JSON.",
+            f"Its definition is stored with every checkpoint and read by other processes: {why}.",
+            f"Use only text, numbers, booleans, and lists and dicts of them in the fields of {_path(type(sink))}.",
         )
 
 
-@cache  # of what was found: a package that is missing may be installed later
+@cache  # only successes: a missing package may be installed later
 def _installed(kind: str) -> type[SinkConfig]:
     offers = [offer for offer in _offers() if offer.name == kind]
     if not offers:
         raise InvalidPipeline(
             f"no sink of the kind '{kind}' is known here.",
-            f"Known are {', '.join(kinds())}; no other is offered by an installed package (entry point '{GROUP}').",
-            "Install the package that brings it in the environment of every process (Airflow, Spark, this command), "
-            "or, if a newer Onceonly wrote the definition, that version. Nothing was written.",
+            f"Known kinds: {', '.join(kinds())}. No installed package provides another one (entry point '{GROUP}').",
+            "Install the package that provides it in the environment of every process (Airflow, Spark, this command). "
+            "If a newer Onceonly wrote the definition, install that version. Nothing was written.",
         )
     if len(offers) > 1:
         raise InvalidPipeline(
-            f"several packages offer a sink of the kind '{kind}'.",
+            f"several packages provide a sink of the kind '{kind}'.",
             f"They are {', '.join(sorted(_package(offer) for offer in offers))}.",
-            "Uninstall all of them but one. Nothing was written.",
+            "Keep one of them and uninstall the others. Nothing was written.",
         )
     return _loaded(offers[0])
 
 
 def _offers() -> list[EntryPoint]:
-    """Of all installed packages. Asked for only when a kind is not ours: it is slow where many are installed."""
+    """The sinks of all installed packages. Only searched for a foreign kind: many packages make it slow."""
     from importlib.metadata import entry_points
 
     return list(entry_points(group=GROUP))
@@ -139,9 +139,9 @@ def _loaded(offer: EntryPoint) -> type[SinkConfig]:
     except Exception as error:
         raise _unusable(offer, f"{type(error).__name__}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, SinkConfig):
-        raise _unusable(offer, "It is no subclass of SinkConfig")
+        raise _unusable(offer, "It is not a subclass of SinkConfig")
     if "__dataclass_params__" not in vars(found) or "kind" in {field.name for field in fields(found)}:
-        raise _unusable(offer, "It is no frozen dataclass with `kind` as a plain class attribute")
+        raise _unusable(offer, "It is not a frozen dataclass with `kind` as a plain class attribute")
     if getattr(found, "kind", None) != offer.name or ":" not in getattr(found, "writer", ""):
         raise _unusable(offer, f"It needs kind = '{offer.name}', and writer = 'package.module:name'")
     return found
@@ -150,7 +150,7 @@ def _loaded(offer: EntryPoint) -> type[SinkConfig]:
 def _unusable(offer: EntryPoint, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"the sink of the kind '{offer.name}' cannot be used.",
-        f"The package {_package(offer)} offers {offer.value} for it. {why}.",
+        f"The package {_package(offer)} provides {offer.value} for it. {why}.",
         "Fix the package, or install another version of it (docs/add-a-sink.md). Nothing was written.",
     )
 

@@ -1,4 +1,4 @@
-"""What a pipeline writes."""
+"""The sinks of a pipeline, as users declare them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class DeltaSink(SinkConfig):
     """A Delta table to append to.
 
     Args:
-        path: folder or URI; a relative path is taken below ONCEONLY_HOME.
-        partition_by: used when the table is created; an existing table must agree.
-        add_columns: columns that the table has not are added to it by the commit that brings their first rows.
-        widen: columns whose values have become wider (int to bigint, float to double …) are widened by the commit that
-            brings the first, through Spark, in a table that allows it (delta.enableTypeWidening).
-        replace: what each checkpoint's rows take the place of, in one commit, whoever wrote it: 'partitions', those
-            that the new rows are in; or a condition on partition columns that all new rows meet, as in
-            [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing.
+        path: folder or URI; a relative path is below ONCEONLY_HOME.
+        partition_by: used when the table is created; must match an existing table.
+        add_columns: add columns that the table does not have, in the commit that publishes their first rows.
+        widen: widen columns whose values became wider (int to bigint, float to double …), in the commit that publishes
+            the first such rows. This goes through Spark, in a table that allows it (delta.enableTypeWidening).
+        replace: the rows that each checkpoint replaces, in one commit, no matter who wrote them. 'partitions': all rows
+            of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
+            in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
     """
 
     path: str
@@ -56,7 +56,7 @@ class DeltaSink(SinkConfig):
             raise invalid(
                 f"sink '{self.name}'",
                 f"replaces by {sorted(others)}, and the table is partitioned by {list(self.partition_by)}",
-                "Only whole files can be replaced: use partition columns alone.",
+                "Use only partition columns: only whole files can be replaced.",
             )
 
     def targets(self) -> tuple[str, ...]:
@@ -71,29 +71,30 @@ class DeltaSink(SinkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(SinkConfig):
-    """Topics to write to, in transactions that end with the commit.
+    """Topics to write to, in transactions that the commit ends.
 
-    The rows' columns: `value`, and where wanted `key`, `headers`, `timestamp`, `partition`, `topic` (docs/kafka.md).
+    The rows' columns: `value`, and optionally `key`, `headers`, `timestamp`, `partition`, `topic` (docs/kafka.md).
 
     Args:
-        topic: where every row goes; without it, the column `topic` says, and must name one of `topics`.
+        topic: the topic of every row. Without it, the column `topic` has to contain one of `topics`.
         format: how `value` is written: as it is (binary or text), as JSON, or as Avro by `schema`.
         schema: file with the Avro schema (.avsc), relative to the project.
-        guarantee: 'at-least-once' writes at commit without a transaction; 'none' while staging, and cannot take back.
-        mode: 'staged' writes while staging, and commits in milliseconds; 'late' writes at commit, in order of the
-            decisions. By default late for interval pipelines (they may run in parallel), else staged.
+        guarantee: 'at-least-once' writes at commit without transactions. 'none' writes while staging, and the rows
+            cannot be taken back.
+        mode: 'staged' writes while staging, and commits in milliseconds. 'late' writes at commit, in the order of the
+            decisions. By default 'late' for interval pipelines (they may run in parallel), otherwise 'staged'.
         unordered: allows 'staged' in an interval pipeline: rows of later intervals may come first.
-        transaction_timeout: seconds after which the broker ends a transaction by itself (it is then written again).
-        commit_within: seconds within which the commit follows, at the latest; refused where the time-out is shorter.
-            By default one schedule interval of the DAG, at most 15 minutes.
+        transaction_timeout: seconds after which the broker aborts a transaction; its rows are then written again.
+        commit_within: the maximum number of seconds until the commit; it must be below the time-out. By default one
+            schedule interval of the DAG, at most 15 minutes.
         id_prefix: first part of every transactional id, for prefixed ACLs.
-        ids: 'unique' gives each transaction an id of its own, which brokers forget after seven days. 'pool' uses the
-            same few again, for pipelines that run every minute: one per partition for each of `pool_size` attempts.
-        pool_size: most attempts of the pipeline whose outcome is not recorded; plan for what a long outage may leave.
+        ids: 'unique' gives each transaction its own id, which brokers delete after seven days. 'pool' reuses ids, for
+            pipelines that run every minute: one per partition for each of `pool_size` attempts.
+        pool_size: the maximum number of attempts whose outcome is not recorded. Allow for a long outage.
         bootstrap, connection: as in `KafkaSource`.
     """
 
-    name: str  # again: by keyword
+    name: str  # repeated, so that it is passed by keyword
     topic: str | None = None
     topics: Sequence[str] = ()
     format: Literal["raw", "json", "avro"] = "raw"
@@ -124,7 +125,7 @@ class KafkaSink(SinkConfig):
         self._check_choices()
         for topic in self.allowed:
             if not TOPIC.fullmatch(topic):
-                raise invalid(f"topic '{topic}'", "is no Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
+                raise invalid(f"topic '{topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
         if (self.format == "avro") != str(self.schema).endswith(".avsc"):
             needs = "needs a schema file ending in .avsc" if self.format == "avro" else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSink(schema=…).")
@@ -132,7 +133,7 @@ class KafkaSink(SinkConfig):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Every topic that it may write to."""
+        """All topics that it may write to."""
         return (self.topic,) if self.topic else tuple(self.topics)
 
     def targets(self) -> tuple[str, ...]:
@@ -143,14 +144,14 @@ class KafkaSink(SinkConfig):
         return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed)
 
     def is_late(self, mode: str) -> bool:
-        """Whether its rows are written at commit only, in a pipeline of that mode."""
+        """Whether its rows are only written at commit, in a pipeline of that mode."""
         return (self.mode or ("late" if mode == "interval" else "staged")) == "late"
 
     def check_mode(self, mode: str) -> None:
         if mode == "interval" and self.mode == "staged" and not self.unordered:
             raise invalid(
                 f"sink '{self.name}'",
-                "writes while staging, and intervals that run in parallel would arrive in any order",
+                "writes while staging, so intervals that run in parallel would be written in any order",
                 "Use KafkaSink(mode='late'), or unordered=True if order does not matter.",
             )
 
@@ -158,20 +159,21 @@ class KafkaSink(SinkConfig):
         if self.guarantee == "none":
             raise invalid(
                 f"sink '{self.name}'",
-                "writes while staging and cannot take back, so a gate would come too late",
-                "Use another guarantee, or leave the gate out.",
+                "has guarantee='none': its rows are visible before the gate has checked them",
+                "Use another guarantee, or remove the gate.",
             )
 
     def check_commits(self, within: float, mode: str) -> None:
-        """What says by itself how soon its commit follows (`commit_within`) was checked against that."""
+        """Not needed with `commit_within`, which was compared with the time-out when the sink was created."""
         if self.commit_within or self.is_late(mode) or self.guarantee != "exactly-once":
             return
         if self.transaction_timeout < within:
             raise invalid(
                 f"sink '{self.name}'",
-                f"has transactions that end after {self.transaction_timeout:g} s, and a commit may take "
-                f"{within:g} s: one schedule interval, at most 15 minutes",
-                "Raise transaction_timeout, promise more with commit_within, or use mode='late'.",
+                f"has transactions that time out after {self.transaction_timeout:g} s, and the commit may follow up to "
+                f"{within:g} s later: one schedule interval, at most 15 minutes",
+                "Raise transaction_timeout, set a shorter commit_within if the commit follows sooner, or use "
+                "mode='late'.",
             )
 
     def slots(self) -> int | None:
@@ -184,13 +186,13 @@ class KafkaSink(SinkConfig):
             raise invalid(
                 f"transaction_timeout of {self.transaction_timeout:g} s",
                 f"is not longer than commit_within={self.commit_within:g}: transactions would end before their commit",
-                "Raise transaction_timeout (the brokers allow transaction.max.timeout.ms), or use mode='late'.",
+                "Raise transaction_timeout (up to the brokers' transaction.max.timeout.ms), or use mode='late'.",
             )
         if self.pool_size < 1:
             raise invalid("pool_size", f"is {self.pool_size}", "Use a number above 0.")
         if self.ids == "pool" and self.guarantee != "exactly-once":
             why = f"is for transactions, and guarantee={self.guarantee!r} has none"
-            raise invalid("ids='pool'", why, "Leave it out.")
+            raise invalid("ids='pool'", why, "Remove it.")
         if not PREFIX.fullmatch(self.id_prefix):
             raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
 
@@ -209,10 +211,10 @@ class KafkaSink(SinkConfig):
 
 @dataclass(frozen=True)
 class FileSink(SinkConfig):
-    """A folder to which each checkpoint adds files, every file whole and once.
+    """A folder to which each checkpoint adds files. Every file appears complete, and once.
 
     Args:
-        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is taken below
+        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is below
             ONCEONLY_HOME.
         format: Parquet, JSON lines, CSV with a header, or Avro.
         partition_by: columns that become folders, as in `day=2013-01-01/`.
@@ -239,22 +241,22 @@ class FileSink(SinkConfig):
         return (folder_uri(self.path),)
 
     def check_gate(self, gate: Gate) -> None:
-        if self.format == "avro" and gate.asks_fresh(self.name):
-            why = "writes Avro files, of which only Spark reads a single column"
-            raise invalid(f"sink '{self.name}'", why, "Ask it of a suite: expect_column_max_to_be_between.")
+        if self.format == "avro" and gate.checks_freshness(self.name):
+            why = "writes Avro files, and Gate(fresh=…) cannot read a column of them"
+            raise invalid(f"sink '{self.name}'", why, "Use a suite with expect_column_max_to_be_between.")
 
 
 @dataclass(frozen=True)
 class StateSink(SinkConfig):
-    """What the transform remembers: rows by key, published with each checkpoint and read by the next.
+    """The state of the transform: rows by key, published with each checkpoint and read by the next one.
 
-    The transform becomes `transform(batch, state) -> outputs, changes`. Each row of `changes` takes the place of what
-    its key had; where its column `deleted` is true, the key is forgotten.
+    The transform becomes `transform(batch, state) -> outputs, changes`. Each row of `changes` replaces the row of its
+    key. If its column `deleted` is true, the key is deleted.
 
     Args:
         schema: of the rows, as Spark DDL: "page STRING, views BIGINT".
-        key: columns that tell one row from the other; never null.
-        path: folder or URI that Spark and the committer reach; by default `appstate/` below ONCEONLY_HOME.
+        key: columns that identify a row; never null.
+        path: folder or URI that Spark and the committer can reach; by default `appstate/` below ONCEONLY_HOME.
     """
 
     schema: str
@@ -274,7 +276,7 @@ class StateSink(SinkConfig):
         object.__setattr__(self, "key", tuple(self.key))
 
     def targets(self) -> tuple[str, ...]:
-        """None: what a pipeline remembers is no output, and lies in a folder named after the pipeline."""
+        """Empty: state is not output, and its folder is named after the pipeline."""
         return ()
 
 
@@ -287,7 +289,7 @@ def check_folder(sink: DeltaSink | FileSink) -> None:
 
 
 def folder_uri(path: str) -> str:
-    """Of an asset: a URI as it is, an absolute path as file://…, a path below ONCEONLY_HOME as onceonly://…."""
+    """The URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
     if urlsplit(path).scheme:
         return path
     return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"

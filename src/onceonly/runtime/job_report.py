@@ -111,7 +111,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedDriver:
     """A driver that is not known to have ended, as `Report.name_driver` recorded it."""
 
     pipeline: str
@@ -119,19 +119,19 @@ class Named:
     driver: Mapping[str, Any]
 
 
-def drivers(state: StateTable) -> list[Named]:
+def drivers(state: StateTable) -> list[NamedDriver]:
     """The drivers that jobs of this state table have named; not those of a table that its folder was copied from."""
     found = (_named(state.uri, info.base_name) for info in _files(state.uri) if info.base_name.endswith(DRIVER))
     return [named for named in found if named and named.driver.get("state") == state.id]
 
 
-def _named(state: str, name: str) -> Named | None:
+def _named(state: str, name: str) -> NamedDriver | None:
     job = JOB.fullmatch(name)
     files, folder = file_system(_folder(state))
     if job is None:
         return None
     driver = _read(files, f"{folder}/{name}")
-    return Named(job["pipeline"], int(job["epoch"]), driver) if driver else None
+    return NamedDriver(job["pipeline"], int(job["epoch"]), driver) if driver else None
 
 
 def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""One folder per sink, and `staging`, which they share. What other sinks need is exported here (docs/add-a-sink.md)."""
+"""One folder per sink, and `staging`, which they share. Exports what other packages need (docs/add-a-sink.md)."""
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
-    Explaining,
-    HoldsOpen,
     Inspectable,
     KeepsCopies,
     Receipts,
     Replaceable,
     Resolvable,
+    Revocable,
+    ShowsEvidence,
     Sink,
     Trace,
     Traced,
@@ -18,15 +18,15 @@ from onceonly.sinks.context import Context
 
 __all__ = [
     "Context",
-    "Explaining",
     "Handle",
-    "HoldsOpen",
     "Inspectable",
     "KeepsCopies",
     "Outcome",
     "Receipts",
     "Replaceable",
     "Resolvable",
+    "Revocable",
+    "ShowsEvidence",
     "Sink",
     "SinkConfig",
     "Trace",

@@ -1,4 +1,4 @@
-"""What a writer is given when it is made from its config: where things are, and how to reach services."""
+"""What a writer gets when it is created from its config: locations, and access to services."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from onceonly.settings import Settings
 
 @dataclass(frozen=True)
 class Context:
-    """Nothing is looked up, and nothing started, before a writer asks for it.
+    """Nothing is looked up or started before the writer calls for it.
 
     Args:
-        pipeline: whose sink it is.
+        pipeline: the pipeline of the sink.
         settings: of this process, from its environment.
-        connection: the extra of an Airflow connection, by id. Raises InvalidPipeline where there is none.
-        kafka: how to reach the brokers, by such a connection or by bare addresses; None, None: those of this process.
-        spark: a session, made or found.
+        connection: returns the extra of an Airflow connection, by id. Raises InvalidPipeline if there is none.
+        kafka: returns the connection to the brokers, by the id of an Airflow connection or by addresses. (None, None):
+            the brokers of this process.
+        spark: returns a session, and creates it if needed.
     """
 
     pipeline: Pipeline
@@ -35,30 +36,30 @@ class Context:
     spark: Callable[[], Any]
 
     def locate(self, path: str) -> str:
-        """A path of the config as an absolute path or URI; relative ones are below ONCEONLY_HOME."""
+        """A path of the config as an absolute path or URI. Relative paths are below ONCEONLY_HOME."""
         return self.settings.locate(path)
 
 
 def open_sink(config: SinkConfig, context: Context) -> Sink:
-    """The live side of a sink, by the name that its config gives.
+    """The writer that the config names.
 
     Raises:
-        InvalidPipeline: it cannot be imported, or is no sink.
+        InvalidPipeline: it cannot be imported, or is not a Sink.
     """
     module, _, name = config.writer.partition(":")
     try:
         make = attrgetter(name)(import_module(module))
     except (ImportError, AttributeError) as error:
         raise InvalidPipeline(
-            f"sink '{config.name}': what writes it cannot be imported.",
+            f"sink '{config.name}': its writer cannot be imported.",
             f"{config.writer}: {error}.",
             f"Install what the sink of the kind '{config.kind}' needs. Nothing was written.",
         ) from error
     made = make(config, context)
     if not isinstance(made, Sink):
         raise InvalidPipeline(
-            f"sink '{config.name}': {config.writer} made a {type(made).__name__}.",
-            "What writes has to be a Sink (onceonly.sinks.Sink).",
-            "Fix the package that brings it (docs/add-a-sink.md). Nothing was written.",
+            f"sink '{config.name}': {config.writer} created a {type(made).__name__}.",
+            "A writer has to be a Sink (onceonly.sinks.Sink).",
+            "Fix the package that provides it (docs/add-a-sink.md). Nothing was written.",
         )
     return made

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Mark:
+class OffsetMetadata:
     """The metadata of one partition's offset.
 
     Args:
@@ -38,14 +38,14 @@ class Mark:
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: str | None) -> Mark | None:
+    def parse(cls, text: str | None) -> OffsetMetadata | None:
         """The mark; None if this module did not write the text."""
         try:
             return cls(**json.loads(text or ""))
         except (ValueError, TypeError):
             return None
 
-    def follows(self, known: Mark | None) -> bool:
+    def follows(self, known: OffsetMetadata | None) -> bool:
         """Whether this mark replaces `known`: intervals may be reported in any order, and the last decision stays."""
         return known is None or known.state_id != self.state_id or known.decision < self.decision
 
@@ -68,7 +68,7 @@ class Group:
     def name(self) -> str:
         return f"onceonly-{self.pipeline}"
 
-    def report(self, marks: Mapping[int, Mark]) -> None:
+    def report(self, marks: Mapping[int, OffsetMetadata]) -> None:
         """Move offsets and marks forward, never back.
 
         Raises:
@@ -85,13 +85,13 @@ class Group:
         """
         with self._consumer("{group} cannot be read: whether it is ahead of the state table is not known.") as consumer:
             known = _retried(consumer, lambda: self._known(consumer, partitions), self.timeout)
-        marks = {at.partition: mark for at in known if (mark := Mark.parse(at.metadata))}
+        marks = {at.partition: mark for at in known if (mark := OffsetMetadata.parse(at.metadata))}
         where = f"consumer group '{self.name}' of topic '{self.topic}'"
         if not marks and any(at.offset >= 0 for at in known):
             return [Trace("", 0, where)]
         return [self._trace(state_id, marks, where) for state_id in sorted({m.state_id for m in marks.values()})]
 
-    def _trace(self, state_id: str, marks: Mapping[int, Mark], where: str) -> Trace:
+    def _trace(self, state_id: str, marks: Mapping[int, OffsetMetadata], where: str) -> Trace:
         decision = max(mark.decision for mark in marks.values() if mark.state_id == state_id)
         ends = {p: m.end for p, m in marks.items() if (m.state_id, m.decision) == (state_id, decision)}
         return Trace(state_id, decision, where, {self.topic: ends})
@@ -106,12 +106,12 @@ class Group:
 
         return _checked(consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=SLICE))
 
-    def _move(self, consumer: Any, marks: Mapping[int, Mark]) -> None:
+    def _move(self, consumer: Any, marks: Mapping[int, OffsetMetadata]) -> None:
         from confluent_kafka import TopicPartition
 
         moved = []
         for at in self._known(consumer, list(marks)):
-            mark, known = marks[at.partition], Mark.parse(at.metadata)
+            mark, known = marks[at.partition], OffsetMetadata.parse(at.metadata)
             last = mark if known is None or mark.follows(known) else known
             if at.offset < mark.end or last is mark:
                 moved.append(TopicPartition(self.topic, at.partition, max(at.offset, mark.end), last.to_text()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Found
+from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
@@ -18,7 +18,7 @@ from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sources.consumer_group import Group, Mark
+from onceonly.sources.consumer_group import Group, OffsetMetadata
 
 MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
@@ -58,7 +58,7 @@ class KafkaReader:
         ends = self._topic.offsets(partitions, LATEST)
         return TopicLog(self._config.topic, topic_id, {p: (starts[p].offset, ends[p].offset) for p in partitions})
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
         """Per partition the first record at or after `time` that a read_committed reader sees, else the LSO.
 
         Retried for a moment if an open transaction hides records: its markers may be about to be written.
@@ -73,7 +73,7 @@ class KafkaReader:
                 return found
             sleep(MARKERS / 10)
 
-    def _offsets_at(self, millis: int) -> dict[int, Found]:
+    def _offsets_at(self, millis: int) -> dict[int, FirstRecord]:
         """As `offsets_at`, without retries.
 
         The broker's result may be an aborted record, or a commit marker (with the broker's time, so found for any time
@@ -86,7 +86,7 @@ class KafkaReader:
         stable = self._topic.offsets(partitions, LATEST)
         hints = self._topic.offsets(partitions, millis)
         seen = self._topic.first_seen({p: hint.offset for p, hint in hints.items() if hint.offset >= 0}, millis)
-        last = {p: Found(stable[p].offset, None, held=stable[p].offset < ends[p].offset) for p in partitions}
+        last = {p: FirstRecord(stable[p].offset, None, held=stable[p].offset < ends[p].offset) for p in partitions}
         return {p: seen.get(p) or last[p] for p in partitions}
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
@@ -105,7 +105,7 @@ class KafkaReader:
         """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
         range_ = range_of(done.ranges, self._config.topic)
         ends = range_.ends if range_ else {}
-        marks = {p: Mark(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
+        marks = {p: OffsetMetadata(state_id, done.decision or 0, done.epoch, end) for p, end in ends.items()}
         self._group(done.pipeline).report(marks)
 
     def traces(self, pipeline: str) -> list[Trace]:

@@ -1,4 +1,4 @@
-"""Keeping the state table small: few files, a short log, no obsolete files.
+"""Keeping a pipeline's table small: few files, a short log, no obsolete files.
 
 A replacement is on disk before the original is removed. On a local disk delta-rs does not guarantee that, so files are
 merged here, and the log checkpoint is created in a copy of the log and then copied back.
@@ -7,6 +7,7 @@ merged here, and the log checkpoint is created in a copy of the log and then cop
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -15,111 +16,111 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
+from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
-from onceonly.filesystems.durability import Log, version_of
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import row_files
-from onceonly.statetable.reading import Reading
-from onceonly.statetable.row_files import NO_HOOKS
+from onceonly.statetable import row_files, row_format
+from onceonly.statetable.local_log import KEPT, LocalLog
+from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now
+from onceonly.statetable.query import Query
+from onceonly.statetable.store_log import NO_HOOKS
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
-LONG_LOG = 50  # entries since the last log checkpoint; the same as the table's delta.checkpointInterval
-PIPELINE = "partition.pipeline"
-OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq", PIPELINE]
+OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]
 LAST = "_last_checkpoint"
-TRIES = 20  # commits that may lose to writers of other pipelines
+OLD = 3600  # seconds
 
 
-def tidy(at: Reading, pipeline: str, most: int) -> bool:
-    """Merge files if the pipeline has more than `most`, and shorten a long log. Returns whether files were merged.
+def tidy(pipeline: str, uri: str, log: Log) -> None:
+    """Merge the pipeline's small files, and shorten its log.
 
     Raises:
+        Taken: another process has written meanwhile.
         DeltaError, OSError: it was not completed; the next call continues.
     """
-    small = at.ask(lambda table: _to_merge(table, pipeline, most))
-    if small:
-        _merge(at, pipeline, small)
-    if small or _is_long(at.delta):
-        _shorten(at.delta.table_uri)
-    if small:
-        _delete_merged(at.delta.table_uri)
-    return bool(small)
+    table = DeltaTable(uri)
+    _merge(table, pipeline, _small(table), log)
+    _shorten(uri)
+    DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)
 
 
-def _to_merge(table: DeltaTable, pipeline: str, most: int) -> dict[str, dict[str, Any]]:
-    """The files since the last full one, if there are more than `most`; else none."""
-    mine = [("pipeline", "=", pipeline)]
-    small = _small(table, pipeline) if len(table.file_uris(file_pruning_predicate=mine)) > most else {}
-    return small if len(small) > most else {}
+def _small(table: DeltaTable) -> dict[str, dict[str, Any]]:
+    """Path -> the log's record of it, of the files after the last full one.
+
+    Files before it are never merged, even if a single row filled it.
+    """
+    files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE).to_pylist()
+    full = max((file["max.seq"] for file in files if file["size_bytes"] >= FULL_FILE), default=0)
+    return {file["path"]: file for file in files if file["max.seq"] > full}
 
 
-def _merge(at: Reading, pipeline: str, small: dict[str, dict[str, Any]]) -> None:
-    """Merge these files, unless another process does the same."""
-    files = {path: file["size_bytes"] for path, file in small.items()}
-    since, until = min(file["min.seq"] for file in small.values()), max(file["max.seq"] for file in small.values())
-    rows = at.rows({pipeline: f"seq >= {since} AND seq <= {until}"})
-    held = sum(file["num_records"] for file in small.values())
-    if [row.seq for row in rows] != list(range(since, until + 1)) or len(rows) != held:
+def _merge(table: DeltaTable, pipeline: str, small: dict[str, dict[str, Any]], log: Log) -> None:
+    """Replace these files by one, as exactly the version after the one that was read.
+
+    Where there is nothing to merge, the commit says that too: a query need not look for rows in small files.
+    """
+    uri, name = table.table_uri, f"merged-{uuid.uuid4().hex}"
+    rows = _rows(pipeline, uri, small) if len(small) > 1 else []
+    if rows is None:
         return  # merging would lose or duplicate a row
-    uri, name = at.delta.table_uri, f"merged-{uuid.uuid4().hex}"
-    merged = row_files.put(uri, rows, name)
-    for _ in range(TRIES):
-        table = DeltaTable(uri)
-        active = _active(table, pipeline)
-        if merged.path in active:
-            return
-        if not files.keys() <= active.keys():
-            return row_files.remove(uri, pipeline, name)
-        with suppress(CommitFailedError):
-            return row_files.replace(table, files, merged)
+    merged = [row_files.put(uri, rows, name, changes=False)] if rows else []
+    removed = map(_removed, small.values()) if rows else ()
+    try:
+        log.commit(table.version() + 1, Commit(MERGE, [*merged, *removed]), None)
+    except Taken:
+        row_files.remove(uri, name)
+        raise
+    log.keep()
 
 
-def _active(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
-    """Path -> the log's record of that file."""
-    import pyarrow.compute as pc  # here, as in `row_files`
-
-    files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE)
-    return {file["path"]: file for file in files.filter(pc.field(PIPELINE) == pipeline).to_pylist()}
-
-
-def _small(table: DeltaTable, pipeline: str) -> dict[str, dict[str, Any]]:
-    """The files after the last full one. Files before it are never merged, even if a single row filled it."""
-    files = _active(table, pipeline)
-    full = max((file["max.seq"] for file in files.values() if file["size_bytes"] >= FULL_FILE), default=0)
-    return {path: file for path, file in files.items() if file["max.seq"] > full}
+def _rows(pipeline: str, uri: str, files: dict[str, dict[str, Any]]) -> list[Row] | None:
+    """The rows of these files; None where a row is missing, or is there twice."""
+    since, until = min(file["min.seq"] for file in files.values()), max(file["max.seq"] for file in files.values())
+    found = Query(pipeline, uri).find(f"seq >= {since} AND seq <= {until}", tuple(row_format.COLUMNS))
+    rows = sorted((row_format.from_record(each) for each in found), key=lambda row: row.seq)
+    held = sum(file["num_records"] for file in files.values())
+    return rows if [row.seq for row in rows] == list(range(since, until + 1)) and len(rows) == held else None
 
 
-def _is_long(table: DeltaTable) -> bool:
-    local = local_path(table.table_uri)
-    return local is not None and len(Log(local).tail()) > LONG_LOG  # on object stores delta-rs does it on commit
+def _removed(file: dict[str, Any]) -> Action:
+    gone = {"path": file["path"], "dataChange": False, "deletionTimestamp": now(), "size": file["size_bytes"]}
+    return {"remove": {**gone, "extendedFileMetadata": True, "partitionValues": {}}}
 
 
 def _shorten(uri: str) -> None:
-    """Create a log checkpoint, and remove entries before it that are older than an hour."""
+    """Create a log checkpoint, and remove entries that no reader will ever look at."""
     local, table = local_path(uri), DeltaTable(uri)
-    if local:
-        _checkpoint(local, table.version())
-    else:
-        table.create_checkpoint()
-    DeltaTable(uri).cleanup_metadata()
+    if local is None:
+        return table.create_checkpoint()  # on object stores all entries stay
+    log = LocalLog(local)
+    _checkpoint(log, table.version())
+    _remove_old(log)
 
 
-def _checkpoint(table: Path, version: int) -> None:
-    log, name = Log(table), f"{version:020}.checkpoint.parquet"
-    if (log.folder / name).exists():
+def _checkpoint(log: LocalLog, version: int) -> None:
+    versions, last = log.listing()
+    name = f"{version:020}.checkpoint.parquet"
+    if last >= version:
         return
     with TemporaryDirectory(prefix="onceonly-") as scratch:
         copy = Path(scratch) / log.folder.name
         copy.mkdir()
-        for entry in (entry for entry in log.tail() if version_of(entry) <= version):
-            shutil.copyfile(log.folder / entry, copy / entry)
+        for each in (path.name for path in log.folder.glob(f"{last:020}.checkpoint.parquet")):
+            shutil.copyfile(log.folder / each, copy / each)
+        for each in (log.path(found).name for found in versions if last <= found <= version):
+            shutil.copyfile(log.folder / each, copy / each)
         DeltaTable(scratch).create_checkpoint()
         for made in (name, LAST):  # in this order: the second names the first
             durability.write(log.folder / made, (copy / made).read_bytes())
 
 
-def _delete_merged(uri: str) -> None:
-    """Delete merged files. Files that no log entry names stay: a stopped process may still write that entry."""
-    DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)
+def _remove_old(log: LocalLog) -> None:
+    """Entries before all that readers look at, older log checkpoints, and drafts of killed writers; after an hour."""
+    versions, last = log.listing()
+    old = [log.path(version) for version in versions if version <= last - KEPT]
+    checkpoints = [path for path in log.folder.glob("*.checkpoint.parquet") if int(path.name[:20]) < last]
+    for path in (*old, *checkpoints, *log.folder.glob(".*")):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - OLD:
+                path.unlink()

@@ -1,5 +1,7 @@
 """Where the state table is: created on request only, and refused on storage without compare-and-set.
 
+A folder holds it: an empty Delta table, which says what the folder is, and below it a table for each pipeline.
+
 A missing table is an error: its folder may be on a volume that is not mounted, and with an empty table in its place
 every pipeline would start again. So only `onceonly state init` and the plan of an embedded set-up create one.
 
@@ -10,34 +12,34 @@ what it is: `relocate` (the original no longer exists) or `fork` (a second table
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
-from onceonly.checkpoint.model import FORMAT
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.durability import require_writable
 from onceonly.filesystems.paths import LOCAL_SCHEMES, local_path
-from onceonly.statetable.row_format import SCHEMA, check_format
+from onceonly.pipeline.names import NAME
+from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import Log
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
-CONFIGURATION = {
-    "delta.appendOnly": "true",
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    FORMAT_KEY: str(FORMAT),
-}
+FORMAT = 3  # of the folder: a table for each pipeline; up to 2, one table held the rows of all
+PIPELINES = "pipelines"
+CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
 ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
 
 
 @dataclass(frozen=True)
 class Opened:
-    table: DeltaTable
     id: str
 
 
@@ -53,7 +55,7 @@ def make(uri: str) -> bool:
         NotCommitted: the storage does not answer, or is not writable.
     """
     check_atomic(uri)
-    if _existing(uri):
+    if exists(uri):
         return False
     check_writable(uri)
     _create(uri)
@@ -69,31 +71,103 @@ def open_(uri: str) -> Opened:
         NotCommitted: the storage does not answer.
     """
     check_atomic(uri)
-    table = _existing(uri)
-    if table is None:
+    found = configuration(uri)
+    if found is None:
         raise Missing(
             f"there is no state table at {uri}.",
             "It records what was published so far. Its volume may not be mounted, or ONCEONLY_STATE (or ONCEONLY_HOME) "
             "may name another place.",
             "Correct that. If there has never been a state table: onceonly state init. Nothing was written.",
         )
-    configuration = table.metadata().configuration
-    check_format(int(configuration.get(FORMAT_KEY, FORMAT)))
-    if ID not in configuration:
+    if ID not in found:
         raise InvalidPipeline(
             f"{uri} cannot be the state table.",
             "It is a Delta table that Onceonly did not create.",
             "Set ONCEONLY_STATE to an empty folder. Nothing was written.",
         )
-    if configuration[PLACE] != place(uri):
+    _check_format(uri, int(found.get(FORMAT_KEY, 1)))
+    if found[PLACE] != place(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
-            f"It was created at {configuration[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
+            f"It was created at {found[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
             "If the original no longer exists: onceonly state relocate. To use the copy beside it: onceonly state "
             "fork. Nothing was written.",
         )
-    return Opened(table, configuration[ID])
+    return Opened(found[ID])
+
+
+def exists(uri: str) -> bool:
+    """Whether there is a Delta table."""
+    return configuration(uri) is not None
+
+
+def configuration(uri: str) -> Mapping[str, str] | None:
+    """What the table says of itself; None: there is no table.
+
+    Raises:
+        NotCommitted: the storage does not answer.
+    """
+    local = local_path(uri)
+    if local and local.exists() and not local.is_dir():
+        raise _unopened(uri, NotADirectoryError(str(local)))
+    found = _local_configuration(local) if local else None
+    if found is not None or (local and not (local / "_delta_log").is_dir()):
+        return found
+    table = _existing(uri)
+    return table.metadata().configuration if table else None
+
+
+def _local_configuration(table: Path) -> Mapping[str, str] | None:
+    """By its newest log entry that tells: importing delta-rs would take longer than all that `status` does."""
+    try:
+        for entry in sorted((table / "_delta_log").glob("*.json"), reverse=True):
+            for line in entry.read_text(encoding="utf-8").splitlines():
+                if '"metaData"' in line and "metaData" in (action := json.loads(line)):
+                    return dict(action["metaData"]["configuration"])
+    except (OSError, ValueError) as error:
+        raise _unopened(str(table), error) from error
+    return None
+
+
+def folder(uri: str, pipeline: str) -> str:
+    """Where the table of that pipeline is."""
+    return f"{uri.rstrip('/')}/{PIPELINES}/{pipeline}"
+
+
+def pipelines(uri: str) -> list[str]:
+    """Those that have a table."""
+    local = local_path(uri)
+    return sorted(name for name in (_local_folders(local) if local else _folders(uri)) if NAME.fullmatch(name))
+
+
+def _local_folders(table: Path) -> list[str]:
+    found = (table / PIPELINES).glob("*/_delta_log")
+    return [log.parent.name for log in found if (log / f"{1:020}.json").exists() or any(log.glob("*.checkpoint.*"))]
+
+
+def _folders(uri: str) -> list[str]:
+    import pyarrow.fs as pafs
+    from deltalake.fs import DeltaStorageHandler
+
+    files = pafs.PyFileSystem(DeltaStorageHandler(uri))
+    found = files.get_file_info(pafs.FileSelector(PIPELINES, allow_not_found=True))
+    return [info.base_name for info in found]
+
+
+def _check_format(uri: str, found: int) -> None:
+    if found > FORMAT:
+        raise InvalidPipeline(
+            "the state table was written by a newer Onceonly.",
+            f"It has format {found}; this version reads up to {FORMAT}.",
+            "Upgrade Onceonly here. Nothing was written.",
+        )
+    if found < FORMAT:
+        raise InvalidPipeline(
+            f"the state table at {uri} was written by an older Onceonly.",
+            f"It has format {found}, one table for all pipelines. This version needs format {FORMAT}, one for each.",
+            "Stop what runs with the older version, and convert it: onceonly state migrate. Nothing was written.",
+        )
 
 
 def relocate(uri: str) -> None:
@@ -150,30 +224,38 @@ def _unsafe_s3() -> str | None:
 
 
 def _existing(uri: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
     try:
         return DeltaTable(uri)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise NotCommitted(
-            f"the state table at {uri} cannot be opened.", str(error), "Check the storage and its credentials."
-        ) from error
+        raise _unopened(uri, error) from error
+
+
+def _unopened(uri: str, error: Exception) -> NotCommitted:
+    why = f"{type(error).__name__}: {error}"
+    return NotCommitted(f"the state table at {uri} cannot be opened.", why, "Check the storage and its credentials.")
 
 
 def _create(uri: str) -> None:
-    path = local_path(uri)
+    """Of two processes at once, one creates it."""
     try:
-        if path:
-            path.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(
-            uri,
-            SCHEMA,
-            partition_by=["pipeline"],
-            configuration={**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)},
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError) as error:
-        if _existing(uri) is None:  # else another process was first
-            raise NotCommitted(
-                f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
-            ) from error
+        if local := local_path(uri):
+            local.mkdir(parents=True, exist_ok=True)
+        log_of(uri).create({**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)})
+    except OSError as error:
+        raise NotCommitted(
+            f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."
+        ) from error
+
+
+def log_of(folder: str) -> Log:
+    """The log of the table there."""
+    if local := local_path(folder):
+        return LocalLog(local)
+    from onceonly.statetable.store_log import StoreLog  # with delta-rs
+
+    return StoreLog(folder)

@@ -1,99 +1,71 @@
-"""Writing to the state table: first a file of rows, and once it is on disk, the log entry that names it.
+"""Files of rows: written before the log names them.
 
-delta-rs names both before their content is on disk: after a power failure the log could name a file without content,
-and the table could not be read.
+They have their whole content on disk by then. Else, after a power failure, the log could name a file without content.
 
 What only writers need of pyarrow is imported when something is written, so that `onceonly status` starts fast.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
-
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import row_format
+from onceonly.statetable.log import Action, now
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NOT_FOR_SKIPPING = ("head", "body")
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-def append(table: DeltaTable, row: Row) -> None:
-    """Append one row, by a commit that conflicts with any other commit of that number."""
-    add = put(table.table_uri, [row], row.id)
-    _commit(table, [add], CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)]))
+def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Action:
+    """Write a file of rows; returns the action that adds it. The same name means the same rows.
 
-
-def replace(table: DeltaTable, files: dict[str, int], merged: AddAction) -> None:
-    """Replace files (path -> size) by one file with the same rows; only as the next version, without retries."""
-    now = int(time.time() * 1000)
-    removes = [RemoveAction(path, False, now, size, dict(merged.partition_values)) for path, size in files.items()]
-    add = dataclasses.replace(merged, data_change=False)
-    _commit(table, [add, *removes], CommitProperties(max_commit_retries=0))
-
-
-def put(uri: str, rows: Sequence[Row], name: str) -> AddAction:
-    """Write a file of one pipeline's rows; returns the action that adds it. The same name means the same rows."""
+    Args:
+        changes: False where the rows are in the table already, in other files.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = row_format.to_arrow(rows).drop_columns(["pipeline"])
-    path = path_of(rows[0].pipeline, name)
+    from onceonly.statetable.arrow_format import to_arrow
+
+    table = to_arrow(rows)
     out = pa.BufferOutputStream()
-    pq.write_table(table, out)
+    small = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
+    pq.write_table(table, out, use_dictionary=not small, write_statistics=not small)
     content = out.getvalue().to_pybytes()
-    _write(uri, path, content, is_first=rows[0].seq == 1)
-    partition = {"pipeline": rows[0].pipeline}
-    return AddAction(path, len(content), partition, int(time.time() * 1000), True, json.dumps(_stats(table)))
+    path = path_of(name)
+    _write(uri, path, content)
+    add = {"path": path, "partitionValues": {}, "size": len(content), "modificationTime": now(), "dataChange": changes}
+    return {"add": {**add, "stats": json.dumps(_stats(table))}}
 
 
-def path_of(pipeline: str, name: str) -> str:
-    return f"pipeline={pipeline}/{name}.parquet"
+def path_of(name: str) -> str:
+    return f"{name}.parquet"
 
 
-def remove(uri: str, pipeline: str, name: str) -> None:
+def remove(uri: str, name: str) -> None:
     """Remove a file that no log entry will ever name. On an object store that is never certain: there it stays."""
     local = local_path(uri)
     if local:
-        (local / path_of(pipeline, name)).unlink(missing_ok=True)
+        (local / path_of(name)).unlink(missing_ok=True)
 
 
-def _write(uri: str, path: str, content: bytes, is_first: bool) -> None:
+def _write(uri: str, path: str, content: bytes) -> None:
     local = local_path(uri)
-    if local is None:
-        import pyarrow.fs as pafs
-        from deltalake.fs import DeltaStorageHandler
+    if local is not None:
+        return durability.write(local / path, content)
+    import pyarrow.fs as pafs
+    from deltalake.fs import DeltaStorageHandler
 
-        files = pafs.PyFileSystem(DeltaStorageHandler(uri))
-        with files.open_output_stream(path, buffer_size=len(content) + 1) as out:  # delta-rs takes bytes, not a Buffer
-            out.write(content)
-        return
-    file = local / path
-    file.parent.mkdir(exist_ok=True)
-    durability.write(file, content)
-    if is_first:  # the pipeline's first row: its folder is new
-        durability.to_disk(local)
-
-
-def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties) -> None:
-    hooks = NO_HOOKS if local_path(table.table_uri) else None  # see `compaction`
-    table.create_write_transaction(
-        actions,
-        "append",
-        table.schema(),
-        partition_by=["pipeline"],
-        commit_properties=properties,
-        post_commithook_properties=hooks,
-    )
+    files = pafs.PyFileSystem(DeltaStorageHandler(uri))
+    with files.open_output_stream(path, buffer_size=len(content) + 1) as out:  # delta-rs takes bytes, not a Buffer
+        out.write(content)
 
 
 def _stats(table: pa.Table) -> dict[str, Any]:

@@ -1,38 +1,39 @@
-"""A row of the state table in Arrow, and the head that each row carries for the next."""
+"""A row of the state table as a record of JSON values, and the head that each row carries for the next.
+
+A commit of a pipeline's log holds its row as such a record. The same columns are in the Parquet files (`arrow_format`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
-
-import pyarrow as pa
 
 from onceonly.checkpoint.model import FORMAT, Checkpoint, Event, Row, canonical
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("format", pa.int32(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("pipeline", pa.string(), nullable=False),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("at", TIME, nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
-        pa.field("event", pa.string(), nullable=False),
-        pa.field("attempt", pa.int32(), nullable=False),
-        pa.field("owner", pa.string()),
-        pa.field("sink", pa.string()),
-        pa.field("decision", pa.int64()),
-        pa.field("interval_start", TIME),
-        pa.field("interval_end", TIME),
-        pa.field("head", pa.string(), nullable=False),  # JSON
-        pa.field("body", pa.string(), nullable=False),  # JSON
-    ]
-)
+# name -> (Delta type, may be null); `head` and `body` are JSON
+COLUMNS: Mapping[str, tuple[str, bool]] = {
+    "format": ("integer", False),
+    "id": ("string", False),
+    "pipeline": ("string", False),
+    "seq": ("long", False),
+    "at": ("timestamp", False),
+    "epoch": ("long", False),
+    "event": ("string", False),
+    "attempt": ("integer", False),
+    "owner": ("string", True),
+    "sink": ("string", True),
+    "decision": ("long", True),
+    "interval_start": ("timestamp", True),
+    "interval_end": ("timestamp", True),
+    "head": ("string", False),
+    "body": ("string", False),
+}
+TIMES = [name for name, (type_, _) in COLUMNS.items() if type_ == "timestamp"]
 
 
 @dataclass(frozen=True)
@@ -62,29 +63,17 @@ class Head:
         return cls(**{**data, "open": {int(epoch): seq for epoch, seq in data["open"].items()}})
 
 
-def to_arrow(rows: Sequence[Row]) -> pa.Table:
-    return pa.Table.from_pylist([_record(row) for row in rows], schema=SCHEMA)
+def schema_json() -> str:
+    """The columns as the schema of a Delta table."""
+    fields = [
+        {"name": name, "type": type_, "nullable": nullable, "metadata": {}}
+        for name, (type_, nullable) in COLUMNS.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
 
 
-def from_arrow(table: pa.Table) -> list[Row]:
-    """Rows, unsorted.
-
-    Raises:
-        InvalidPipeline: a row of a newer format.
-    """
-    return [_row(record) for record in table.to_pylist()]
-
-
-def check_format(found: int) -> None:
-    if found > FORMAT:
-        raise InvalidPipeline(
-            "the state table was written by a newer Onceonly.",
-            f"It holds rows of format {found}; this version reads up to {FORMAT}.",
-            "Upgrade Onceonly here. Nothing was written.",
-        )
-
-
-def _record(row: Row) -> dict[str, Any]:
+def record(row: Row) -> dict[str, Any]:
+    """The row by column; times are datetimes, `head` and `body` are JSON texts."""
     return {
         "format": row.format,
         "id": row.id,
@@ -104,15 +93,50 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-def _row(record: dict[str, Any]) -> Row:
-    check_format(record["format"])
-    start, end = record.pop("interval_start"), record.pop("interval_end")
+def from_record(found: Mapping[str, Any]) -> Row:
+    """The row of a `record`.
+
+    Raises:
+        InvalidPipeline: a row of a newer format.
+    """
+    check_format(found["format"])
+    start, end = found["interval_start"], found["interval_end"]
+    plain = {name: found[name] for name in COLUMNS if name not in ("interval_start", "interval_end")}
     return Row(
         **{
-            **record,
-            "event": Event(record["event"]),
+            **plain,
+            "event": Event(found["event"]),
             "interval": Interval(start, end) if start else None,
-            "head": json.loads(record["head"]),
-            "body": json.loads(record["body"]),
+            "head": json.loads(found["head"]),
+            "body": json.loads(found["body"]),
         }
     )
+
+
+def to_text(row: Row) -> str:
+    """The row as one JSON text."""
+    found = record(row)
+    return canonical({**found, **{name: _iso(found[name]) for name in TIMES}})
+
+
+def from_text(text: str) -> Row:
+    found = json.loads(text)
+    check_format(found["format"])
+    return from_record({**found, **{name: _time(found[name]) for name in TIMES}})
+
+
+def check_format(found: int) -> None:
+    if found > FORMAT:
+        raise InvalidPipeline(
+            "the state table was written by a newer Onceonly.",
+            f"It holds rows of format {found}; this version reads up to {FORMAT}.",
+            "Upgrade Onceonly here. Nothing was written.",
+        )
+
+
+def _iso(time: datetime | None) -> str | None:
+    return time.astimezone(UTC).isoformat(timespec="microseconds") if time else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

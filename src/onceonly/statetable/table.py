@@ -1,36 +1,38 @@
-"""The state table: an append-only Delta table, one row per transition, each a compare-and-set.
+"""The state table: one append-only Delta table per pipeline below one folder, one row per transition.
 
-A row is written from the snapshot that was read, with Delta's `txn` action (appId = pipeline, version = the pipeline's
-next sequence number). Of two writers from one snapshot the second gets `Lost`, re-reads and decides again; writers of
-different pipelines do not disturb each other. Source: Delta protocol, "Transaction Identifiers".
+A row is the next version of its pipeline's log, and nothing else is: so writing it is a compare-and-set. Of two writers
+from one view the second gets `Lost`, re-reads and decides again. Writers of different pipelines never meet.
 
-The cost of reading does not grow with history: a pipeline's last row names the first rows of its open checkpoints
-(`Head`), small files are merged, and other files are skipped by their statistics.
+The cost of reading does not grow with history, nor with the number of pipelines: a pipeline's last row names the first
+rows of its open checkpoints (`Head`), the last rows are read from the log, and small files are merged.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
-
-from onceonly.checkpoint.model import Checkpoint, Event, Row, first, fold
+from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.filesystems.durability import Log
+from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import compaction, gaps, location, row_files
-from onceonly.statetable.reading import Reading, sql_text
+from onceonly.statetable import gaps, location, row_files
+from onceonly.statetable.log import NONE, Commit, Damaged, Entry, Log, Taken
 from onceonly.statetable.row_format import Head
-from onceonly.statetable.view import PINS, View, load
+from onceonly.statetable.rows import Past, Rows
+from onceonly.statetable.trouble import damaged
+from onceonly.statetable.view import View
+from onceonly.statetable.where import OWNED, PINS, REPLACES, WITH_INTERVAL, above, from_epoch, of_epochs, of_event
 
-SMALL_FILES = 64  # a pipeline's files are merged when there are more
-TAIL = 64  # rows read first: the last one and, nearly always, all of the open checkpoints
+LONG = 64  # a pipeline's table is tidied when its log has more entries since the last time
+TAIL = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
 TRIES = 3
+AT_ONCE = 4
+T = TypeVar("T")
 
 
 class Lost(Exception):
@@ -46,8 +48,9 @@ class StateTable:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.id = location.open_(uri).id
-        local = local_path(uri)
-        self._log = Log(local) if local else None  # what an object store has acknowledged is durable
+        self._logs: dict[str, Log] = {}
+        if local := local_path(uri):
+            durability.Log(local).keep()  # its identity
 
     @classmethod
     def make(cls, uri: str) -> StateTable:
@@ -57,22 +60,17 @@ class StateTable:
 
     def view(self, pipeline: str) -> View:
         """The pipeline's current state. The cost depends on its open checkpoints, not on its history."""
-        table = self._reading()
-        seq = table.version(pipeline)
-        if not seq:
-            return View(pipeline, table, Head())
-        tail = table.rows({pipeline: f"seq > {seq - TAIL} AND seq <= {seq}"})
-        if not tail or tail[-1].seq != seq:
-            raise OutcomeUnknown(
-                f"{pipeline}: the state table at {self.uri} is damaged.",
-                f"By its log the last row is number {seq}, but the rows end at {tail[-1].seq if tail else 0}.",
-                "Nothing was changed. Restore the table (Delta time travel) before running this pipeline.",
-            )
-        head = Head.from_json(tail[-1].head)
+        rows = self._rows(pipeline)
+        last = rows.last()
+        if last is None or last.row is None:
+            return View(pipeline, rows, Head())
+        head = Head.from_json(last.row.head)
         wanted = {**head.open, head.epoch: head.latest}
-        far = [epoch for epoch, first_seq in wanted.items() if first_seq <= seq - TAIL]
-        near = fold(row for row in tail if row.epoch in wanted and row.epoch not in far)
-        return View(pipeline, table, head, near | load(table, pipeline, far, seq))
+        rows.since(min((seq for seq in wanted.values() if seq > head.seq - TAIL), default=head.seq))
+        checkpoints = rows.checkpoints(list(wanted))
+        if missing := sorted(set(wanted) - set(checkpoints)):
+            raise damaged(pipeline, rows.past.uri, f"Its last row names epochs whose rows are not there: {missing}.")
+        return View(pipeline, rows, head, checkpoints)
 
     def append(self, view: View, row: Row) -> View:
         """Write `row` if the pipeline is still as `view` shows it.
@@ -86,60 +84,49 @@ class StateTable:
         known = view.checkpoint(row.epoch)
         checkpoint = known.apply(row) if known else first(row)
         head = view.head.after(row, checkpoint)
-        table = self._write(view.table.delta, replace(row, head=head.to_json()))
-        return View(
-            view.pipeline, Reading(self._open, table, behind=True), head, {**view.checkpoints, row.epoch: checkpoint}
-        )
+        entry = self._write(view.rows, replace(row, head=head.to_json()))
+        return View(view.pipeline, view.rows.then(entry), head, {**view.checkpoints, row.epoch: checkpoint})
 
     def pipelines(self) -> list[str]:
         """Every pipeline that has a row."""
-        return self._reading().pipelines()
+        return location.pipelines(self.uri)
 
     def versions(self) -> dict[str, int]:
         """The last sequence number of each pipeline: an unchanged pipeline need not be read again."""
-        table = self._reading()
-        return {name: table.version(name) for name in table.pipelines()}
+        last = {name: self._rows(name).last() for name in self.pipelines()}
+        return {name: entry.row.seq for name, entry in last.items() if entry and entry.row}
 
     def owners(self, since_seq: Mapping[str, int]) -> dict[str, set[str]]:
-        """By pipeline: the owners of its checkpoints in rows above that sequence number; by one scan."""
-        chosen = {name: f"seq > {seq} AND owner IS NOT NULL" for name, seq in since_seq.items()}
-        found: dict[str, set[str]] = {name: set() for name in chosen}
-        for row in self._reading().scan(chosen, ["pipeline", "owner"]).to_pylist() if chosen else ():
-            found[row["pipeline"]].add(row["owner"])
-        return found
+        """By pipeline: the owners of its checkpoints in rows above that sequence number."""
+
+        def of(name: str) -> set[str]:
+            return {owner for (owner,) in self._rows(name).values(OWNED & above(since_seq[name]), "owner")}
+
+        return _each(since_seq, of)
 
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
-        """By pipeline: the gaps between its first and its last pinned interval, oldest first; by one scan."""
-        chosen = {name: f"{PINS} AND interval_start IS NOT NULL" for name in pipelines}
-        if not chosen:
-            return {}
-        import pyarrow.compute as pc  # here, as in `row_files`
+        """By pipeline: the gaps between its first and its last pinned interval, oldest first."""
+        chosen = PINS & WITH_INTERVAL
 
-        found = self._reading().scan(chosen, ["pipeline", *gaps.COLUMNS])
-        return {name: gaps.between(found.filter(pc.equal(found["pipeline"], name))) for name in chosen}
+        def of(name: str) -> list[Interval]:
+            return gaps.between(self._rows(name).intervals(chosen))
+
+        return _each(pipelines, of)
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
-        """By pipeline: all rows of its last epochs and of every open one, in order; by two scans."""
-        table = self._reading()
-        last = {name: f"seq = {table.version(name)}" for name in pipelines}
-        found: dict[str, list[Row]] = {name: [] for name in last}
-        heads = [(row.pipeline, Head.from_json(row.head)) for row in table.rows(last)]
-        for row in table.rows({name: _recent(head, most) for name, head in heads}):
-            found[row.pipeline].append(row)
-        return found
+        """By pipeline: all rows of its last epochs and of every open one, in order."""
+        return {name: self._recent(name, most) for name in pipelines}
 
     def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
         """All rows of these epochs, both ends included, in order; for display, not for decisions."""
-        until = "" if until_epoch is None else f" AND epoch <= {until_epoch}"
-        return self._reading().rows({pipeline: f"epoch >= {since_epoch}{until}"})
+        return self._rows(pipeline).find(from_epoch(since_epoch, until_epoch))
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
         """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
-        table, first = self._reading(), min(epochs)
-        replaces = f"""(event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%"replaces":%')"""
-        chosen = f"epoch > {first} AND (event = '{Event.REWOUND.value}' OR {replaces})"
-        found = sorted({row.epoch for row in table.rows({pipeline: chosen}) if _supersedes(row, epochs)})
-        loaded = load(table, pipeline, found, table.version(pipeline))
+        rows = self._rows(pipeline)
+        chosen = from_epoch(min(epochs) + 1) & (of_event(Event.REWOUND) | REPLACES)
+        found = sorted({row.epoch for row in rows.find(chosen) if _supersedes(row, epochs)})
+        loaded = rows.checkpoints(found)
         return [loaded[epoch] for epoch in found]
 
     def tidy(self, view: View) -> View:
@@ -147,20 +134,41 @@ class StateTable:
 
         Nothing depends on it, so a failure only causes a warning.
         """
+        if view.rows.unmerged() <= LONG:
+            return view
+        from onceonly.statetable import compaction  # with delta-rs
+
         try:
-            if not compaction.tidy(view.table, view.pipeline, SMALL_FILES):
-                return view
-        except CommitFailedError:  # another process does the same
+            compaction.tidy(view.pipeline, location.folder(self.uri, view.pipeline), self._log(view.pipeline))
+        except Taken:  # another process does the same
             pass
         except Exception as error:  # the rows are unchanged, whatever failed
             warnings.warn(f"the state table at {self.uri} was not compacted: {error}", RuntimeWarning, stacklevel=2)
         return self.view(view.pipeline)
 
-    def _reading(self) -> Reading:
-        return Reading(self._open)
+    def _recent(self, name: str, most: int) -> list[Row]:
+        rows = self._rows(name)
+        last = rows.last()
+        if last is None or last.row is None:
+            return []
+        head = Head.from_json(last.row.head)
+        oldest = head.epoch - most + 1
+        old = [epoch for epoch in head.open if epoch < oldest]
+        found = [*(rows.find(of_epochs(old)) if old else []), *rows.from_epoch(oldest)]
+        return sorted(found, key=lambda row: row.seq)
 
-    def _open(self) -> DeltaTable:
-        """The table's current version. A new table in its place is refused: it would number everything from 1."""
+    def _rows(self, pipeline: str) -> Rows:
+        """The pipeline's rows as they are now."""
+        self._check_same()
+        return Rows(Past(pipeline, location.folder(self.uri, pipeline), self._log(pipeline)))
+
+    def _log(self, pipeline: str) -> Log:
+        if pipeline not in self._logs:
+            self._logs[pipeline] = location.log_of(location.folder(self.uri, pipeline))
+        return self._logs[pipeline]
+
+    def _check_same(self) -> None:
+        """A new table in the place of this one is refused: it would number everything from 1."""
         try:
             opened = location.open_(self.uri)
         except location.Missing as error:  # it claims that nothing was written, which this process cannot know
@@ -175,14 +183,65 @@ class StateTable:
                 f"Its identity was {self.id} and is now {opened.id}: it was replaced or forked.",
                 "Restore the table, or start the process again if that was intended. Nothing was written to it.",
             )
-        self._keep()
-        return opened.table
 
-    def _keep(self) -> None:
-        """Make what the table shows durable, before anything depends on it."""
+    def _write(self, rows: Rows, row: Row) -> Entry:
+        """Append the row, once and durably; returns its entry."""
+        if _seq(rows.last()) != row.seq - 1:
+            raise Lost
+        self._check_same()
+        log, failed = self._log(row.pipeline), 0
+        while True:
+            try:
+                landed = self._try(log, rows, row)
+                break
+            except Damaged as damage:
+                raise damaged(row.pipeline, rows.past.uri, str(damage)) from damage
+            except (OSError, Taken) as error:
+                now = self._look(row, rows.last(), error)
+                if isinstance(now, Entry):
+                    landed = now
+                    break
+                failed += not (isinstance(error, Taken) and now.version > rows.version)  # else one without a row
+                rows = now
+                if failed == TRIES:
+                    raise _unknown(row, self.uri, error) from error
+        self._keep(log)
+        return landed
+
+    def _try(self, log: Log, rows: Rows, row: Row) -> Entry:
+        version = rows.version
+        if version == NONE:
+            log.create()
+            version = 0
+        add = row_files.put(location.folder(self.uri, row.pipeline), [row], row.id)
+        log.commit(version + 1, Commit("WRITE", [add], row), rows.last())
+        return Entry(version + 1, row)
+
+    def _look(self, row: Row, after: Entry | None, error: Exception) -> Entry | Rows:
+        """After a failed write: the row's entry if it is there, else the rows to write it after.
+
+        Raises:
+            Lost: another row has its number, so that it can no longer land; or the row before it is no longer there.
+            OutcomeUnknown: the table cannot be read, so the row may be there.
+        """
         try:
-            if self._log:
-                self._log.keep()
+            rows = self._rows(row.pipeline)
+            last = rows.last()
+            there = rows.past.entry(row.seq)
+        except OnceonlyError as unread:
+            raise _unknown(row, self.uri, unread) from error
+        if there and there.row:
+            if there.row.id == row.id:
+                return there
+            row_files.remove(rows.past.uri, row.id)
+            raise Lost
+        if _id(last) != _id(after):
+            raise Lost
+        return rows
+
+    def _keep(self, log: Log) -> None:
+        try:
+            log.keep()
         except OSError as error:
             raise OutcomeUnknown(
                 f"the state table at {self.uri} may not survive a power failure.",
@@ -190,87 +249,46 @@ class StateTable:
                 "Nothing was done that depends on it. Repair the disk, then: onceonly recover",
             ) from error
 
-    def _write(self, table: DeltaTable, row: Row) -> DeltaTable:
-        """Append the row, once and durably; returns the table for the next write."""
-        failed, error = 0, None
-        while failed < TRIES:
-            if _last(table, row.pipeline) != row.seq - 1:  # in the snapshot that the commit is made from
-                table = self._unless_lost(row, error)
-                break
-            try:
-                row_files.append(table, row)
-                self._check_read(table.version() + 1)
-            except (DeltaError, OSError) as failure:
-                error, before = failure, table.version()
-                table, landed = self._look(row, error)
-                if not landed:  # the attempt counts, unless another writer won it
-                    failed += not (isinstance(error, CommitFailedError) and table.version() > before)
-                    continue
-            break
-        else:
-            raise _unknown(row, self.uri, error)
-        self._keep()
-        return table
-
-    def _unless_lost(self, row: Row, error: Exception | None) -> DeltaTable:
-        """The table, if the row itself has its number: a failed write may land after it was looked for.
-
-        Raises:
-            Lost: another row has the number, so the failed write can no longer land.
-            OutcomeUnknown: no row with that number is found, and the snapshot could not be updated.
-        """
-        if error is None:
-            raise Lost
-        table, landed = self._look(row, error)
-        if landed:
-            return table
-        if (_last(table, row.pipeline) or 0) < row.seq:
-            raise _unknown(row, self.uri, error)
-        row_files.remove(self.uri, row.pipeline, row.id)
-        raise Lost
-
-    def _check_read(self, version: int) -> None:
-        """Check that readers see a commit of that version.
-
-        If this process was stopped for hours before the commit, entries may have been cleaned up meanwhile, so that
-        the name of an old version was free again.
-        """
-        if self._log and self._log.passes_over(version):
-            raise OSError(f"readers of the log start after version {version}")
-
-    def _look(self, row: Row, error: Exception) -> tuple[DeltaTable, bool]:
-        """After a failed write: the current table, and whether the row is in it."""
-        try:
-            table = self._reading()
-            there = table.scan({row.pipeline: f"seq = {row.seq} AND id = {sql_text(row.id)}"}, ["id"])
-        except (DeltaError, OSError, OnceonlyError) as unreadable:  # if it cannot be opened, the row may be there
-            raise _unknown(row, self.uri, unreadable) from error
-        return table.delta, bool(there.num_rows)
-
 
 class Snapshot(StateTable):
-    """The table at one version, for reading. Several queries are consistent, and its log is read once."""
+    """The table for reading: each pipeline is read once, so that several questions to it have consistent answers."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        opened = location.open_(uri)
-        self.id, self._at = opened.id, Reading(lambda: location.open_(uri).table, opened.table)
+        self.id = location.open_(uri).id
+        self._logs: dict[str, Log] = {}
+        self._read: dict[str, Rows] = {}
 
-    def _reading(self) -> Reading:
-        return self._at
-
-
-def _last(table: DeltaTable, pipeline: str) -> int | None:
-    """The pipeline's last number; None if the snapshot can no longer be updated because its log was cleaned up."""
-    with suppress(DeltaError, OSError):
-        table.update_incremental()
-        return table.transaction_version(pipeline) or 0
-    return None
+    def _rows(self, pipeline: str) -> Rows:
+        if pipeline not in self._read:
+            past = Past(pipeline, location.folder(self.uri, pipeline), self._log(pipeline), durable=False)
+            self._read[pipeline] = Rows(past)
+        return self._read[pipeline]
 
 
-def _recent(head: Head, most: int) -> str:
-    old = ", ".join(str(epoch) for epoch in head.open if epoch <= head.epoch - most)
-    return f"(epoch > {head.epoch - most}{f' OR epoch IN ({old})' if old else ''})"
+def unsettled(uri: str) -> dict[str, list[int]]:
+    """Unsettled epochs by pipeline, whatever the table at `uri` is: a copy cannot be opened as the state table."""
+    found = {}
+    for name in location.pipelines(uri):
+        last = Past(name, location.folder(uri, name), location.log_of(location.folder(uri, name)), durable=False).last()
+        if last and last.row and (open_ := Head.from_json(last.row.head).open):
+            found[name] = sorted(open_)
+    return found
+
+
+def _each(names: Iterable[str], of: Callable[[str], T]) -> dict[str, T]:
+    """By name; the queries among them run at once."""
+    listed = list(names)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(listed, pool.map(of, listed), strict=True))
+
+
+def _seq(entry: Entry | None) -> int:
+    return entry.row.seq if entry and entry.row else 0
+
+
+def _id(entry: Entry | None) -> str | None:
+    return entry.row.id if entry and entry.row else None
 
 
 def _supersedes(row: Row, epochs: Sequence[int]) -> bool:

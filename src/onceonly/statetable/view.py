@@ -5,22 +5,18 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, fold
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
-from onceonly.statetable import gaps
-from onceonly.statetable.reading import Reading, sql_text, sql_time
 from onceonly.statetable.row_format import Head
+from onceonly.statetable.rows import Rows
+from onceonly.statetable.where import PINS, Where, ends, overlaps, owned_by, rewinds_after, starts
 
 NEAR = timedelta(days=32)
-PINS = f"event IN ('{Event.PLANNED.value}', '{Event.EMPTY.value}')"  # rows that pin offsets
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class View:
     """One pipeline in one snapshot of the table."""
 
     pipeline: str
-    table: Reading
+    rows: Rows
     head: Head
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
 
@@ -44,7 +40,7 @@ class View:
     def checkpoint(self, epoch: int) -> Checkpoint | None:
         """That checkpoint, from this same snapshot; None when the epoch was never issued."""
         if epoch not in self.checkpoints and 0 < epoch <= self.head.epoch:
-            self.checkpoints.update(load(self.table, self.pipeline, [epoch], self.head.seq))
+            self.checkpoints.update(self.rows.checkpoints([epoch]))
         return self.checkpoints.get(epoch)
 
     def require(self, epoch: int) -> Checkpoint:
@@ -71,11 +67,11 @@ class View:
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
         """The checkpoints that `owner` planned or took over, oldest first."""
-        return self._planned(f"owner = {sql_text(owner)}")
+        return self._planned(owned_by(owner))
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
         """The checkpoints that were pinned for any part of `interval`, oldest first."""
-        return self._planned(f"interval_start < {sql_time(interval.end)} AND interval_end > {sql_time(interval.start)}")
+        return self._planned(overlaps(interval))
 
     def taken_back(self, epoch: int) -> bool:
         """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
@@ -83,15 +79,13 @@ class View:
 
     def _rewinds(self, since: int) -> list[Checkpoint]:
         """The rewinds that were decided after that epoch."""
-        chosen = f"event = '{Event.REWOUND.value}' AND epoch > {since} AND seq <= {self.head.seq}"
-        epochs = self.table.scan({self.pipeline: chosen}, ["epoch"])["epoch"].to_pylist()
-        return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
+        return self._checkpoints(rewinds_after(since))
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         """The topic's nearest pinned boundaries at or before, and at or after, `time`."""
-        at, low, high = sql_time(time), sql_time(time - NEAR), sql_time(time + NEAR)
-        before = self._pinned_at(f"interval_start <= {at} AND interval_end > {low}", f"interval_end <= {low}")
-        after = self._pinned_at(f"interval_end >= {at} AND interval_start < {high}", f"interval_start >= {high}")
+        low, high = time - NEAR, time + NEAR
+        before = self._pinned_at(starts(until=time) & ends(after=low), ends(until=low))
+        after = self._pinned_at(ends(since=time) & starts(before=high), starts(since=high))
         return (
             self._boundary(max((pair for pair in before if pair[0] <= time), default=None), topic),
             self._boundary(min((pair for pair in after if pair[0] >= time), default=None), topic),
@@ -99,20 +93,20 @@ class View:
 
     def gap_before(self, interval: Interval) -> Interval | None:
         """The gap between the end of the last pinned interval before `interval` and its start."""
-        at, low = sql_time(interval.start), sql_time(interval.start - NEAR)
-        before = self._pinned_at(f"interval_end <= {at} AND interval_end > {low}", f"interval_end <= {low}")
+        low = interval.start - NEAR
+        before = self._pinned_at(ends(until=interval.start) & ends(after=low), ends(until=low))
         last = max((time for time, _ in before), default=interval.start)
         return Interval(last, interval.start) if last < interval.start else None
 
-    def _pinned_at(self, near: str, far: str) -> list[tuple[datetime, int]]:
+    def _pinned_at(self, near: Where, far: Where) -> list[tuple[datetime, int]]:
         """Boundaries as (time, epoch): the near ones, which file statistics find fast; without any, the far ones.
 
         Pinned intervals do not overlap. So if one is found near, no far one is closer.
         """
         for chosen in (near, far):
-            found = self._pinned(chosen, ["epoch", *gaps.COLUMNS]).to_pylist()
+            found = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
             if found:
-                return [(row[name], row["epoch"]) for row in found for name in gaps.COLUMNS]
+                return [(time, epoch) for epoch, *times in found for time in times]
         return []
 
     def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
@@ -125,15 +119,10 @@ class View:
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets)
 
-    def _planned(self, chosen: str) -> list[Checkpoint]:
-        epochs = sorted(set(self._pinned(chosen, ["epoch"])["epoch"].to_pylist()))
-        found = (self.checkpoint(epoch) for epoch in epochs)
-        return [checkpoint for checkpoint in found if checkpoint]
+    def _planned(self, chosen: Where) -> list[Checkpoint]:
+        return self._checkpoints(PINS & chosen)
 
-    def _pinned(self, chosen: str, columns: Sequence[str]) -> pa.Table:
-        return self.table.scan({self.pipeline: f"{PINS} AND {chosen} AND seq <= {self.head.seq}"}, columns)
-
-
-def load(table: Reading, pipeline: str, epochs: Sequence[int], until: int) -> dict[int, Checkpoint]:
-    chosen = f"epoch IN ({', '.join(map(str, epochs))}) AND seq <= {until}"
-    return fold(table.rows({pipeline: chosen})) if epochs else {}
+    def _checkpoints(self, chosen: Where) -> list[Checkpoint]:
+        """The checkpoints that have such a row, oldest first."""
+        epochs = sorted({epoch for (epoch,) in self.rows.values(chosen, "epoch")})
+        return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]

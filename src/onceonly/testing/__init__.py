@@ -1,6 +1,6 @@
-"""A source and a sink without Spark, Kafka or Delta (`fakes`), and the suite that every sink passes (`contract`)."""
+"""A fake source and sink without Spark, Kafka or Delta (`fakes`), and the test suite for sinks (`contract`)."""
 
 import sys
 
-if "pytest" in sys.modules:  # a failed assertion of the suite shows its values, as one of a test module does
+if "pytest" in sys.modules:  # so that failed assertions of the suite show their values
     sys.modules["pytest"].register_assert_rewrite("onceonly.testing.contract")

@@ -1,4 +1,4 @@
-"""What every sink promises, as a suite that any sink can run.
+"""The contract of a sink, as a test suite that every sink has to pass.
 
     from onceonly.testing.contract import SinkContract, Target
 
@@ -7,14 +7,14 @@
         folder: str
         def sink(self): ...       # a new one each time, called "lake"
         def published(self): ...  # the numbers that a reader sees, sorted
-        def traces(self, txn): ...  # what is left that carries the transaction's name
+        def traces(self, txn): ...  # everything that has the transaction's name
 
     class TestLines(SinkContract):
         @pytest.fixture
         def target(self, tmp_path):
             return Lines(str(tmp_path / "out"))
 
-Where rows are to be DataFrames, override the fixture `make_rows`. What a sink need not be able to do is skipped.
+If `stage` needs DataFrames, override the fixture `make_rows`. Tests of optional capabilities are skipped.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import HoldsOpen, Inspectable, KeepsCopies, Replaceable, Sink, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Replaceable, Revocable, Sink, Traced
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.fakes import FakeReceipts
 
-SINK = "lake"  # what the sink under test is called
-Rows = Callable[..., Any]  # numbers -> what its `stage` takes: rows with a column n
-Stage = Callable[..., Handle]  # transaction, numbers -> the handle, as it comes back from the state table
+SINK = "lake"  # the name of the sink under test
+Rows = Callable[..., Any]  # numbers -> the argument of `stage`: rows with a column n
+Stage = Callable[..., Handle]  # transaction, numbers -> the handle after a round trip through JSON
 
 
 class Target(ABC):
-    """An output by name. A frozen dataclass of plain data, so that another process finds it too.
+    """An output by name. A frozen dataclass of plain data, so that another process can use it, too.
 
-    What an output is not able to show is said by these:
-        shows_decisions: which decision has been published last, and by which transaction.
-        shows_each: what became of every transaction, and not only of the last one.
-        tells_first: of several commits at once, only one says that it was the first.
-        is_atomic: a commit and a fence at once end in one of the two, for all rows.
+    These say what the output can show:
+        shows_decisions: the last published decision, and its transaction.
+        shows_each: the outcome of every transaction, not only of the last one.
+        tells_first: of several parallel commits, exactly one reports that it was the first.
+        is_atomic: a commit and a fence in parallel end in one of the two, for all rows.
     """
 
     shows_decisions: bool = True
@@ -59,15 +59,15 @@ class Target(ABC):
 
     @abstractmethod
     def sink(self) -> Sink:
-        """A new one each time: no sink may rely on what it remembers. Its name is `SINK`."""
+        """A new one for each call, because a sink must not depend on its memory. Its name is `SINK`."""
 
     @abstractmethod
     def published(self) -> list[int]:
-        """What a reader sees, sorted."""
+        """The rows that a reader sees, sorted."""
 
     @abstractmethod
     def traces(self, txn: Transaction) -> list[Any]:
-        """Whatever there is that carries the transaction's name, published rows left aside."""
+        """Everything that has the transaction's name, except published rows."""
 
 
 class GivenUp:
@@ -79,7 +79,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Committer:
-    """Commits and fences as the coordinator does: what the state table knows of a handle goes with it."""
+    """Commits and fences like the coordinator, with the recorded handle."""
 
     target: Target
     receipts: str
@@ -89,11 +89,11 @@ class Committer:
         return self.target.sink().commit(recorded.current(handle), decision, recorded)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """By whoever gives it up: the handle as it is recorded by now."""
+        """Fence the handle that is recorded now."""
         return self.target.sink().fence(self._recorded(handle).current(handle), decision)
 
     def commit_given_up(self, handle: Handle, decision: int) -> Outcome:
-        """A committer at work, to whom the state table says that the sink was given up."""
+        """Commit while the state table shows that the sink was given up."""
         return self.target.sink().commit(self._recorded(handle).current(handle), decision, GivenUp())
 
     def _recorded(self, handle: Handle) -> FakeReceipts:
@@ -107,19 +107,19 @@ def commit_twice_at_once(committer: Committer, handle: Handle) -> list[Outcome]:
 
 
 def numbers(rows: Any) -> list[int]:
-    """Of a pandas frame, whatever type the sink gives its rows."""
+    """The numbers in a pandas frame, of any type."""
     column = "n" if "n" in rows.columns else "value"
     return sorted(int(value) for value in rows[column])
 
 
 def released(sink: Sink, txn: Transaction) -> None:
-    """As the coordinator does it once the outcome is recorded."""
+    """Release the transaction, as the coordinator does after it has recorded the outcome."""
     if isinstance(sink, KeepsCopies):
         sink.release(txn)
 
 
 class SinkContract:
-    """Subclass it as `Test…`, and give it a fixture `target`."""
+    """Subclass it as `Test…`, with a fixture `target`."""
 
     state_id: str
 
@@ -129,17 +129,17 @@ class SinkContract:
 
     @pytest.fixture
     def make_rows(self) -> Rows:
-        """Override it where `stage` takes DataFrames."""
+        """Override it if `stage` needs DataFrames."""
         return lambda *numbers: [{"n": number} for number in numbers]
 
     @pytest.fixture
     def session(self) -> Any:
-        """A Spark session, where a gate's view of the rows is to be tried on Spark, too."""
+        """A Spark session, if reading the staged rows on Spark should be tested, too."""
         return None
 
     @pytest.fixture(autouse=True)
     def own_state_table(self) -> None:
-        """Each test has a state table of its own; the services may be shared."""
+        """Each test has its own state table. The services may be shared."""
         self.state_id = uuid.uuid4().hex
 
     @pytest.fixture
@@ -175,7 +175,7 @@ class SinkContract:
     ) -> None:
         handle, sink = stage(self.txn(), *some), target.sink()
         if not isinstance(sink, Inspectable):
-            pytest.skip("a gate does not look at it")
+            pytest.skip("a gate cannot read it")
         seen = sink.staged(handle).read_all()
         assert numbers(seen.to_pandas()) == list(some) if some else seen.num_rows == 0
         if session is not None and some:
@@ -184,7 +184,7 @@ class SinkContract:
 
     def test_what_is_revoked_can_still_be_looked_at(self, target: Target, stage: Stage) -> None:
         handle, sink = stage(self.txn(), 1, 2, 3), target.sink()
-        if isinstance(sink, HoldsOpen):
+        if isinstance(sink, Revocable):
             sink.revoke(self.txn())
         if isinstance(sink, Inspectable):
             assert numbers(sink.staged(handle).read_all().to_pandas()) == [1, 2, 3]
@@ -222,7 +222,7 @@ class SinkContract:
     def test_what_was_published_is_known_from_the_target_alone(
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
-        """The record of it in the state table may be lost: the process died before it was written."""
+        """The process may have died before it recorded the publication in the state table."""
         first, second = stage(self.txn(1), 1), stage(self.txn(2), 2)
         committer.commit(first, 1)
         assert committer.commit(first, 1).already
@@ -244,9 +244,9 @@ class SinkContract:
     def test_another_transaction_at_the_same_decision_is_not_taken_for_ours(
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
-        """A state table that was restored from an older copy gives its numbers a second time."""
+        """A state table that was restored from an older copy assigns the same numbers again."""
         if not target.shows_decisions:
-            pytest.skip("the marker that ends a transaction is that transaction's own")
+            pytest.skip("the marker that ends a transaction identifies it")
         ours, another = stage(self.txn(1, attempt=1), 1, 2), stage(self.txn(1, attempt=2), 2, 3)
         committer.commit(ours, 1)
         with pytest.raises(StateBehind) as behind:
@@ -259,9 +259,9 @@ class SinkContract:
     def test_a_lower_decision_than_the_published_one_is_not_taken_for_published(
         self, target: Target, committer: Committer, stage: Stage
     ) -> None:
-        """A sink never publishes 8 while 7 waits: who sees 8 and has 7 to publish has a state table that went back."""
+        """A sink never publishes 8 while 7 waits. So if 8 is published and 7 waits, the state table was restored."""
         if target.shows_each:
-            pytest.skip("each transaction has an evidence of its own: its marker, its manifest, its folder")
+            pytest.skip("each transaction has its own evidence: a marker, a manifest, or a folder")
         earlier, later = stage(self.txn(1), 1), stage(self.txn(2), 2)
         committer.commit(later, 8)
         with pytest.raises(StateBehind):
@@ -273,7 +273,7 @@ class SinkContract:
     ) -> None:
         sink = target.sink()
         if not isinstance(sink, Traced):
-            pytest.skip("it shows no decisions; a state table that is behind it is noticed by each commit alone")
+            pytest.skip("it shows no decisions: only commits detect a state table that is behind it")
         assert sink.traces("flights") == []
         for decision, epoch in ((3, 1), (4, 2)):
             committer.commit(stage(self.txn(epoch), epoch), decision)
@@ -291,12 +291,12 @@ class SinkContract:
     ) -> None:
         old, sink = stage(self.txn(1), 1, 2), target.sink()
         if not isinstance(sink, Replaceable):
-            pytest.skip("what it has published stays")
+            pytest.skip("its published rows cannot be taken back")
         committer.commit(old, 1)
         try:
             sink.check_replace(old)
         except InvalidPipeline:
-            pytest.skip("it can go back, and no single checkpoint of it can be replaced")
+            pytest.skip("it supports rewinds, but not the replacement of a single checkpoint")
         new = {**stage(self.txn(2), 2, 3), "replaces": old}
         assert target.published() == [1, 2]
         assert [committer.commit(new, 2).already for _ in range(2)] == [False, True]
@@ -307,7 +307,7 @@ class SinkContract:
     ) -> None:
         olds, sink = [stage(self.txn(epoch), epoch) for epoch in (1, 2)], target.sink()
         if not isinstance(sink, Replaceable):
-            pytest.skip("what it has published stays")
+            pytest.skip("its published rows cannot be taken back")
         for decision, old in enumerate(olds, 1):
             committer.commit(old, decision)
         back: Handle = json.loads(json.dumps(sink.retraction(self.txn(3, attempt=0), olds[:0:-1], olds[0])))
@@ -342,7 +342,7 @@ class SinkContract:
 
     def test_a_commit_and_a_fence_at_once_agree(self, target: Target, committer: Committer, stage: Stage) -> None:
         if not target.is_atomic:
-            pytest.skip("its rows are published in several steps, or by the row in the state table")
+            pytest.skip("its rows are published in several steps, or by the record in the state table")
         handle = stage(self.txn(), 1, 2, 3)
         with ThreadPoolExecutor(2) as pool:
             committed, fenced = pool.submit(committer.commit, handle, 1), pool.submit(target.sink().fence, handle, 1)

@@ -1,7 +1,7 @@
-"""A source and a sink without Spark, Kafka or Delta, for tests of pipelines; they keep the real contract.
+"""A fake source and a fake sink without Spark, Kafka or Delta, for tests of pipelines.
 
-Both live in JSON files of a folder, each written atomically: what a killed process did, the next one finds. The fake
-sink passes the same suite as every sink (tests/contract), and can be told to fail.
+Both store their data in JSON files, which are written atomically, so it survives a killed process. The fake sink passes
+the same test suite as every sink (`onceonly.testing.contract`), and can be made to fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Examined, Found, Inspector
+from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
 from onceonly.checkpoint.sink import Inspectable, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
@@ -26,35 +26,35 @@ from onceonly.pipeline.definition import Pipeline
 
 Failure = Literal[
     "before",  # nothing is done, and the connection breaks
-    "after",  # it is done, and the answer is lost
-    "unknown",  # nothing is done, and the sink says that it does not know
-    "refused",  # nothing is done, and never will be as things are
-    "lost",  # the sink has dropped what was staged: it is staged again, and the new receipt recorded first
-    "doubt",  # nothing shows what happened, until a person says
+    "after",  # it is done, and the connection breaks
+    "unknown",  # nothing is done, and the sink raises OutcomeUnknown
+    "refused",  # nothing is done, and the sink raises CannotPublish
+    "lost",  # the staged rows were lost: they are staged again, and the new handle is recorded first
+    "doubt",  # the sink raises InDoubt until it is resolved manually
 ]
 
 
 class FakeSource:
-    """A topic: partitions of records with a time, a log start and a last stable offset."""
+    """A topic with partitions. Each has records with timestamps, a log start and a last stable offset."""
 
     def __init__(self, topic: str, folder: Path) -> None:
         self.topic, self._file = topic, folder / f"{topic}.topic.json"
 
-    # ---- what a producer or an administrator does
+    # ---- for tests: what producers and administrators do
 
     def append(self, partition: int, *records: tuple[datetime, Any] | None) -> None:
-        """Write records; None is an offset without one, as control records and compaction leave."""
+        """Write records. None is an offset without a record, such as a control record or a compacted one."""
         with self._changed() as topic:
             log = topic["partitions"].setdefault(str(partition), _empty())
             log["records"] += [record and [record[0].isoformat(), record[1]] for record in records]
 
     def expire(self, partition: int, start: int) -> None:
-        """Retention takes everything below `start`."""
+        """Retention removes everything below `start`."""
         with self._changed() as topic:
             topic["partitions"][str(partition)]["start"] = start
 
     def hold(self, partition: int, stable: int | None) -> None:
-        """A producer's open transaction keeps the last stable offset at `stable`; None: it has ended."""
+        """A producer's open transaction keeps the last stable offset at `stable`; None ends it."""
         with self._changed() as topic:
             topic["partitions"][str(partition)]["stable"] = stable
 
@@ -63,7 +63,7 @@ class FakeSource:
             del topic["partitions"][str(partition)]
 
     def recreate(self) -> None:
-        """Delete the topic and make it again, empty."""
+        """Delete the topic and create it again, empty."""
         with self._changed() as topic:
             topic.update(id=uuid.uuid4().hex, partitions={p: _empty() for p in topic["partitions"]})
 
@@ -77,7 +77,7 @@ class FakeSource:
         held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
         return TopicLog(self.topic, topic["id"], held)
 
-    def offsets_at(self, time: datetime) -> Mapping[int, Found]:
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
         return {int(p): _first_at(log, time) for p, log in self._topic()["partitions"].items()}
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ class FakeSource:
 
 
 class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
-    """An output of JSON rows: one file per staged transaction, one for all that is published."""
+    """An output of JSON rows: one file per staged transaction, and one for all published rows."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -135,24 +135,24 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
         folder.mkdir(parents=True, exist_ok=True)
 
     def fail(self, step: Literal["stage", "commit", "discard"], *failures: Failure) -> None:
-        """The next calls of `step` fail like this, one after the other, in whichever process."""
+        """Let the next calls of `step` fail in this way, one after the other, in any process."""
         with _lock(self.folder):
             planned = _read(self._failures, {})
             _write(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
 
     def remove(self, *txns: str) -> None:
-        """By hand: what these transactions have published."""
+        """Remove what these transactions have published, as a person might."""
         with _lock(self.folder):
             shown = self._shown()
             kept = [entry for entry in shown["entries"] if entry["txn"] not in txns]
             _write(self._published, {**shown, "entries": kept})
 
     def rows(self) -> list[Any]:
-        """What a reader of the output sees, in the order in which it was published."""
+        """The rows that a reader sees, in the order of publication."""
         return [row for entry in self.entries() for row in entry["rows"]]
 
     def entries(self) -> list[dict[str, Any]]:
-        """Publications in order: app_id, decision, txn (its name) and rows."""
+        """Publications in order, with app_id, decision, txn (the name) and rows."""
         entries: list[dict[str, Any]] = self._shown()["entries"]
         return entries
 
@@ -203,7 +203,7 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         return spark.createDataFrame(_read(self._staged(handle["txn"]), []))
 
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         return {**handle, "judged": committed}
 
     def check_replace(self, old: Handle) -> None:
@@ -247,12 +247,12 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
         return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
 
     def _shown(self) -> dict[str, Any]:
-        """Entries, and under "last" by app id what stays when entries go: the last decision and its transaction."""
+        """The entries and, under "last" by app id, the last decision and its transaction, which are never removed."""
         shown: dict[str, Any] = _read(self._published, {"entries": [], "last": {}})
         return shown
 
     def _last(self, handle: Handle) -> tuple[int, str | None]:
-        """The last decision of this pipeline here, and whose it was; None: nobody's, it was given up."""
+        """The last decision of this pipeline, and its transaction; None if that was given up."""
         at, name = self._shown()["last"].get(handle["app_id"], (0, None))
         return at, name
 
@@ -270,14 +270,14 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
     def _failing(self, step: str) -> Iterator[Failure | None]:
         failure = self._next_failure(step)
         if failure == "before":
-            raise ConnectionError(f"{self.name}: broken off before {step}")
+            raise ConnectionError(f"{self.name}: disconnected before {step}")
         if failure == "unknown":
-            raise OutcomeUnknown(f"{self.name}: whether {step} happened is not known.", todo="Recover.")
+            raise OutcomeUnknown(f"{self.name}: it is not known whether {step} happened.", todo="Recover.")
         if failure == "refused":
-            raise self._refusal("It was told to.")
+            raise self._refusal("The test requested it.")
         yield failure
         if failure == "after":
-            raise ConnectionError(f"{self.name}: broken off after {step}")
+            raise ConnectionError(f"{self.name}: disconnected after {step}")
 
     def _next_failure(self, step: str) -> Failure | None:
         with _lock(self.folder):
@@ -294,29 +294,29 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
 
 
 class FakeInspector(Inspector):
-    """A gate that finds what it is told to find; else, that all is well."""
+    """A gate with the results that a test has set; by default, all checks pass."""
 
     def __init__(self, pipeline: Pipeline, folder: Path) -> None:
         self.pipeline, self._told = pipeline, folder / "gate.json"
 
     def find(self, *severities: str | None) -> None:
-        """What the next looks find: a check of that severity that is not ok; None: nothing; 'error': they fail."""
+        """Set the next results: a failed check of that severity; None: no failed check; 'error': an error is raised."""
         with _lock(self._told.parent):
             _write(self._told, [*_read(self._told, []), *severities])
 
     def check(self) -> list[str]:
-        return ["gate: is a fake"]
+        return ["gate: a fake"]
 
-    def examine(self, checkpoint: Checkpoint) -> Examined:
+    def examine(self, checkpoint: Checkpoint) -> Findings:
         found = self._next()
         if found == "error":
-            raise ConnectionError("gate: broken off")
+            raise ConnectionError("gate: disconnected")
         check = {"what": "a fake check", "ok": found is None, "severity": found or "critical", "observed": str(found)}
         rows = {sink.name: checkpoint.handles[sink.name]["rows"] for sink in self.pipeline.sinks}
         seen = {name: {"rows": count, "path": "in process", "checks": [check]} for name, count in rows.items()}
-        return Examined(seen, docs=f"docs-{uuid.uuid4().hex}")
+        return Findings(seen, docs=f"docs-{uuid.uuid4().hex}")
 
-    def forget(self, examined: Examined) -> None:
+    def forget(self, examined: Findings) -> None:
         with _lock(self._told.parent):
             forgotten = self._told.with_name("forgotten.json")
             _write(forgotten, [*_read(forgotten, []), examined.docs])
@@ -329,13 +329,13 @@ class FakeInspector(Inspector):
 
 
 class FakeReceipts:
-    """One sink's handle in a file, replaced by compare-and-set: for sinks that are tried without a state table."""
+    """A sink's handle in a file, replaced by compare-and-set, for tests of sinks without a state table."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def current(self, first: Handle) -> Handle:
-        """The handle as it is now; `first` where it never was replaced."""
+        """The present handle; `first` if it was never replaced."""
         current: Handle = _read(self._file, dict(first))
         return current
 
@@ -349,7 +349,7 @@ class FakeReceipts:
 
 
 class FakeParts:
-    """Fake parts for any pipeline: topics in `folder`, each sink in the folder that its path names."""
+    """Fake parts for any pipeline: topics in `folder`, each sink in the folder of its path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -365,7 +365,7 @@ class FakeParts:
         return FakeInspector(pipeline, self.folder)
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[dict[str, Any]]]:
-        """For `Coordinator.stage`: every record of the checkpoint to every sink."""
+        """For `Coordinator.stage`: every record of the checkpoint, for every sink."""
         pipeline = Pipeline.from_json(checkpoint.definition)
         sources = self.sources(pipeline)
         rows = [row for range_ in checkpoint.ranges for row in sources[range_.topic].read(None, (range_,))]
@@ -381,12 +381,12 @@ def _stable(log: Mapping[str, Any]) -> int:
     return end if log["stable"] is None else min(log["stable"], end)
 
 
-def _first_at(log: Mapping[str, Any], time: datetime) -> Found:
+def _first_at(log: Mapping[str, Any], time: datetime) -> FirstRecord:
     for offset in range(log["start"], _stable(log)):
         record = log["records"][offset]
         if record and datetime.fromisoformat(record[0]) >= time:
-            return Found(offset, datetime.fromisoformat(record[0]))
-    return Found(_stable(log), None, held=_stable(log) < len(log["records"]))
+            return FirstRecord(offset, datetime.fromisoformat(record[0]))
+    return FirstRecord(_stable(log), None, held=_stable(log) < len(log["records"]))
 
 
 @contextmanager
@@ -404,7 +404,7 @@ def _read(path: Path, default: Any) -> Any:
 
 
 def _write(path: Path, data: Any) -> None:
-    """All or nothing, also when the process is killed."""
+    """Write atomically, even if the process is killed."""
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     temporary.write_text(json.dumps(data))
     os.replace(temporary, path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval, TopicRange, has_data
+from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
 
 HELD = "held"
@@ -89,6 +90,13 @@ def counts(by_sink: Mapping[str, int | None]) -> str:
     return ", ".join(f"{sink} {number(count)}" for sink, count in by_sink.items())
 
 
+def counted(by_sink: Mapping[str, int | None]) -> str:
+    """'1 row', 'lake 5, late 1 rows': the same with its unit."""
+    shown = [found for found in by_sink.values() if found is not None]
+    one = len(by_sink) == 1 and shown == [1]
+    return f"{counts(by_sink)} {'row' if one else 'rows'}"
+
+
 def unsettled(found: Sequence[Checkpoint]) -> str:
     """'2, the oldest is epoch 6'; the oldest first. Nothing where all are settled."""
     if not found:
@@ -99,7 +107,7 @@ def unsettled(found: Sequence[Checkpoint]) -> str:
 def range_text(range_: TopicRange) -> str:
     """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
     parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
-    return f"{range_.span:,} offsets of '{range_.topic}' in {parts} partition{'s' if parts != 1 else ''}"
+    return f"{count(range_.span, 'offset')} of '{range_.topic}' in {count(parts, 'partition')}"
 
 
 def covers(checkpoint: Checkpoint) -> str:
@@ -141,7 +149,7 @@ def staged(handle: Mapping[str, Any]) -> str:
 def _rows_of(handle: Mapping[str, Any]) -> str:
     if handle.get("rows") is None:
         return "rows not counted"
-    return count(handle["rows"], "changed key" if _is_state(handle) else "row")
+    return count(handle["rows"], str(handle.get("unit", "row")))
 
 
 def _pieces(handle: Mapping[str, Any]) -> list[str]:
@@ -151,21 +159,11 @@ def _pieces(handle: Mapping[str, Any]) -> list[str]:
     return found if files is None else [*found, count(files if isinstance(files, int) else len(files), "file")]
 
 
-def count(found: int, what: str) -> str:
-    return f"{found:,} {what}{'' if found == 1 else 's'}"
-
-
-def _is_state(handle: Mapping[str, Any]) -> bool:
-    return handle.get("kind") == "state"
-
-
 def target(handle: Mapping[str, Any]) -> str:
-    """Where the rows go: a table's or folder's place, or topics."""
+    """Where the rows go: a table's or folder's place, topics, or what the sink itself calls its target."""
     if "topics" in handle:
         return ", ".join(handle["topics"])
-    if _is_state(handle):
-        return "the pipeline's state"
-    return place(str(handle.get("uri") or handle.get("target") or "?"))
+    return place(str(handle.get("uri") or handle.get("target") or handle.get("kind") or "?"))
 
 
 def verdict(found: Mapping[str, Any] | None) -> list[str]:
@@ -173,7 +171,7 @@ def verdict(found: Mapping[str, Any] | None) -> list[str]:
     if found is None:
         return ["no verdict"]
     sinks = [
-        f"{sink}: {len(seen['checks'])} checks on {number(seen['rows'])} rows, {seen['path']}"
+        f"{sink}: {count(len(seen['checks']), 'check')} on {counted({sink: seen['rows']})}, {seen['path']}"
         for sink, seen in found["sinks"].items()
     ]
     bad = [

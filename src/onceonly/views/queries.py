@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.model import Checkpoint, Event, Row, fold
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, fold
 from onceonly.checkpoint.offsets import Interval, has_data
 from onceonly.errors import InvalidPipeline
 from onceonly.redaction import CREDENTIALS
@@ -15,6 +15,7 @@ from onceonly.settings import Settings
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
+FEW = 2  # checkpoints of each pipeline that are read at first, where all pipelines are shown
 KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
@@ -42,12 +43,10 @@ def snapshot(settings: Settings) -> StateTable | None:
 
 
 def _exists(settings: Settings) -> bool:
-    from deltalake import DeltaTable
-
-    from onceonly.statetable.location import check_atomic
+    from onceonly.statetable.location import check_atomic, exists
 
     check_atomic(settings.state)
-    return DeltaTable.is_deltatable(settings.state)
+    return exists(settings.state)
 
 
 def required(settings: Settings) -> StateTable:
@@ -84,6 +83,13 @@ def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
 def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
     """The same, of several pipelines at the cost of one."""
     return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
+
+
+def overview(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
+    """The last checkpoints of each, the last committed one among them unless it is further back than `most`."""
+    found = recent_of(state, pipelines, FEW)
+    without = [name for name, known in found.items() if not any(cp.state is State.COMMITTED for cp in known)]
+    return found | recent_of(state, without, most)
 
 
 def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:
@@ -150,6 +156,11 @@ def span(interval: Interval) -> dict[str, str]:
 def timeline(state: StateTable, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """What was recorded of it, in order: {"at", "event", "attempt", "owner", "sink", "decision", "detail"}."""
     return [_entry(row) for row in state.history(checkpoint.pipeline, checkpoint.epoch, checkpoint.epoch)]
+
+
+def docs_page(checkpoint: Checkpoint) -> str:
+    """Where Airflow serves the Data Docs of its current attempt, below the address of Airflow."""
+    return f"/onceonly/pipelines/{checkpoint.pipeline}/{checkpoint.epoch}/docs/{checkpoint.attempt}/index.html"
 
 
 def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mapping[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.counts import count
 from onceonly.views import formatting
 
 MARK = "ONCEONLY: "  # of a line of the stage job that is meant for people; anything else is Spark's
@@ -17,7 +18,7 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         case Event.EMPTY if checkpoint.skipped is not None:
             yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: skipped, {checkpoint.skipped}"
         case Event.PLANNED | Event.EMPTY:
-            spans = [f"{range_.span:,} offsets of topic {range_.topic}" for range_ in checkpoint.ranges]
+            spans = [f"{count(range_.span, 'offset')} of topic {range_.topic}" for range_ in checkpoint.ranges]
             yield f"{step}, {', '.join(spans)}"
         case Event.CLAIMED:
             yield f"{step}, attempt {row.attempt} by {checkpoint.claims[row.attempt].worker}"

@@ -38,9 +38,9 @@ def _how(checkpoint: Checkpoint) -> str:
 
 
 def used(checkpoint: Checkpoint, sink: str, now: datetime) -> float | None:
-    """The part of its time-out (1.0: all of it); None where the sink holds no transaction open."""
+    """The part of its time-out that is used (1.0: all); None if the sink has no open transaction, or is in doubt."""
     handle = checkpoint.handles[sink]
-    if "opened_at" not in handle:
+    if "opened_at" not in handle or sink in checkpoint.in_doubt:
         return None
     opened = datetime.fromisoformat(handle["opened_at"])
     return (now - opened).total_seconds() / float(handle["timeout"])

@@ -301,5 +301,5 @@ def test_a_schedule_that_outlasts_the_transactions_is_refused(
     if seconds is None:
         assert checkpoint_dag(pipeline, schedule=schedule).dag_id == "short"
         return
-    with pytest.raises(InvalidPipeline, match=f"end after 60 s, and a commit may take {seconds} s"):
+    with pytest.raises(InvalidPipeline, match=f"time out after 60 s, and the commit may follow up to {seconds} s"):
         checkpoint_dag(pipeline, schedule=schedule)

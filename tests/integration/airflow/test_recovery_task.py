@@ -19,6 +19,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InDoubt, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
+from onceonly.statetable import location
 from onceonly.views import timeouts
 
 pytestmark = pytest.mark.integration
@@ -111,8 +112,9 @@ def test_a_pipeline_whose_rows_are_damaged_stops_no_other(world: World, recovery
     assert other.plan("airflow:others:run-1")
     other.coordinator.stage("a_first", 1, other.parts.produce)
     staged(world)
-    DeltaTable(world.state.uri).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
-    DeltaTable(world.state.uri).delete("pipeline = 'a_first' AND seq = 3")
+    rows = DeltaTable(location.folder(world.state.uri, "a_first"))
+    rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    rows.delete("seq = 3")
     with pytest.raises(OutcomeUnknown, match="damaged"):
         recovery.settle()
     assert world.now().state is State.COMMITTED

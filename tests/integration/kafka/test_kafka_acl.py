@@ -112,7 +112,7 @@ def writer(guarded: tuple[str, str, str], user: str, folder: Path, password: str
 
 def test_a_client_with_write_and_describe_on_topic_and_prefix_can_do_all(guarded, spark, tmp_path):
     sink = writer(guarded, "writer", tmp_path)
-    assert any("do not tell their transaction.max.timeout.ms" in note for note in sink.check())
+    assert any("transaction.max.timeout.ms of the brokers is unknown" in note for note in sink.check())
     txn = Transaction("5e1f" * 8, "flights", "late", 1, 1, "abc")
     handle = sink.stage(txn, spark.range(5).selectExpr("CAST(id AS STRING) AS value"))
     assert sink.leftovers(txn.prefix) == [txn]

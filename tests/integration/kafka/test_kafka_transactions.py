@@ -55,7 +55,7 @@ from onceonly.dev.services.kafka import KafkaBroker
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, id_text
-from onceonly.kafka.transactions import EndRefused, Sighting, Transactions, _Ending
+from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions, _Ending
 
 pytestmark = pytest.mark.integration
 
@@ -143,12 +143,12 @@ class Open:
     def end(self, commit: bool) -> None:
         self._transactions.end(self.id, self.producer_id, self.epoch, commit=commit)
 
-    def look(self, topic_id: str | None = None) -> Sighting:
+    def look(self, topic_id: str | None = None) -> MarkerState:
         return self._transactions.look(self.partition, self.producer_id, self.epoch, self.since, topic_id)
 
-    def settled(self) -> Sighting:
+    def settled(self) -> MarkerState:
         """EndTxn is answered before the marker is in the log."""
-        until(lambda: self.look() is not Sighting.NONE)
+        until(lambda: self.look() is not MarkerState.NONE)
         return self.look()
 
 
@@ -211,10 +211,10 @@ def test_what_a_killed_producer_left_is_committed_from_here(transactions: Transa
     assert transactions.starts(left.producer_id, [(topic.name, 0)]) == {}
 
 
-@pytest.mark.parametrize(("commit", "sighting"), [(True, Sighting.COMMITTED), (False, Sighting.ABORTED)])
-def test_an_end_cannot_be_taken_back(transactions: Transactions, topic: Topic, commit: bool, sighting: Sighting):
+@pytest.mark.parametrize(("commit", "sighting"), [(True, MarkerState.COMMITTED), (False, MarkerState.ABORTED)])
+def test_an_end_cannot_be_taken_back(transactions: Transactions, topic: Topic, commit: bool, sighting: MarkerState):
     transaction = Open(transactions, topic)
-    assert transaction.look() is Sighting.NONE
+    assert transaction.look() is MarkerState.NONE
     transaction.end(commit)
     with pytest.raises(EndRefused) as refused:
         transaction.end(not commit)
@@ -230,7 +230,7 @@ def test_below_transaction_version_2_the_epoch_stays(transactions: Transactions,
         older._version = 1
         older.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
         older.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
     assert transactions.describe([transaction.id])[transaction.id].epoch == transaction.epoch
 
 
@@ -238,7 +238,7 @@ def test_fencing_aborts_and_stops_the_zombie(transactions: Transactions, topic: 
     transaction = Open(transactions, topic)
     transactions.fence(transaction.id)
 
-    assert transaction.look() is Sighting.ABORTED  # at once: nothing of this id is open after a fence
+    assert transaction.look() is MarkerState.ABORTED  # at once: nothing of this id is open after a fence
     with pytest.raises(EndRefused, match="PRODUCER_FENCED"):
         transaction.end(commit=True)
     with pytest.raises(KafkaException):
@@ -254,7 +254,7 @@ def test_a_fence_waits_for_a_commit_that_has_begun(transactions: Transactions, t
         transaction = Open(transactions, topic)
         transaction.end(commit=True)
         transactions.fence(transaction.id)
-        assert transaction.look() is Sighting.COMMITTED
+        assert transaction.look() is MarkerState.COMMITTED
 
 
 def test_an_id_that_nobody_used_can_be_fenced(transactions: Transactions) -> None:
@@ -267,7 +267,7 @@ def test_an_id_that_nobody_used_can_be_fenced(transactions: Transactions) -> Non
 def test_a_transaction_that_timed_out_is_seen_aborted(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic, **{"transaction.timeout.ms": 1000})
     assert transactions.describe([transaction.id])[transaction.id].timeout == 1.0
-    assert transaction.settled() is Sighting.ABORTED
+    assert transaction.settled() is MarkerState.ABORTED
     with pytest.raises(EndRefused):
         transaction.end(commit=True)
 
@@ -296,10 +296,10 @@ def test_an_empty_partition_shows_nothing(transactions: Transactions, broker: st
     transaction = Open(transactions, topic)
     empty = (topic.name, 1)
     assert transactions.ends([empty]) == {empty: 0}
-    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 0) is Sighting.NONE
-    assert transactions.look((topic.name, 2), transaction.producer_id, transaction.epoch, 0) is Sighting.GONE
-    assert transactions.look(("no-such-topic", 0), transaction.producer_id, transaction.epoch, 0) is Sighting.GONE
-    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 1) is Sighting.GONE  # cut off
+    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 0) is MarkerState.NONE
+    assert transactions.look((topic.name, 2), transaction.producer_id, transaction.epoch, 0) is MarkerState.UNKNOWN
+    assert transactions.look(("no-such-topic", 0), transaction.producer_id, transaction.epoch, 0) is MarkerState.UNKNOWN
+    assert transactions.look(empty, transaction.producer_id, transaction.epoch, 1) is MarkerState.UNKNOWN  # cut off
 
 
 def test_each_of_many_interleaved_transactions_has_its_own_marker(transactions: Transactions, topic: Topic) -> None:
@@ -310,25 +310,25 @@ def test_each_of_many_interleaved_transactions_has_its_own_marker(transactions: 
     topic.produce("another's")
     aborted.end(commit=False)
     committed.end(commit=True)
-    assert aborted.settled() is Sighting.ABORTED
-    assert committed.settled() is Sighting.COMMITTED
-    assert left.look() is Sighting.NONE
+    assert aborted.settled() is MarkerState.ABORTED
+    assert committed.settled() is MarkerState.COMMITTED
+    assert left.look() is MarkerState.NONE
 
 
 def test_an_older_open_transaction_of_another_hides_nothing(transactions: Transactions, topic: Topic) -> None:
     blocker, transaction = Open(transactions, topic), Open(transactions, topic)
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
     assert topic.read() == []  # a read_committed reader still waits
-    assert blocker.look() is Sighting.NONE
+    assert blocker.look() is MarkerState.NONE
 
 
 def test_an_earlier_epoch_of_the_same_producer_is_another_transaction(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
     transaction.end(commit=False)
-    assert transaction.settled() is Sighting.ABORTED
+    assert transaction.settled() is MarkerState.ABORTED
     later = transaction.epoch + 5
-    assert transactions.look(transaction.partition, transaction.producer_id, later, 0) is Sighting.NONE
+    assert transactions.look(transaction.partition, transaction.producer_id, later, 0) is MarkerState.NONE
 
 
 def test_the_marker_is_found_behind_much_of_others(
@@ -340,10 +340,10 @@ def test_the_marker_is_found_behind_much_of_others(
     topic.produce(os.urandom(12 << 20), **{"message.max.bytes": 16 << 20})  # more than is asked for at once
     topic.produce(*(os.urandom(100_000) for _ in range(30)))
     fetched = count_fetches(monkeypatch)
-    assert transaction.look() is Sighting.NONE
+    assert transaction.look() is MarkerState.NONE
     assert len(fetched) > 3
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -359,7 +359,7 @@ def test_the_marker_is_found_among_compressed_batches_cut_anywhere(
     for size in (1, 7_777, 65_536):
         monkeypatch.setattr(markers, "PAGE", size)
         fetched = count_fetches(monkeypatch)
-        assert transaction.look() is Sighting.ABORTED
+        assert transaction.look() is MarkerState.ABORTED
         assert len(fetched) > 5
 
 
@@ -376,19 +376,19 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     since = transactions.ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
     ids = transactions.topic_ids([topic.name]) | {other.name: "the id it had before", unknown[0]: "gone"}
     who = (transaction.producer_id, transaction.epoch, ids, True)
-    assert set(transactions.look_at_all(since, *who).values()) == {Sighting.NONE, Sighting.GONE}
+    assert set(transactions.look_at_all(since, *who).values()) == {MarkerState.NONE, MarkerState.UNKNOWN}
     transaction.end(commit=True)
-    until(lambda: transactions.look((topic.name, 1), *who[:2], since[topic.name, 1]) is Sighting.COMMITTED)
+    until(lambda: transactions.look((topic.name, 1), *who[:2], since[topic.name, 1]) is MarkerState.COMMITTED)
     transaction.settled()
 
     fetched = count_fetches(monkeypatch)
     seen = transactions.look_at_all(since, *who)
     assert seen == {
-        (topic.name, 0): Sighting.COMMITTED,
-        (topic.name, 1): Sighting.COMMITTED,
-        empty: Sighting.NONE,
-        (other.name, 0): Sighting.GONE,
-        unknown: Sighting.GONE,
+        (topic.name, 0): MarkerState.COMMITTED,
+        (topic.name, 1): MarkerState.COMMITTED,
+        empty: MarkerState.NONE,
+        (other.name, 0): MarkerState.UNKNOWN,
+        unknown: MarkerState.UNKNOWN,
     }
     assert seen == {at: transactions.look(at, *who[:2], since[at], ids[at[0]]) for at in since}
     assert len(fetched) == 2 + (page == 100) + len(since)  # alone: the two that are gone, and what had no room
@@ -413,16 +413,16 @@ def test_deleted_records_take_the_evidence_with_them(transactions: Transactions,
     transaction = Open(transactions, topic)
     topic.produce("another's")
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
 
     def delete(before: int) -> None:
         key = TopicPartition(topic.name, 0, before)
         topic.admin.delete_records([key])[key].result()
 
     delete(transaction.since)  # the rows, not the marker
-    assert transaction.look() is Sighting.COMMITTED
+    assert transaction.look() is MarkerState.COMMITTED
     delete(transaction.since + 1)  # what stood before the marker: now it could have been there
-    assert transaction.look() is Sighting.GONE
+    assert transaction.look() is MarkerState.UNKNOWN
 
 
 def test_another_topic_of_that_name_is_no_evidence(transactions: Transactions, topic: Topic) -> None:
@@ -430,16 +430,16 @@ def test_another_topic_of_that_name_is_no_evidence(transactions: Transactions, t
     before = transactions.topic_ids([topic.name])[topic.name]
     topic.admin.delete_topics([topic.name])[topic.name].result()
     until(lambda: topic.name not in transactions.topic_ids([topic.name]))
-    assert transaction.look(before) is Sighting.GONE
+    assert transaction.look(before) is MarkerState.UNKNOWN
     topic.create(1, {})
     assert transactions.topic_ids([topic.name])[topic.name] != before
-    assert transaction.look() is Sighting.GONE  # it ends below what was recorded
+    assert transaction.look() is MarkerState.UNKNOWN  # it ends below what was recorded
 
     topic.produce("new")
     transaction.end(commit=True)  # the marker goes into the new topic, which has none of the rows
     transaction.since = 0
-    assert transaction.settled() is Sighting.COMMITTED
-    assert transaction.look(before) is Sighting.GONE
+    assert transaction.settled() is MarkerState.COMMITTED
+    assert transaction.look(before) is MarkerState.UNKNOWN
 
 
 COMPACT = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.0"}
@@ -449,34 +449,34 @@ def test_compaction_of_the_rows_leaves_the_marker(transactions: Transactions, br
     topic = Topic(broker, **COMPACT)
     transaction = Open(transactions, topic, "1", "2", "3", key="k")
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
 
     def compacted() -> bool:
         topic.produce("newer", key="k")
         return all(offset >= transaction.since for offset, _ in topic.read("read_uncommitted"))
 
     until(compacted)
-    assert transaction.look() is Sighting.COMMITTED
+    assert transaction.look() is MarkerState.COMMITTED
 
 
 def until_the_marker_is_gone(transaction: Open) -> None:
     """Never NONE on the way."""
-    seen: list[Sighting] = []
+    seen: list[MarkerState] = []
 
     def gone() -> bool:
         transaction.topic.produce("newer", key="k")
         seen.append(transaction.look())
-        return seen[-1] is not Sighting.COMMITTED
+        return seen[-1] is not MarkerState.COMMITTED
 
     until(gone)
-    assert seen[-1] is Sighting.GONE
+    assert seen[-1] is MarkerState.UNKNOWN
 
 
 def committed_and_emptied(transactions: Transactions, broker: str) -> Open:
     """Its marker was there, and compaction has taken what it said."""
     transaction = Open(transactions, Topic(broker, **COMPACT, delete_retention_ms="0"), key="k")
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
     until_the_marker_is_gone(transaction)
     return transaction
 
@@ -491,7 +491,7 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(
     emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
     assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
     scan = markers.MarkerScan(transaction.producer_id, transaction.epoch, transaction.since)
-    assert scan.read(page.records[: emptied.size_in_bytes]) is Sighting.GONE
+    assert scan.read(page.records[: emptied.size_in_bytes]) is MarkerState.UNKNOWN
 
 
 def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
@@ -512,12 +512,12 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
         return int(next(MemoryRecords(page.records)).base_offset)
 
     until(lambda: first() > transaction.since)
-    assert transaction.look() is Sighting.GONE
+    assert transaction.look() is MarkerState.UNKNOWN
 
     heir.abort_transaction(PATIENCE)  # where ids are shared, this marker is another's
     ours = (transaction.partition, transaction.producer_id, transaction.epoch, transaction.since)
-    until(lambda: transactions.look(*ours) is Sighting.ABORTED)
-    assert transactions.look(*ours, alone=False) is Sighting.GONE
+    until(lambda: transactions.look(*ours) is MarkerState.ABORTED)
+    assert transactions.look(*ours, alone=False) is MarkerState.UNKNOWN
 
 
 def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
@@ -525,8 +525,8 @@ def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
 ) -> None:
     """As after a roll: the active segment is empty, and nothing before it is left."""
     monkeypatch.setattr(markers, "_page", lambda *_: markers.Page(high_watermark=5, in_range=True, records=b""))
-    assert transactions.look((topic.name, 0), 1, 0, 3) is Sighting.GONE
-    assert transactions.look((topic.name, 0), 1, 0, 5) is Sighting.NONE
+    assert transactions.look((topic.name, 0), 1, 0, 3) is MarkerState.UNKNOWN
+    assert transactions.look((topic.name, 0), 1, 0, 5) is MarkerState.NONE
 
 
 KIND = 61 + 5 + 3  # in a marker's batch: behind the batch header, the record's header, and version and kind in its key
@@ -537,7 +537,7 @@ def test_a_damaged_marker_is_not_believed(
 ) -> None:
     transaction = Open(transactions, topic)
     transaction.end(commit=True)
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
     inner = markers._page
 
     def damaged(*arguments: Any) -> Any:
@@ -640,7 +640,7 @@ def test_after_a_lost_response_nothing_is_sent_again(
     assert len(sent) == 1
     monkeypatch.undo()
     transaction.end(commit=True)  # once the evidence says that it may
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
 
 
 @pytest.mark.parametrize("name", ["ConcurrentTransactions", "CoordinatorLoadInProgress", "NotCoordinator"])
@@ -658,7 +658,7 @@ def test_a_response_not_now_is_retried(
     monkeypatch.setattr(_Ending, "_check", judge)
     transaction.end(commit=True)
     assert len(sent) == 3
-    assert transaction.settled() is Sighting.COMMITTED
+    assert transaction.settled() is MarkerState.COMMITTED
 
 
 def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,7 +718,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         until(lambda: first.id in transactions.describe([first.id]))
         assert sent == []  # what was promised still holds when the broker is back
         first.end(commit=True)
-        assert first.settled() is Sighting.COMMITTED
+        assert first.settled() is MarkerState.COMMITTED
 
         inner = _Ending._before_sending
         monkeypatch.setattr(_Ending, "_before_sending", lambda ending: (stop(pid), inner(ending)))
@@ -728,7 +728,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         finally:
             os.kill(pid, signal.SIGCONT)
         assert len(sent) == 2
-        assert second.settled() is Sighting.COMMITTED
+        assert second.settled() is MarkerState.COMMITTED
 
         os.kill(pid, signal.SIGKILL)  # the open transaction outlives it, and so does the client
         os.waitpid(pid, 0)
@@ -736,7 +736,7 @@ def test_a_broker_that_hangs_and_one_that_dies(own: KafkaBroker, monkeypatch: py
         own.wait()
         monkeypatch.undo()
         third.end(commit=True)
-        assert third.settled() is Sighting.COMMITTED
+        assert third.settled() is MarkerState.COMMITTED
 
 
 def on_end_txn(monkeypatch: pytest.MonkeyPatch, then: Callable[[Any], None]) -> list[Any]:

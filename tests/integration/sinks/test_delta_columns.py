@@ -118,7 +118,7 @@ def test_without_leave_they_are_refused_by_name(table: Table) -> None:
 
 
 def test_another_type_is_refused_whatever_is_allowed(table: Table) -> None:
-    with pytest.raises(InvalidPipeline, match="do not fit") as refused:
+    with pytest.raises(InvalidPipeline, match="do not match") as refused:
         table.stage("CAST(id AS STRING) AS id", "'x' AS text", epoch=2)
     assert "'id' is string, the table has long" in refused.value.why
 
@@ -168,6 +168,6 @@ def test_the_commit_widens_a_column_once_and_not_the_stage(narrow: Table) -> Non
     ],
 )
 def test_a_wider_column_is_refused_by_name_without_leave(narrow: Table, leave: bool, value: str, said: str) -> None:
-    with pytest.raises(InvalidPipeline, match="do not fit") as refused:
+    with pytest.raises(InvalidPipeline, match="do not match") as refused:
         narrow.stage("id", f"{value} AS n", epoch=3, widen=leave)
     assert re.search(said, refused.value.why)

@@ -118,7 +118,7 @@ def test_others_at_work_while_it_is_published(table: Table, monkeypatch: pytest.
 
 
 def test_rows_outside_of_the_condition_are_refused(table: Table) -> None:
-    with pytest.raises(InvalidPipeline, match="outside of what they are to replace") as refused:
+    with pytest.raises(InvalidPipeline, match="do not match the condition") as refused:
         table.stage("us", None, replace=[("country", "=", "us")])
     assert "1 of 2 files" in refused.value.why
     assert table.rows() == everywhere(10, 11)

@@ -295,7 +295,7 @@ def test_nothing_is_moved_into_a_folder_that_has_a_final_name(lake: Lake) -> Non
 def test_a_manifest_of_somebody_else_is_never_overwritten(lake: Lake) -> None:
     handle = staged_by_hand(lake, 2)
     Cluster(lake.folder, lake.hdfs.webhdfs).create(f"{lake.folder}/{handle['manifest']}", b'{"txn": "theirs"}')
-    with pytest.raises(CannotPublish, match="another content"):
+    with pytest.raises(CannotPublish, match="with other content"):
         lake.commit(handle)
     assert lake.hdfs.fs.cat_file(lake.path(handle["manifest"])) == b'{"txn": "theirs"}'
 

@@ -130,5 +130,5 @@ def test_what_is_in_kafka_stays_and_so_does_everything_else(sums: Sums, broker: 
     sums.run(1)
     refused = sums.cli("1", "--reason", "no", "--yes")
     assert refused.exit_code == 2
-    assert "sink 'copy': what is published there cannot be taken back" in refused.output
+    assert "sink 'copy': published rows cannot be taken back" in refused.output
     assert sums.published() == (Counter(range(20)),) * 3

@@ -20,11 +20,11 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
-from onceonly.kafka.transactions import Sighting, Transactions
+from onceonly.kafka.transactions import MarkerState, Transactions
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka.handle import parts_of
-from onceonly.sinks.kafka.outcome import Fate, Settler
-from onceonly.sinks.kafka.republish import Again
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
+from onceonly.sinks.kafka.republish import Republisher
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -112,11 +112,11 @@ def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
     admin.delete_topics([copy.out])[copy.out].result(PATIENCE)
     until(lambda: copy.out not in admin.list_topics(timeout=PATIENCE).topics, what="the topic's end")
     create_topic(copy.brokers, copy.out)
-    with pytest.raises(InDoubt, match="cannot be found out"):
+    with pytest.raises(InDoubt, match="is not known whether"):
         copy.commit()
     assert set(ends(copy).values()) == {0}, "not even a marker"
-    with pytest.raises(CannotPublish, match="not where the rows were staged for"):
-        copy.through.judge("copying", 1, "copy", False, "ann", "a new topic is empty")
+    with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
+        copy.through.resolve_doubt("copying", 1, "copy", False, "ann", "a new topic is empty")
     copy.through.give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (copy.visible(), copy.open()) == ([], [])
 
@@ -150,10 +150,12 @@ def test_a_marker_that_is_long_in_coming_is_no_doubt(make: Make, monkeypatch: py
     copy = make()
     copy.stage()
     with monkeypatch.context() as slow:
-        slow.setattr(Settler, "_sightings", lambda _, tx: dict.fromkeys(tx.partitions, Sighting.NONE))
+        slow.setattr(
+            TransactionFinisher, "_marker_states", lambda _, tx: dict.fromkeys(tx.partitions, MarkerState.NONE)
+        )
         slow.setattr(kafkaoutcome, "SETTLED", 0.1)
         slow.setattr(kafkaoutcome, "PATIENCE", 0.5)
-        with pytest.raises(OutcomeUnknown, match="does not show in the log") as unknown:
+        with pytest.raises(OutcomeUnknown, match="has ended, but the log") as unknown:
             copy.commit()
     assert not isinstance(unknown.value, CannotPublish)
     assert copy.events()[-1] == "committing"
@@ -203,7 +205,7 @@ def test_no_guarantee_writes_while_staging_and_takes_nothing_back(make: Make) ->
 
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where writing takes so long that a time-out has room for one round only."""
-    monkeypatch.setattr(Again, "_has_room", lambda *_: False)
+    monkeypatch.setattr(Republisher, "_has_room", lambda *_: False)
 
 
 def test_what_is_too_much_for_one_time_out_is_written_round_by_round(
@@ -214,7 +216,7 @@ def test_what_is_too_much_for_one_time_out_is_written_round_by_round(
     late.stage(*([{"value": b"%d" % number}] for number in range(20)))
     slowly(monkeypatch)
     with monkeypatch.context() as dying:
-        dying.setattr(Settler, "settle", dead)
+        dying.setattr(TransactionFinisher, "settle", dead)
         with pytest.raises(KeyboardInterrupt):
             late.commit()
     assert (len(late.written()), len(late.open())) == (8, 8)
@@ -253,7 +255,7 @@ def test_what_is_given_up_is_fenced_part_by_part(tmp_path: Path, broker: str, mo
     late.stage(*([{"value": b"%d" % number}] for number in range(20)))
     slowly(monkeypatch)
     with monkeypatch.context() as hanging:
-        hanging.setattr(Settler, "settle", dead)
+        hanging.setattr(TransactionFinisher, "settle", dead)
         with pytest.raises(KeyboardInterrupt):
             late.commit()
     for _ in range(2):
@@ -261,7 +263,7 @@ def test_what_is_given_up_is_fenced_part_by_part(tmp_path: Path, broker: str, mo
     assert late.open() == []
     with late.known() as known:
         parts = [part for part in parts_of(late.recorded[-1]) if part.tx]
-        assert {Settler(known, late.recorded[-1]).settle(part) for part in parts} == {Fate.LOST}
+        assert {TransactionFinisher(known, late.recorded[-1]).settle(part) for part in parts} == {TxOutcome.LOST}
     assert values(broker, late.topic) == []
 
 

@@ -17,7 +17,7 @@ from integration.sampling import sampled
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.checkpoint.sink import Pooled
+from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka import stage
@@ -98,7 +98,7 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
         return receipts
 
     monkeypatch.setattr(stage, "run", overtaken)
-    with pytest.raises(NotCommitted, match="in the hands of another producer"):
+    with pytest.raises(NotCommitted, match="used by another producer"):
         copy.stage()
     monkeypatch.undo()
     copy.run()
@@ -127,7 +127,7 @@ def test_a_sweep_ends_what_no_handle_names_and_nothing_else(make: Make) -> None:
     zombies = [stranger(copy, id) for id in strange]
     until(lambda: len(copy.open()) == len(mine) + 2)
     swept = copy.through.sweep("copying")
-    assert sorted(txn.id for txn in swept if isinstance(txn, Pooled)) == sorted(strange)
+    assert sorted(txn.id for txn in swept if isinstance(txn, PooledTransaction)) == sorted(strange)
     assert sorted(copy.open()) == mine
     copy.commit()
     check_truth(copy, range(8))

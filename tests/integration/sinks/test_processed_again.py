@@ -115,7 +115,7 @@ def test_rows_that_others_have_rewritten_are_not_guessed_at(hours: Hours) -> Non
     hours.table.optimize.compact()
     with pytest.raises(InvalidPipeline, match="cannot be replaced") as refused:
         hours.stage(0, again=True)
-    assert "were rewritten" in refused.value.why
+    assert "rewrote" in refused.value.why
     assert hours.read() == (Counter(range(20)),) * 3
 
 

@@ -164,5 +164,5 @@ def test_changes_that_do_not_fit_are_refused(memory: Memory, rows: Any, schema: 
 def test_a_state_that_was_kept_otherwise_is_refused(memory: Memory) -> None:
     memory.change([("a", 1, 1, False)])
     other = StateWriter(StateSink("totals", schema=CONFIG.schema, key=["page"]), str(memory.folder))
-    with pytest.raises(InvalidPipeline, match="kept otherwise"):
+    with pytest.raises(InvalidPipeline, match="has another schema or key"):
         other.read(memory.spark, memory.before)

@@ -21,7 +21,7 @@ from fastavro import parse_schema, schemaless_writer
 from patience import PATIENCE
 from pyspark.sql import functions as F
 
-from onceonly.checkpoint.interfaces import Found, Source
+from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.offsets import Interval, TopicRange, chain
 from onceonly.coordinator.pins import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
@@ -251,21 +251,21 @@ def test_the_log_ends_at_the_last_stable_offset(topic: Topic, reader: KafkaReade
 
 def test_an_empty_topic_has_a_log(reader: KafkaReader) -> None:
     assert reader.log().partitions == {0: (0, 0)}
-    assert reader.offsets_at(START) == {0: Found(0, None)}
+    assert reader.offsets_at(START) == {0: FirstRecord(0, None)}
 
 
 def test_a_time_is_the_first_record_at_or_after_it(topic: Topic, reader: KafkaReader) -> None:
     topic.produce("a", "b", "c", "d", seconds=[1, 5, 3, 9])  # 3 is out of order
     found = {s: reader.offsets_at(moment(s))[0] for s in (0, 1, 2, 4, 5, 5.001, 9, 9.0005)}
     assert found == {
-        0: Found(0, moment(1)),
-        1: Found(0, moment(1)),
-        2: Found(1, moment(5)),
-        4: Found(1, moment(5)),
-        5: Found(1, moment(5)),
-        5.001: Found(3, moment(9)),
-        9: Found(3, moment(9)),
-        9.0005: Found(4, None),  # finer than Kafka's milliseconds: nothing is at or after it
+        0: FirstRecord(0, moment(1)),
+        1: FirstRecord(0, moment(1)),
+        2: FirstRecord(1, moment(5)),
+        4: FirstRecord(1, moment(5)),
+        5: FirstRecord(1, moment(5)),
+        5.001: FirstRecord(3, moment(9)),
+        9: FirstRecord(3, moment(9)),
+        9.0005: FirstRecord(4, None),  # finer than Kafka's milliseconds: nothing is at or after it
     }
 
 
@@ -273,9 +273,9 @@ def test_a_record_behind_an_open_transaction_is_not_found(topic: Topic, reader: 
     topic.produce("a", seconds=[1])
     with topic.transaction("open", seconds=[5]):
         topic.produce("b", seconds=[9])
-        assert reader.offsets_at(moment(3)) == {0: Found(1, None, held=True)}
-        assert reader.offsets_at(moment(1)) == {0: Found(0, moment(1))}
-    assert reader.offsets_at(moment(3)) == {0: Found(2, moment(9))}
+        assert reader.offsets_at(moment(3)) == {0: FirstRecord(1, None, held=True)}
+        assert reader.offsets_at(moment(1)) == {0: FirstRecord(0, moment(1))}
+    assert reader.offsets_at(moment(3)) == {0: FirstRecord(2, moment(9))}
 
 
 def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
@@ -302,9 +302,9 @@ def test_commit_markers_and_aborted_records_do_not_bound_an_interval(topic: Topi
     topic.commit("a", seconds=[1])
     topic.abort("never", seconds=[5])
     topic.commit("b", "c", seconds=[4, 6])
-    assert reader.offsets_at(moment(3)) == {0: Found(4, moment(4))}
-    assert reader.offsets_at(moment(5)) == {0: Found(5, moment(6))}
-    assert reader.offsets_at(moment(7)) == {0: Found(7, None)}
+    assert reader.offsets_at(moment(3)) == {0: FirstRecord(4, moment(4))}
+    assert reader.offsets_at(moment(5)) == {0: FirstRecord(5, moment(6))}
+    assert reader.offsets_at(moment(7)) == {0: FirstRecord(7, None)}
 
 
 def test_each_partition_has_its_own_answer(broker: str, tmp_path: Path) -> None:
@@ -312,7 +312,11 @@ def test_each_partition_has_its_own_answer(broker: str, tmp_path: Path) -> None:
     topic.produce("a", "b", seconds=[1, 5], partition=0)
     topic.produce("c", seconds=[1], partition=1)
     source = KafkaReader(KafkaSource(topic.name), broker, tmp_path)
-    assert source.offsets_at(moment(3)) == {0: Found(1, moment(5)), 1: Found(1, None), 2: Found(0, None)}
+    assert source.offsets_at(moment(3)) == {
+        0: FirstRecord(1, moment(5)),
+        1: FirstRecord(1, None),
+        2: FirstRecord(0, None),
+    }
     assert source.log().partitions == {0: (0, 2), 1: (0, 1), 2: (0, 0)}
 
 

@@ -64,7 +64,10 @@ def test_the_abort_records_which_task_failed_and_with_what(tmp_path, monkeypatch
             "task 'stage' failed in Airflow: it was marked failed or killed, or it timed out",
         ),
         (context({"stage": "success", "gate": "upstream_failed"}), "a task before it failed in Airflow"),
-        (context({}, answers=False), "a task before it failed in Airflow"),
+        (
+            context({}, answers=False),
+            "a task before it failed in Airflow; which one is not known, because Airflow's API did not answer",
+        ),
     ],
 )
 def test_an_abort_needs_no_reason_of_a_task(run, reason):
@@ -141,6 +144,32 @@ def test_a_gate_task_notifies_of_what_it_holds(world, monkeypatch):
     world.coordinator.approve("flights", 1, "ann", "known")
     task._judged(run)
     assert len(said) == 1  # it is not held any more
+
+
+def test_a_gate_task_names_the_page_of_its_data_docs(world, monkeypatch):
+    from onceonly.airflow import GateOperator
+
+    task = GateOperator(task_id="gate", pipeline="flights", epoch=1)
+    monkeypatch.setattr(GateOperator, "coordinator", lambda self: world.coordinator)
+    with pytest.raises(Exception, match="the gate failed") as failed:
+        task._judged(context({}))
+    page, stored = "/onceonly/pipelines/flights/1/docs/1/index.html", world.now(1).verdict["docs"]
+    assert page in str(failed.value)
+    assert stored not in str(failed.value)
+    world.coordinator.approve("flights", 1, "ann", "known")
+    assert task._judged(context({}))["docs"].endswith(page)
+
+
+def test_the_notice_and_the_error_name_the_same_checks(world, monkeypatch):
+    from onceonly.airflow import notices
+    from onceonly.coordinator import gate
+
+    held = world.coordinator.gate("flights", 1, "run")
+    checks = notices.about(held)["checks"]
+    assert checks == ["sink 'lake': a fake check (critical)"]
+    with pytest.raises(Exception, match="the gate failed") as failed:
+        gate.require(held)
+    assert failed.value.why == f"{checks[0]}."
 
 
 def test_recovery_notifies_once_of_what_its_gate_holds(world, monkeypatch):

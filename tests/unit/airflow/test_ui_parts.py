@@ -40,31 +40,31 @@ def checkpoint(epoch: int, planned: datetime, ended: datetime, **columns: Any) -
     )
 
 
-# ---- patience
+# ---- answers
 
 
 def test_nobody_waits_for_a_service_that_does_not_answer() -> None:
-    from onceonly.airflow.ui.patience import Patience
+    from onceonly.airflow.ui.answers import Answers
 
-    patience: Patience[str, int] = Patience()
+    asked: Answers[str, int] = Answers()
     silence = threading.Event()
 
     def slow() -> int:
         assert silence.wait(PATIENCE)
         return 1
 
-    assert patience.ask({"slow": slow, "quick": lambda: 2}, 0.01)["slow"] is None
+    assert asked.ask({"slow": slow, "quick": lambda: 2}, 0.01)["slow"] is None
     silence.set()
-    assert patience.ask({"slow": lambda: 3}, PATIENCE) == {"slow": 1}  # one that is under way is not asked twice
+    assert asked.ask({"slow": lambda: 3}, PATIENCE) == {"slow": 1}  # one that is under way is not asked twice
 
 
 def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import patience
+    from onceonly.airflow.ui import answers
 
-    asked: patience.Patience[str, int] = patience.Patience()
+    asked: answers.Answers[str, int] = answers.Answers()
     assert asked.ask({"lag": lambda: 1}, PATIENCE) == {"lag": 1}
     assert asked.ask({"lag": lambda: 2}, PATIENCE) == {"lag": 1}
-    monkeypatch.setattr(patience, "FRESH", -1.0)
+    monkeypatch.setattr(answers, "FRESH", -1.0)
     assert asked.ask({"lag": lambda: 3}, PATIENCE) == {"lag": 3}
     silence = threading.Event()
     assert asked.ask({"lag": lambda: 4 if silence.wait(PATIENCE) else 5}, 0.01) == {"lag": 3}
@@ -72,13 +72,13 @@ def test_an_answer_stands_for_a_while_and_the_last_one_until_the_next(monkeypatc
 
 
 def test_an_error_is_not_told_again_once_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import patience
+    from onceonly.airflow.ui import answers
 
     def down() -> int:
         raise ConnectionError("the broker is down")
 
-    asked: patience.Patience[str, int] = patience.Patience()
-    monkeypatch.setattr(patience, "FRESH", -1.0)
+    asked: answers.Answers[str, int] = answers.Answers()
+    monkeypatch.setattr(answers, "FRESH", -1.0)
     for _ in range(2):
         with pytest.raises(ConnectionError):
             asked.ask({"lag": down}, 60)

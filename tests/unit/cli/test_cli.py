@@ -27,6 +27,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import owners
 from onceonly.runtime.job_report import Report
 from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.slow
@@ -248,8 +249,9 @@ def test_recover_tries_everything_and_ends_with_the_first_error(onceonly: Invoke
 def test_recover_goes_on_where_the_rows_of_one_pipeline_are_damaged(onceonly: Invoke, table: Table) -> None:
     table.stage("first")
     table.plan("second")
-    DeltaTable(table.state.uri).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
-    DeltaTable(table.state.uri).delete("pipeline = 'first' AND seq = 3")
+    rows = DeltaTable(location.folder(table.state.uri, "first"))
+    rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    rows.delete("seq = 3")
     result = onceonly("recover", "--force", "--json")
     assert [(e["pipeline"], e["error"]) for e in told(result)["errors"]] == [("first", "OutcomeUnknown")]
     assert [(each["pipeline"], each["state"]) for each in told(result)["recovered"]] == [("second", "aborted")]

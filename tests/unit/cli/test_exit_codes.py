@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from unit import tables
 from unit.world import World, minutes
 
@@ -26,6 +27,7 @@ from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
 from onceonly.spark import check as spark_check
 from onceonly.spark import jars
+from onceonly.statetable import location
 from onceonly.testing.fakes import FakeSink, FakeSource
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -258,6 +260,19 @@ def moved(here: Here) -> list[Any]:
     return []
 
 
+def has_a_table(here: Here) -> list[Any]:
+    assert here.world
+    return []
+
+
+def old_and_cannot_be_written(here: Here) -> list[Any]:
+    assert here.world
+    older = {location.FORMAT_KEY: "2"}
+    DeltaTable(str(here.home / "state")).alter.set_table_properties(older, raise_if_not_exists=False)
+    here.read_only()
+    return []
+
+
 def moved_and_cannot_be_written(here: Here) -> list[Any]:
     moved(here)
     here.read_only()
@@ -367,6 +382,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     },
     "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
     "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
+    "state migrate": {0: has_a_table, 1: old_and_cannot_be_written, 2: nothing},
     "state relocate": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
     "state fork": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
     "state forward": {0: forward("flights:0=5"), 1: forward_without_a_place, 2: forward("flights")},

@@ -9,13 +9,13 @@ from unit.coordinator.test_gating import Gated
 from unit.world import World, values
 
 from onceonly.checkpoint.model import Handle, Outcome, State, Transaction
-from onceonly.checkpoint.sink import HoldsOpen, KeepsCopies, Receipts, Sink
+from onceonly.checkpoint.sink import KeepsCopies, Receipts, Revocable, Sink
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fakes import FakeParts, FakeSink
 
 
-class Open(FakeSink, HoldsOpen, KeepsCopies):
+class Open(FakeSink, Revocable, KeepsCopies):
     """Writes down what it was asked to end."""
 
     asked: list[tuple[str, int, int]]

@@ -192,10 +192,10 @@ def test_a_partition_added_later_is_read_from_its_first_record(world):
 @pytest.mark.parametrize(
     ("lose", "message"),
     [
-        (lambda source: source.recreate(), "is not the topic that the last checkpoint was pinned on"),
+        (lambda source: source.recreate(), "is not the one for which the last checkpoint was pinned"),
         (lambda source: source.expire(0, 7), "offsets 5 to 6 no longer exist"),
         (lambda source: source.drop(0), "no longer has partition 0"),
-        (lambda source: source.hold(0, stable=2), "is shorter than what was already read"),
+        (lambda source: source.hold(0, stable=2), "ends before what was already read"),
     ],
 )
 def test_a_source_that_lost_what_comes_next_is_said_so_and_nothing_is_written(world, lose, message):
@@ -735,7 +735,7 @@ def test_a_persons_word_ends_the_doubt(world, committed, rows):
     staged_and_decided(world, "doubt", "doubt")
     with pytest.raises(InDoubt):
         world.commit()
-    done = world.coordinator.judge("flights", 1, "lake", committed, "ann", "I have looked")
+    done = world.coordinator.resolve_doubt("flights", 1, "lake", committed, "ann", "I have looked")
     assert (done.state, dict(done.in_doubt)) == (State.COMMITTED, {})
     assert values(world.lake) == rows
     said = next(row.body for row in world.state.history("flights") if row.event is Event.REPLACED)
@@ -748,16 +748,16 @@ def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatc
     staged_and_decided(world, "doubt")
     with pytest.raises(InDoubt):
         world.commit()
-    judged, asked = FakeSink.judged, []
+    judged, asked = FakeSink.resolved, []
 
     def after_another(self, handle, committed):
         asked.append(committed)
         if len(asked) == 1:
-            Coordinator(world.state, world.parts).judge("flights", 1, "lake", True, "bob", "I was first")
+            Coordinator(world.state, world.parts).resolve_doubt("flights", 1, "lake", True, "bob", "I was first")
         return judged(self, handle, committed)
 
-    monkeypatch.setattr(FakeSink, "judged", after_another)
-    done = world.coordinator.judge("flights", 1, "lake", False, "ann", "I was slow")
+    monkeypatch.setattr(FakeSink, "resolved", after_another)
+    done = world.coordinator.resolve_doubt("flights", 1, "lake", False, "ann", "I was slow")
     assert (done.state, asked) == (State.COMMITTED, [False, True])
     assert [row.body["who"] for row in world.state.history("flights") if row.event is Event.REPLACED] == ["bob"]
 
@@ -767,7 +767,7 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
     with pytest.raises(InDoubt):
         world.commit()
     kind = type(world.state)
-    append, judged, lost, asked = kind.append, FakeSink.judged, [], []
+    append, judged, lost, asked = kind.append, FakeSink.resolved, [], []
 
     def losing(self, view, row):
         if row.event is Event.REPLACED and not lost:
@@ -776,8 +776,8 @@ def test_a_lost_write_judges_nothing_again(world, monkeypatch):
         return append(self, view, row)
 
     monkeypatch.setattr(kind, "append", losing)
-    monkeypatch.setattr(FakeSink, "judged", lambda *given: asked.append(given) or judged(*given))
-    assert world.coordinator.judge("flights", 1, "lake", True, "ann", "I have looked").state is State.COMMITTED
+    monkeypatch.setattr(FakeSink, "resolved", lambda *given: asked.append(given) or judged(*given))
+    assert world.coordinator.resolve_doubt("flights", 1, "lake", True, "ann", "I have looked").state is State.COMMITTED
     assert (len(lost), len(asked)) == (1, 1)
 
 
@@ -787,7 +787,7 @@ def test_nobody_can_judge_what_is_not_in_doubt(world):
         world.commit()
     before = world.events()
     with pytest.raises(InvalidPipeline, match="not in doubt"):
-        world.coordinator.judge("flights", 1, "lake", True, "ann", "I feel so")
+        world.coordinator.resolve_doubt("flights", 1, "lake", True, "ann", "I feel so")
     assert world.events() == before
 
 
@@ -980,7 +980,7 @@ def test_each_transition_is_told_once(world):
 
 
 def test_pinned_offsets_and_settled_intervals_outlive_tidying(hourly, monkeypatch):
-    monkeypatch.setattr("onceonly.statetable.table.SMALL_FILES", 1)
+    monkeypatch.setattr("onceonly.statetable.table.LONG", 1)
     hourly.run("run-1", minutes(0, 10))
     hourly.run("run-2", minutes(10, 20))
     hourly.put(4)

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
-from onceonly.statetable import gaps, row_format
+from onceonly.statetable import gaps
 from onceonly.views import formatting, queries
 
 TEN = minutes(0, 10)
@@ -43,15 +42,10 @@ def skip(world: World, interval: Interval = MISSING, reason: str = "a strike") -
 # ---- found
 
 
-def table_of(intervals: list[Interval]) -> pa.Table:
-    rows = [{"interval_start": each.start, "interval_end": each.end} for each in intervals]
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, row_format.TIME) for name in gaps.COLUMNS]))
-
-
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 12)).flatmap(lambda pinned: st.permutations([*pinned, *list(pinned)[:3]])))
 def test_gaps_are_what_is_not_pinned_between_the_first_and_the_last(pinned):
-    found = gaps.between(table_of([minutes(n, n + 1) for n in pinned]))
+    found = gaps.between([minutes(n, n + 1) for n in pinned])
     inside = range(min(pinned, default=0), max(pinned, default=0))
     assert {n for n in inside if any(each.start <= minutes(n, n + 1).start < each.end for each in found)} == set(
         inside

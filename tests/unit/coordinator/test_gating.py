@@ -458,7 +458,7 @@ def test_a_definition_without_a_gate_is_as_it_was():
         ),
         (
             lambda: pipeline(Gate(min_rows=1), KafkaSink(name="late", topic="late", guarantee="none")),
-            "sink 'late' writes while staging and cannot take back",
+            "sink 'late' has guarantee='none'",
         ),
     ],
 )

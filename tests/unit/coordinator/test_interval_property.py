@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from onceonly.checkpoint.interfaces import Found
+from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.pins import Pins
@@ -153,8 +153,8 @@ class AnySource(FakeSource):
     def log(self) -> TopicLog:
         return TopicLog("flights", "id-1", dict.fromkeys(range(2), (0, 9)))
 
-    def offsets_at(self, time: datetime) -> dict[int, Found]:
-        return {partition: Found(offset, None) for partition, offset in enumerate(next(self.answers))}
+    def offsets_at(self, time: datetime) -> dict[int, FirstRecord]:
+        return {partition: FirstRecord(offset, None) for partition, offset in enumerate(next(self.answers))}
 
 
 ANSWERS = st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=12, max_size=12)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from unit.world import World, minutes
 
-from onceonly.checkpoint.sink import Pooled, PoolsIds
+from onceonly.checkpoint.sink import PooledTransaction, PoolsIds
 from onceonly.coordinator import id_pool
 from onceonly.errors import NotCommitted
 from onceonly.pipeline.sinks import KafkaSink
@@ -26,19 +26,19 @@ class Brokers(PoolsIds):
     name = "lake"
 
     def __init__(self, *open_: tuple[int, int]) -> None:
-        self.open = [Pooled("flights", "lake", slot, f"pool-{slot}-0", (7, epoch)) for slot, epoch in open_]
+        self.open = [PooledTransaction("flights", "lake", slot, f"pool-{slot}-0", (7, epoch)) for slot, epoch in open_]
         self.ended: list[tuple[int, int]] = []
         self.meanwhile = lambda: None
 
-    def pooled(self, prefix: str) -> list[Pooled]:
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
         found = list(self.open)
         self.meanwhile()
         return found
 
-    def needs(self, handle, txn: Pooled) -> bool:
+    def needs(self, handle, txn: PooledTransaction) -> bool:
         return txn.producer[1] == 1  # a handle names producers of epoch 1
 
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         self.ended += [(txn.slot, txn.producer[1]) for txn in txns]
 
 

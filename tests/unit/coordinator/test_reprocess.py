@@ -195,5 +195,5 @@ def test_a_sink_says_by_itself_that_it_cannot(tmp_path):
 
     config = KafkaSink(name="late", topic="late")
     writer = KafkaWriter(config, KafkaConnection.plaintext("127.0.0.1:1"), True, str(tmp_path), tmp_path)
-    with pytest.raises(InvalidPipeline, match="sink 'late': what is published there cannot be taken back"):
+    with pytest.raises(InvalidPipeline, match="sink 'late': published rows cannot be taken back"):
         replaceable(writer)

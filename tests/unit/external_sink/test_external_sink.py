@@ -122,7 +122,7 @@ def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(worl
     with pytest.raises(InvalidPipeline, match="'flights' cannot be read: no sink of the kind 'sqlite'") as refused:
         Pipeline.from_json(world.pipeline.to_json())
     assert "delta, files, kafka, state" in refused.value.why
-    assert "Install the package that brings it" in refused.value.todo
+    assert "Install the package that provides it" in refused.value.todo
     with pytest.raises(InvalidPipeline, match="no sink of the kind 'sqlite'"):
         Pipeline(name="other", source=KafkaSource("t"), transform="m:f", sinks=world.pipeline.sinks)
 
@@ -138,7 +138,7 @@ def test_another_pipeline_whose_sink_is_not_installed_does_not_matter(world: Wor
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("sqlite = onceonly_sqlite:SqliteWriter", "no subclass of SinkConfig"),
+        ("sqlite = onceonly_sqlite:SqliteWriter", "not a subclass of SinkConfig"),
         ("sqlite = onceonly_sqlite:Missing", "has no attribute 'Missing'"),
         ("sqlite = no_such_module:SqliteSink", "No module named 'no_such_module'"),
         ("lines = onceonly_sqlite:SqliteSink", "It needs kind = 'lines'"),
@@ -155,7 +155,7 @@ def test_an_entry_point_that_leads_to_nothing_usable_is_refused(site: Path, entr
 def test_two_packages_that_offer_one_kind_are_refused(site: Path) -> None:
     install(site)
     install(site, "another-sqlite")
-    with pytest.raises(InvalidPipeline, match="several packages offer") as refused:
+    with pytest.raises(InvalidPipeline, match="several packages provide") as refused:
         registry.sink_class("sqlite")
     assert "another-sqlite 1.0, onceonly-sqlite 1.0" in refused.value.why
 
@@ -164,7 +164,7 @@ def test_a_sink_that_other_processes_could_not_make_again_is_refused(sqlite: Any
     class Mine(sqlite.SqliteSink):  # type: ignore[name-defined, misc]
         pass
 
-    for sink, said in [(Mine("out", "out.db"), "belongs to"), (sqlite.SqliteSink("out", Path("x")), "as JSON")]:
+    for sink, said in [(Mine("out", "out.db"), "is that of"), (sqlite.SqliteSink("out", Path("x")), "as JSON")]:
         with pytest.raises(InvalidPipeline, match=said):
             Pipeline(name="flights", source=KafkaSource("t"), transform="m:f", sinks=[sink])
 

@@ -120,7 +120,10 @@ OTHERWISE = {
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "statetable/compaction.py _delete_merged",  # what no entry of the state table's log names any more
+    "statetable/compaction.py tidy",  # merged files, which no entry of the log names any more
+    "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
+    "statetable/local_log.py commit",  # a draft of its own
+    "statetable/migration.py _fresh",  # what an interrupted conversion has left; the old table still counts
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
     "dev/demo/run.py clear",  # the demo's own folder
     "dev/demo/run.py _killed_after_decision",

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint.model import Event, Row, Transaction
 from onceonly.checkpoint.offsets import Interval, TopicRange
@@ -28,9 +27,11 @@ from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
-from onceonly.statetable import compaction, location, row_files, row_format
+from onceonly.statetable import compaction, local_log, row_files
 from onceonly.statetable import table as state
-from onceonly.statetable.reading import Reading
+from onceonly.statetable.arrow_format import to_arrow
+from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import Commit
 from onceonly.statetable.table import Lost, StateTable
 from onceonly.statetable.view import View
 
@@ -70,7 +71,7 @@ class Disk:
             raise OSError(errno.EIO, "Input/output error")
         self._fsync(descriptor)
         found = os.fstat(descriptor)
-        entries = len(list(self.table.glob("_delta_log/*.json")))
+        entries = len(list(self.table.rglob("_delta_log/*.json"))) - len(list(self.table.glob("_delta_log/*.json")))
         self.told[found.st_ino] = Told(found.st_mtime_ns, entries)
 
     def of(self, path: Path) -> Told | None:
@@ -115,13 +116,19 @@ def test_a_row_is_on_disk_when_append_returns(table, disk):
 def test_a_row_is_on_disk_before_the_log_names_it(table, disk, folder):
     add(table, rows=2)
     for version, add_ in enumerate(adds(folder), start=1):
-        assert disk.of(folder / add_["path"]).entries == version, "the creation's entry and those of the rows before"
+        assert disk.of(home(folder) / add_["path"]).entries == version, "the creation's entry and the rows before"
 
 
 def test_so_is_its_place_in_a_new_folder(table, disk, folder, monkeypatch):
     view, seen = table.view("flights"), []
-    real = row_files._commit
-    monkeypatch.setattr(row_files, "_commit", lambda *given: (seen.extend(disk.lost()), real(*given)))
+    real = LocalLog.commit
+
+    def spied(log, version, *given) -> None:
+        if version:
+            seen.extend(name for name in disk.lost() if not name.endswith("_delta_log"))
+        real(log, version, *given)
+
+    monkeypatch.setattr(LocalLog, "commit", spied)
     table.append(view, row(view))
     assert seen == []
 
@@ -129,13 +136,12 @@ def test_so_is_its_place_in_a_new_folder(table, disk, folder, monkeypatch):
 def test_what_a_killed_writer_left_is_on_disk_before_it_is_acted_on(table, disk, folder, monkeypatch):
     """It died between the name of its log entry and fsync; others wrote before and after it."""
     reader = StateTable(str(folder))
-    add(reader, "trains")
+    add(reader)
     with monkeypatch.context() as dying:
-        dying.setattr(Log, "keep", lambda log: None)
-        add(table)
-        add(table, "ships")
+        dying.setattr(LocalLog, "keep", lambda log: None)
+        add(table, rows=2)
     assert disk.lost()
-    assert reader.view("flights").head.seq == 1
+    assert reader.view("flights").head.seq == 3
     assert disk.lost() == []
 
 
@@ -143,8 +149,10 @@ def test_a_new_process_trusts_nothing_that_it_finds(table, disk, folder):
     add(table, rows=3)
     disk.told.clear()
     StateTable(str(folder)).view("flights")
-    log = folder / "_delta_log"
-    assert [name for name in disk.lost() if Path(name).parent == log or Path(name) in (log, *log.parents)] == []
+    logs = (folder / "_delta_log", home(folder) / "_delta_log")
+    places = {place for log in logs for place in (log, *log.parents)}
+    assert [name for name in disk.lost() if Path(name) in places] == []
+    assert disk.of(folder / "_delta_log" / f"{0:020}.json")
 
 
 def test_nothing_is_written_to_disk_twice(table, disk):
@@ -158,16 +166,21 @@ def test_nothing_is_written_to_disk_twice(table, disk):
 def test_a_restored_log_is_read_again(table, disk, folder):
     add(table, rows=3)
     for version in (2, 3):
-        (folder / "_delta_log" / f"{version:020}.json").unlink()
+        (home(folder) / "_delta_log" / f"{version:020}.json").unlink()
     disk.told.clear()
     assert table.view("flights").head.seq == 1
-    assert disk.of(folder / "_delta_log" / f"{1:020}.json")
+    assert disk.of(home(folder) / "_delta_log")
 
 
 def test_a_row_that_may_not_be_on_disk_is_not_called_recorded(table, disk, monkeypatch):
     view = table.view("flights")
-    real = row_files._commit
-    monkeypatch.setattr(row_files, "_commit", lambda *given: (real(*given), setattr(disk, "broken", True)))
+    real = LocalLog.commit
+
+    def breaks(log, version, *given) -> None:
+        real(log, version, *given)
+        disk.broken = version > 0
+
+    monkeypatch.setattr(LocalLog, "commit", breaks)
     with pytest.raises(OutcomeUnknown, match="may not survive a power failure"):
         table.append(view, row(view))
     with pytest.raises(OutcomeUnknown, match="Input/output error"):
@@ -191,8 +204,13 @@ def test_a_folder_that_has_no_fsync_is_passed_over(tmp_path, monkeypatch):
 # ---- what stands in the log
 
 
+def home(folder: Path) -> Path:
+    """Where the table of flights is."""
+    return folder / "pipelines" / "flights"
+
+
 def adds(folder: Path) -> list[dict]:
-    entries = sorted((folder / "_delta_log").glob("*.json"))
+    entries = sorted((home(folder) / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
     return [action["add"] for action in actions if "add" in action]
 
@@ -203,10 +221,10 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
-        write_deltalake(theirs, row_format.to_arrow([each]), mode="append", partition_by=["pipeline"])
-    assert statistics(str(folder)) == statistics(theirs)
-    assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
-    assert len(DeltaTable(folder).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
+        write_deltalake(theirs, to_arrow([each]), mode="append")
+    assert statistics(str(home(folder))) == statistics(theirs)
+    assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
+    assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0
 
 
 def statistics(uri: str) -> list[dict]:
@@ -217,113 +235,107 @@ def statistics(uri: str) -> list[dict]:
     return sorted(found, key=lambda each: each["min.seq"])
 
 
-def test_an_object_store_gets_the_same_file(table, folder, monkeypatch):
-    monkeypatch.setattr(row_files, "local_path", lambda uri: None)
-    (folder / "pipeline=flights").mkdir()  # object stores have none
-    add(table, rows=2)
-    assert [found.seq for found in table.history("flights")] == [1, 2]
-
-
 # ---- writers that were not first
 
 
 def files(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("pipeline=*/*") if path.is_file()]
+    return [path for path in folder.glob("pipelines/*/*") if path.is_file()]
 
 
 def test_who_loses_leaves_no_file(table, folder, monkeypatch):
-    view, real = table.view("flights"), row_files._commit
+    view, real = add(table), LocalLog.commit
 
     def another_is_first(*given) -> None:
         monkeypatch.undo()
         add(StateTable(str(folder)))
         real(*given)
 
-    monkeypatch.setattr(row_files, "_commit", another_is_first)
+    monkeypatch.setattr(LocalLog, "commit", another_is_first)
     with pytest.raises(Lost):
         table.append(view, row(view))
-    assert len(files(folder)) == 1
-    assert table.view("flights").head.seq == 1
+    assert len(files(folder)) == 2
+    assert table.view("flights").head.seq == 2
 
 
 def test_a_file_whose_row_may_have_been_recorded_stays(table, folder, monkeypatch):
     def nobody_knows(*given) -> None:
-        monkeypatch.setattr(location, "open_", fail)
+        monkeypatch.setattr(LocalLog, "entries", fail)
         raise OSError("connection reset")
 
-    def fail(uri: str) -> None:
+    def fail(log: LocalLog) -> None:
         raise OSError("storage is down")
 
-    view = table.view("flights")
-    monkeypatch.setattr(row_files, "_commit", nobody_knows)
+    view = add(table)
+    monkeypatch.setattr(LocalLog, "commit", nobody_knows)
     with pytest.raises(OutcomeUnknown, match="storage is down"):
         table.append(view, row(view))
-    assert len(files(folder)) == 1
+    assert len(files(folder)) == 2
 
 
-def test_how_often_others_were_first_does_not_matter(table, folder, monkeypatch):
-    view, others, real = table.view("flights"), StateTable(str(folder)), row_files._commit
+def test_how_often_commits_without_rows_were_first_does_not_matter(table, folder, monkeypatch):
+    view, others, real = add(table), StateTable(str(folder)), LocalLog.commit
     left = [1] * 5
 
-    def beaten(delta, *given) -> None:
-        if left and given[1].app_transactions[0].app_id == "flights":
+    def beaten(log, version, commit, after) -> None:
+        if commit.row and left:
             left.pop()
-            add(others, "trains")
-            raise CommitFailedError("too many commits by others")
-        real(delta, *given)
+            compaction.tidy("flights", str(home(folder)), LocalLog(home(folder)))
+        real(log, version, commit, after)
 
-    monkeypatch.setattr(row_files, "_commit", beaten)
-    assert table.append(view, row(view)).head.seq == 1
-    assert table.view("trains").head.seq == 5
+    monkeypatch.setattr(LocalLog, "commit", beaten)
+    assert table.append(view, row(view)).head.seq == 2
+    assert others.view("flights").head.seq == 2
 
 
 # ---- tidying
 
 
 def test_merged_rows_are_on_disk_before_they_take_the_place_of_others(table, disk, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    monkeypatch.setattr(state, "LONG", 2)
     view = table.tidy(add(table, rows=3))
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
     assert view.head.seq == 3
     (merged,) = (add_ for add_ in adds(folder) if "merged" in add_["path"])
-    assert disk.of(folder / merged["path"]).entries == 4
+    assert disk.of(home(folder) / merged["path"]).entries == 4
     assert merged["dataChange"] is False
-    assert disk.lost() == []
-    assert len(DeltaTable(folder).file_uris()) == 1
+    assert [name for name in disk.lost() if "VACUUM" not in Path(name).read_text()] == []
+    assert len(DeltaTable(home(folder)).file_uris()) == 1
 
 
 @pytest.mark.parametrize(("large", "left"), [(3, 4), (8, 8)])
 def test_a_row_that_fills_a_file_of_its_own_takes_no_other_with_it(table, folder, monkeypatch, large, left):
     """Such as the handle of a hundred thousand files."""
-    monkeypatch.setattr(state, "SMALL_FILES", 4)
+    monkeypatch.setattr(state, "LONG", 4)
     view = table.view("flights")
     for number in range(1, 9):
         body = {**BODY, "large": os.urandom(compaction.FULL_FILE).hex()} if number == large else BODY
         view = table.append(view, replace(row(view), body=body))
     table.tidy(table.view("flights"))
     assert [found.seq for found in table.history("flights")] == list(range(1, 9))
-    assert len(DeltaTable(folder).file_uris()) == left
+    assert len(DeltaTable(home(folder)).file_uris()) == left
 
 
 def test_where_all_files_are_full_there_is_nothing_to_merge(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    monkeypatch.setattr(state, "LONG", 1)
     monkeypatch.setattr(compaction, "FULL_FILE", 1)
     assert table.tidy(add(table, rows=3)).head.seq == 3
-    assert len(DeltaTable(folder).file_uris()) == 3
+    assert len(DeltaTable(home(folder)).file_uris()) == 3
 
 
 def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monkeypatch):
     """Somebody has deleted a row: where it was stays to be seen."""
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    monkeypatch.setattr(state, "LONG", 2)
     add(table, rows=4)
-    DeltaTable(folder).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
-    DeltaTable(folder).delete("seq = 2")
-    table.tidy(table.view("flights"))
+    view = table.view("flights")
+    DeltaTable(home(folder)).alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    DeltaTable(home(folder)).delete("seq = 2")
+    with pytest.raises(OutcomeUnknown, match="damaged"):
+        table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    monkeypatch.setattr(state, "LONG", 2)
     view, real = add(table, rows=4), compaction._small
 
     def with_one_more(*given):
@@ -337,7 +349,7 @@ def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder,
 
 
 def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder, monkeypatch):
-    monkeypatch.setattr(compaction, "LONG_LOG", 2)
+    monkeypatch.setattr(state, "LONG", 2)
     real, before = Path.replace, []
 
     def spied(draft: Path, target: Path) -> Path:
@@ -347,65 +359,61 @@ def test_a_log_checkpoint_is_on_disk_before_it_gets_its_name(table, disk, folder
     view = add(table, rows=3)
     monkeypatch.setattr(Path, "replace", spied)
     table.tidy(view)
-    assert before == [("00000000000000000003.checkpoint.parquet", True), ("_last_checkpoint", True)]
-    assert Log(folder).tail()[0].startswith("00000000000000000003")
+    named = [each for each in before if "merged" not in each[0]]
+    assert named == [("00000000000000000004.checkpoint.parquet", True), ("_last_checkpoint", True)]
+    assert Log(home(folder)).tail()[0].startswith("00000000000000000004")
     assert table.view("flights").head.seq == 3
-    assert disk.lost() == []
 
 
-def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(folder, disk, monkeypatch):
-    settings = {**location.CONFIGURATION, "delta.checkpointInterval": "2"}
-    monkeypatch.setattr(location, "CONFIGURATION", settings)
-    add(StateTable.make(str(folder)), rows=4)
-    assert len(list((folder / "_delta_log").iterdir())) == 5
+def test_deltalake_makes_no_log_checkpoint_and_cleans_up_nothing_by_the_way(table, folder):
+    add(table, rows=120)  # delta-rs would make one after a hundred
+    assert len(list((home(folder) / "_delta_log").iterdir())) == 121
 
 
 def test_two_that_tidy_at_once_leave_one_file(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
+    monkeypatch.setattr(state, "LONG", 2)
     view, other = add(table, rows=3), StateTable(str(folder))
     seen, real = other.view("flights"), row_files.put
 
-    def beaten(*given):
+    def beaten(*given, **named):
         monkeypatch.setattr(row_files, "put", real)
         table.tidy(view)
-        return real(*given)
+        return real(*given, **named)
 
     monkeypatch.setattr(row_files, "put", beaten)
     assert other.tidy(seen).head.seq == 3
-    assert len(DeltaTable(folder).file_uris()) == 1
+    assert len(DeltaTable(home(folder)).file_uris()) == 1
     assert len([path for path in files(folder) if "merged" in path.name]) == 1
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
 
 
-def test_a_merge_that_landed_although_it_failed_keeps_its_file(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
-    view, real = add(table, rows=3), row_files.replace
+def test_a_merge_that_fails_after_it_landed_keeps_its_file(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "LONG", 2)
+    view, real = add(table, rows=3), LocalLog.commit
 
     def lands_and_fails(*given) -> None:
         real(*given)
-        raise CommitFailedError("503")
+        raise OSError("connection reset")
 
-    monkeypatch.setattr(row_files, "replace", lands_and_fails)
-    assert table.tidy(view).head.seq == 3
+    with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="was not compacted"):
+        patched.setattr(LocalLog, "commit", lands_and_fails)
+        assert table.tidy(view).head.seq == 3
     assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+    assert len(DeltaTable(home(folder)).to_pyarrow_table()) == 3
 
 
-def test_tidying_goes_on_among_the_commits_of_other_pipelines(table, folder, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
-    view, others, real = add(table, rows=3), StateTable(str(folder)), row_files.replace
-    left = [1] * 3
+def test_a_merge_that_another_commit_was_before_leaves_nothing(table, folder, monkeypatch):
+    monkeypatch.setattr(state, "LONG", 2)
+    view, real = add(table, rows=3), LocalLog.commit
 
-    def beaten(*given) -> None:
-        if left:
-            left.pop()
-            add(others, "trains")
-        real(*given)
+    def beaten(log, version, commit, after) -> None:
+        monkeypatch.undo()
+        add(StateTable(str(folder)))
+        real(log, version, commit, after)
 
-    monkeypatch.setattr(row_files, "replace", beaten)
-    table.tidy(view)
-    mine = [uri for uri in DeltaTable(folder).file_uris() if "flights" in uri]
-    assert len(mine) == 1
-    assert table.view("trains").head.seq == 3
+    monkeypatch.setattr(LocalLog, "commit", beaten)
+    assert table.tidy(view).head.seq == 4
+    assert [path for path in files(folder) if "merged" in path.name] == []
 
 
 @pytest.mark.parametrize("error", [OSError("no space left on device"), ValueError("no space left in a column")])
@@ -413,10 +421,11 @@ def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
     def fail(*given) -> None:
         raise error
 
-    view = add(table)
+    monkeypatch.setattr(state, "LONG", 1)
+    view = add(table, rows=2)
     monkeypatch.setattr(compaction, "tidy", fail)
     with pytest.warns(RuntimeWarning, match="no space left"):
-        assert table.tidy(view).head.seq == 1
+        assert table.tidy(view).head.seq == 2
 
 
 # ---- views that are older than the log goes back
@@ -424,21 +433,20 @@ def test_tidying_that_fails_stops_nobody(table, monkeypatch, error):
 
 @pytest.fixture
 def cleaned(table, folder, monkeypatch) -> View:
-    """A view of flights at its third row, whose log entries and files are gone since; so far nobody wrote a fourth."""
-    monkeypatch.setattr(state, "SMALL_FILES", 2)
-    monkeypatch.setattr(state, "TAIL", 1)
-    add(table, rows=3)
+    """A view of flights at its sixth row, whose log entries and files are gone since; so far nobody wrote a seventh."""
+    for name, few in (("LONG", 2), ("TAIL", 1)):
+        monkeypatch.setattr(state, name, few)
+    for module in (compaction, local_log):
+        monkeypatch.setattr(module, "KEPT", 2)
+    add(table, rows=6)
     old = StateTable(str(folder)).view("flights")
     for _ in range(2):
-        table.tidy(table.view("flights"))
-        add(table, "trains", rows=3)
-        table.tidy(table.view("trains"))
         for path in [*folder.rglob("*.json"), *folder.rglob("*.parquet")]:
             os.utime(path, (0, 0))
-    DeltaTable(folder).cleanup_metadata()
-    DeltaTable(folder).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert not (folder / "_delta_log" / f"{2:020}.json").exists()
-    assert len([path for path in files(folder) if "flights" in str(path)]) == 1
+        compaction.tidy("flights", str(home(folder)), LocalLog(home(folder)))
+    DeltaTable(home(folder)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert not (home(folder) / "_delta_log" / f"{4:020}.json").exists()
+    assert len(files(folder)) == 1
     return old
 
 
@@ -446,83 +454,82 @@ def test_an_old_view_answers_as_it_would_have(cleaned, table):
     later = table.view("flights")
     later = table.append(later, row(later))
     assert cleaned.checkpoint(1).epoch == 1
-    assert [found.epoch for found in cleaned.planned_by("run")] == [1, 2, 3]
+    assert [found.epoch for found in cleaned.planned_by("run")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_view_that_is_read_from_a_newer_version_shows_nothing_newer(table):
+def test_so_does_a_new_one(cleaned, table):
+    view = table.view("flights")
+    assert (view.head.seq, view.latest.epoch) == (6, 6)
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3, 4, 5, 6]
+    assert table.append(view, row(view)).head.seq == 7
+
+
+def test_a_view_shows_nothing_that_was_written_after_it(table, monkeypatch):
+    monkeypatch.setattr(state, "LONG", 1)
     noon, hour = datetime(2013, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
     body = {**BODY, "ranges": [TopicRange("flights", "id", {0: (0, 8)}).to_json()]}
     view = table.view("flights")
     view = table.append(view, replace(row(view), event=Event.PLANNED, interval=Interval(noon, noon + hour), body=body))
+    seen = StateTable(table.uri).view("flights")
     later = table.append(view, view.row(1, Event.ABORTING, 0))
-    table.append(later, replace(row(later), interval=Interval(noon + 3 * hour, noon + 4 * hour), body=body))
-    newer = View("flights", Reading(table._open), view.head)
-    assert newer.checkpoint(1) == view.checkpoints[1]
-    assert newer.boundaries(noon + 5 * hour, "flights")[0].time == noon + hour
-
-
-def test_a_view_is_whole_although_others_write_while_it_is_read(table, folder, monkeypatch):
-    add(table)
-    real, others = Reading.version, StateTable(str(folder))
-
-    def overtaken(at: Reading, pipeline: str) -> int:
-        version = real(at, pipeline)
-        monkeypatch.setattr(Reading, "version", real)
-        add(others)
-        at.delta.update_incremental()  # as after files that were cleaned up
-        return version
-
-    monkeypatch.setattr(Reading, "version", overtaken)
-    assert table.view("flights").head.seq == 1
+    later = table.append(later, replace(row(later), interval=Interval(noon + 3 * hour, noon + 4 * hour), body=body))
+    table.tidy(later)
+    for older in (view, seen):
+        assert older.checkpoint(1) == view.checkpoints[1]
+        assert older.boundaries(noon + 5 * hour, "flights")[0].time == noon + hour
 
 
 def test_an_old_view_is_written_from_while_nobody_else_has_written(cleaned, table):
-    assert table.append(cleaned, row(cleaned)).head.seq == 4
+    assert table.append(cleaned, row(cleaned)).head.seq == 7
     with pytest.raises(Lost):
         table.append(cleaned, row(cleaned))
-    assert [found.seq for found in table.history("flights")] == [1, 2, 3, 4]
+    assert [found.seq for found in table.history("flights")] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_commit_in_the_place_of_an_entry_that_was_cleaned_up_does_not_count(table, folder, monkeypatch):
-    """The process was stopped for hours between delta-rs's look at the log and the name of its entry."""
-    view, others, real = add(table), StateTable(str(folder)), row_files._commit
+def test_a_commit_in_the_place_of_an_entry_that_was_removed_does_not_count(table, folder, monkeypatch):
+    """The process was stopped for hours between its look at the log and the name of its entry."""
+    for module in (compaction, local_log):
+        monkeypatch.setattr(module, "KEPT", 2)
+    view, others, real = add(table), StateTable(str(folder)), os.link
 
-    def stopped(delta: DeltaTable, *given) -> None:
-        monkeypatch.setattr(row_files, "_commit", real)
-        add(others, "trains", rows=3)
-        others.tidy(others.view("trains"))
-        entry = folder / "_delta_log" / f"{delta.version() + 1:020}.json"
-        assert "trains" in entry.read_text()  # of theirs, and gone by then
+    def stopped(draft, path) -> None:
+        monkeypatch.setattr(os, "link", real)
+        add(others, rows=8)
+        for entry in folder.rglob("*.json"):
+            os.utime(entry, (0, 0))
+        compaction.tidy("flights", str(home(folder)), LocalLog(home(folder)))
+        assert not path.exists()
+        real(draft, path)
 
-    monkeypatch.setattr(compaction, "LONG_LOG", 2)
-    monkeypatch.setattr(row_files, "_commit", stopped)
-    table.append(view, row(view))
-    assert [found.seq for found in table.history("flights")] == [1, 2]
-
-
-def test_an_old_view_that_cannot_be_brought_up_to_date_is_lost(cleaned, table, monkeypatch):
-    def gone(delta: DeltaTable) -> None:
-        raise DeltaError("File not found: 00000000000000000004.json")
-
-    monkeypatch.setattr(DeltaTable, "update_incremental", gone)
+    monkeypatch.setattr(os, "link", stopped)
     with pytest.raises(Lost):
-        table.append(cleaned, row(cleaned))
-    monkeypatch.undo()
-    assert table.view("flights").head.seq == 3
+        table.append(view, row(view))
+    assert [found.seq for found in table.history("flights")] == list(range(1, 10))
+    assert [found.owner for found in StateTable(str(folder)).history("flights")] == ["run"] * 9
 
 
-def test_queries_that_run_while_files_are_cleaned_up_are_retried(cleaned, table, monkeypatch):
-    stale, real = [cleaned.table.delta], StateTable._open
-    monkeypatch.setattr(StateTable, "_open", lambda self: stale.pop() if stale else real(self))
-    assert [found.seq for found in table.history("flights")] == [1, 2, 3]
+def test_nor_does_one_whose_writer_was_killed_before_it_could_tell(table, folder, monkeypatch):
+    """It stands where the entries of the log begin, with the number of the row that was there."""
+    for module in (compaction, local_log):
+        monkeypatch.setattr(module, "KEPT", 2)
+    view = add(table, rows=2)
+    waits = view.row(3, Event.PLANNED, 0, owner="run", body=BODY)
+    after = table.append(view, waits)
+    stale = Commit("WRITE", [], replace(waits, owner="stale", head=after.head.to_json()))
+    table.append(after, row(after))
+    for entry in folder.rglob("*.json"):
+        os.utime(entry, (0, 0))
+    compaction.tidy("flights", str(home(folder)), LocalLog(home(folder)))
+    assert sorted(home(folder).glob("_delta_log/*.json"))[0].name == f"{4:020}.json"
+    (home(folder) / "_delta_log" / f"{3:020}.json").write_text(stale.lines())
+    assert [found.owner for found in StateTable(str(folder)).view("flights").open] == ["run"]
 
 
-def test_rows_that_no_longer_exist_make_the_outcome_unknown(table, folder):
-    add(table, rows=2)
+def test_rows_that_no_longer_exist_make_the_outcome_unknown(cleaned, table, folder):
     for path in files(folder):
         path.unlink()
     with pytest.raises(OutcomeUnknown, match="cannot be read") as unknown:
-        table.view("flights")
+        table.history("flights")
     assert "restore" in unknown.value.todo
 
 
@@ -634,7 +641,7 @@ def test_files_and_their_manifest_are_on_disk_before_it_is_recorded(plain, disk,
 def test_so_is_a_manifest_whose_writer_did_not_live_to_see_to_it(plain, disk, folder, monkeypatch, then):
     handle = staged_files(plain, folder)
     with monkeypatch.context() as patched:
-        patched.setattr(LocalFiles, "keep_names", dies_at(folder / "_onceonly"))
+        patched.setattr(LocalFiles, "sync_names", dies_at(folder / "_onceonly"))
         with pytest.raises(KeyboardInterrupt):
             plain.commit(handle, 1, None)
     assert disk.lost() == [str(folder / "_onceonly")]
@@ -643,7 +650,7 @@ def test_so_is_a_manifest_whose_writer_did_not_live_to_see_to_it(plain, disk, fo
 
 
 def dies_at(place: Path):
-    inner = LocalFiles.keep_names
+    inner = LocalFiles.sync_names
 
     def dying(self: LocalFiles, names: str) -> None:
         if names == str(place):

@@ -10,13 +10,13 @@ import pytest
 import requests
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.interface import Print
+from onceonly.filesystems.interface import Fingerprint
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.webhdfs import Cluster, _raise, split
 from onceonly.pipeline.sinks import FileSink
 from onceonly.settings import Settings
 from onceonly.sinks.files import moves, stage
-from onceonly.sinks.files.moves import StagedFile, Taken
+from onceonly.sinks.files.moves import NameTaken, StagedFile
 from onceonly.sinks.files.sink import FileWriter
 
 
@@ -108,16 +108,16 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_checksum_goes_by_the_name_of_its_algorithm() -> None:
-    file = StagedFile("part-0", "final-0", Print(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
+    file = StagedFile("part-0", "final-0", Fingerprint(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
     assert file.to_json() == {"staged": "part-0", "final": "final-0", "bytes": 3, "MD5-of-0MD5-of-512CRC32C": "00ff"}
     assert StagedFile.from_json(file.to_json()) == file
 
 
 def test_checksums_by_two_algorithms_are_no_evidence() -> None:
     class Other(LocalFiles):
-        def fingerprint(self, path: str) -> Print:
-            return Print(3, "COMPOSITE-CRC32C", "00ff")
+        def fingerprint(self, path: str) -> Fingerprint:
+            return Fingerprint(3, "COMPOSITE-CRC32C", "00ff")
 
-    file = StagedFile("part-0", "final-0", Print(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
-    with pytest.raises(Taken, match="by COMPOSITE-CRC32C, ours is by MD5-of"):
+    file = StagedFile("part-0", "final-0", Fingerprint(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
+    with pytest.raises(NameTaken, match="by COMPOSITE-CRC32C, ours is by MD5-of"):
         moves._check_same(Other(), file, "/lake/final-0")

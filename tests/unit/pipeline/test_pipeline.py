@@ -82,7 +82,7 @@ def test_a_sink_is_found_by_name():
         (lambda: late(topic=None), "needs either a topic or topics"),
         (lambda: late(topics=["b"]), "needs either a topic or topics"),
         (lambda: late(topic=None, topics="late"), "topics is a string"),
-        (lambda: late(topic="a b"), "topic 'a b' is no Kafka topic name"),
+        (lambda: late(topic="a b"), "topic 'a b' is not a Kafka topic name"),
         (lambda: late(format="csv"), "format 'csv' is not known"),
         (lambda: late(format="avro"), "needs a schema file ending in .avsc"),
         (lambda: late(schema="x.avsc"), "takes no schema"),
@@ -161,7 +161,7 @@ def test_what_is_no_definition_at_all_is_refused_too(data: Any) -> None:
 
 
 def test_a_transaction_has_to_outlast_the_wait_for_its_commit():
-    with pytest.raises(InvalidPipeline, match="end after 60 s, and a commit may take 300 s"):
+    with pytest.raises(InvalidPipeline, match="time out after 60 s, and the commit may follow up to 300 s"):
         pipeline(sinks=[late(transaction_timeout=60)]).check_commits(300)
     for fine in ({"transaction_timeout": 300}, {"mode": "late"}, {"commit_within": 50}, {"guarantee": "none"}):
         pipeline(sinks=[late(**{"transaction_timeout": 60, **fine})]).check_commits(300)

@@ -45,5 +45,5 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_table_that_forgets_transactions_is_refused(tmp_path: Path) -> None:
     configuration = {"delta.setTransactionRetentionDuration": "interval 7 days"}
     DeltaTable.create(str(tmp_path), SCHEMA, configuration=configuration)
-    with pytest.raises(InvalidPipeline, match="forgets transaction identifiers"):
+    with pytest.raises(InvalidPipeline, match="deletes transaction identifiers"):
         writer(tmp_path).check()

@@ -77,5 +77,5 @@ def test_what_was_given_up_is_fenced() -> None:
 
 @pytest.mark.parametrize("name", ["", "staged-x", "../staged-s-p-l-1-1-a1b2c3d4e5f6", "staged-s-p/../l-1-1-a1b2c3d4"])
 def test_a_folder_that_is_no_transactions_is_refused(name: str) -> None:
-    with pytest.raises(CannotPublish, match="is none of a transaction"):
+    with pytest.raises(CannotPublish, match="is not that of a transaction"):
         version(1, name)

@@ -99,7 +99,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_publishers_of_delta_rs_share_and_one_through_spark_is_alone(lake: LightDelta) -> None:
     lake.stage(transaction(), [1])
-    with lock.shared(lake.uri), lock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="nobody may"):
+    with lock.shared(lake.uri), lock.shared(lake.uri), pytest.raises(OutcomeUnknown, match="no other process may"):
         lock.alone(lake.uri).__enter__()
     for other in (lock.alone, lock.shared):
         with lock.alone(lake.uri), pytest.raises(OutcomeUnknown, match="another process has been writing"):

@@ -327,7 +327,7 @@ def test_somebody_elses_file_of_our_name_stays_when_we_give_up(lake: Lake) -> No
     theirs = lake.folder / handle["files"][1]["final"]
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"n": 99}\n')
-    with pytest.raises(CannotPublish, match="another content"):
+    with pytest.raises(CannotPublish, match="with other content"):
         lake.commit(handle)
     assert lake.sink.fence(handle, 1) is None
     assert lake.numbers() == [99]
@@ -340,7 +340,7 @@ def test_somebody_elses_file_of_our_name_stays_when_we_give_up(lake: Lake) -> No
 def test_another_transaction_has_published_the_same_epoch(lake: Lake) -> None:
     first, again = lake.stage(transaction(attempt=1)), lake.stage(transaction(attempt=2))
     lake.commit(first)
-    with pytest.raises(StateBehind, match="has published epoch 1 before") as behind:
+    with pytest.raises(StateBehind, match="has already published epoch 1") as behind:
         lake.commit(again)
     assert "onceonly state forward flights" in behind.value.todo
     assert lake.numbers() == lake.listed() == [10, 11, 12]
@@ -417,10 +417,10 @@ def test_what_is_no_manifest_of_ours_stops_the_commit_and_the_fence(lake: Lake, 
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"txn": content, "files": []}) if content.startswith(STATE) else content)
     for act in (lake.commit, lambda handle: lake.sink.fence(handle, 1)):
-        with pytest.raises(CannotPublish, match="another content") as refused:
+        with pytest.raises(CannotPublish, match="with other content") as refused:
             act(handle)
         assert str(manifest) in refused.value.why
-    assert "is no manifest of ours" in lake.sink.evidence(handle)[0]
+    assert "is not a manifest of Onceonly" in lake.sink.evidence(handle)[0]
     assert lake.sink.traces("flights") == []
     assert lake.numbers() == []
     manifest.unlink()
@@ -498,7 +498,7 @@ def test_another_target_is_refused_and_the_same_by_another_name_is_not(lake: Lak
     (tmp_path / "elsewhere").mkdir()
     elsewhere = FileWriter(lake.sink.config, str(tmp_path / "elsewhere" / "lake"))
     for _ in range(2):
-        with pytest.raises(CannotPublish, match="another folder than the one that was staged for") as refused:
+        with pytest.raises(CannotPublish, match="not the folder for which the rows were staged") as refused:
             elsewhere.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
         assert "ONCEONLY_HOME" in refused.value.todo
         (tmp_path / "elsewhere" / "lake").mkdir(exist_ok=True)
@@ -541,7 +541,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly import FileSink
 from onceonly.filesystems.confined import OwnPath
 from onceonly.sinks.files.sink import FileWriter
-from onceonly.filesystems.interface import Unfit
+from onceonly.filesystems.interface import Unsuitable
 from onceonly.filesystems.local import LocalFiles
 
 above, name = sys.argv[1:]
@@ -554,8 +554,8 @@ try:
 except InvalidPipeline as refused:
     print(refused.why)
 try:
-    LocalFiles().try_out(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
-except Unfit as unfit:
+    LocalFiles().probe(OwnPath(f"{above}/.lake.staged", name), f"{above}/lake")
+except Unsuitable as unfit:
     print(unfit.why)
 """
 
@@ -587,14 +587,14 @@ def test_the_folder_for_what_is_staged_may_go_while_another_is_made_in_it(
             lake.sink.discard(transaction(9), None)
 
     monkeypatch.setattr(os, "mkdir", made_and_removed)
-    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    LocalFiles().probe(OwnPath(staging, transaction().name), str(lake.folder))
     assert os.listdir(staging) == [transaction().name]
 
 
 def test_what_is_tried_out_leaves_nothing_in_the_target(lake: Lake) -> None:
     lake.folder.mkdir()
     staging = staging_of(str(lake.folder))
-    LocalFiles().try_out(OwnPath(staging, transaction().name), str(lake.folder))
+    LocalFiles().probe(OwnPath(staging, transaction().name), str(lake.folder))
     assert list(lake.folder.iterdir()) == list(Path(staging, transaction().name).iterdir()) == []
     left = lake.folder / f".{transaction().name}"
     left.touch()  # killed amid it

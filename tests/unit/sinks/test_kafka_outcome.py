@@ -11,24 +11,26 @@ import pytest
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, NotCommitted, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.transactions import Sighting
+from onceonly.kafka.transactions import MarkerState
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka.handle import Part, Tx
-from onceonly.sinks.kafka.outcome import Fate, Settler
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 from onceonly.sinks.kafka.sink import KafkaWriter
 
-COMMITTED, ABORTED, NONE, GONE = Sighting.COMMITTED, Sighting.ABORTED, Sighting.NONE, Sighting.GONE
+COMMITTED, ABORTED, NONE, UNKNOWN = MarkerState.COMMITTED, MarkerState.ABORTED, MarkerState.NONE, MarkerState.UNKNOWN
 ID = "onceonly-0123456789ab-flights-late-1-1-nonce-0-12345678"
 
 
 class Log:
     """What two partitions show, look after look; the last look stays."""
 
-    def __init__(self, *looks: tuple[Sighting, Sighting]) -> None:
+    def __init__(self, *looks: tuple[MarkerState, MarkerState]) -> None:
         self.looks, self.done = list(looks), list[str]()
 
-    def look_at_all(self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any) -> dict[tuple[str, int], Sighting]:
+    def look_at_all(
+        self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any
+    ) -> dict[tuple[str, int], MarkerState]:
         self.done.append("look")
         found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return dict(zip(sorted(since), found, strict=True))
@@ -71,15 +73,15 @@ def part(id: str = ID, word: bool | None = None) -> Part:
     return Part("0-spool.parquet", 2, Tx(id, 1, 0, {("t", 0): (0, 1), ("t", 1): (0, 1)}, word))
 
 
-def settle(log: Any, tx: Part | None = None) -> Fate:
-    return Settler(log, {"topics": {"t": "id"}}).settle(tx or part())
+def settle(log: Any, tx: Part | None = None) -> TxOutcome:
+    return TransactionFinisher(log, {"topics": {"t": "id"}}).settle(tx or part())
 
 
 def test_it_is_published_once_every_partition_shows_it():
     log = Log((COMMITTED, NONE), (COMMITTED, NONE), (COMMITTED, COMMITTED))
-    assert settle(log) is Fate.WAS_COMMITTED
+    assert settle(log) is TxOutcome.ALREADY_COMMITTED
     assert "commit" not in log.done
-    assert settle(Log((NONE, NONE), (COMMITTED, NONE), (COMMITTED, COMMITTED))) is Fate.COMMITTED
+    assert settle(Log((NONE, NONE), (COMMITTED, NONE), (COMMITTED, COMMITTED))) is TxOutcome.COMMITTED
 
 
 @pytest.mark.parametrize("looks", [((COMMITTED, NONE),), ((NONE, NONE), (NONE, COMMITTED))])
@@ -88,34 +90,34 @@ def test_while_one_partition_lacks_its_marker_the_outcome_is_not_known(looks):
         settle(Log(*looks))
     assert not isinstance(error.value, CannotPublish)
     missing = 1 if looks[-1][1] is NONE else 0
-    assert f"how does not show in the log of t-{missing}." in error.value.what
+    assert f"the log of t-{missing} does not show how" in error.value.what
     assert "Other partitions show that it was committed" in error.value.why
     assert "Publish again: onceonly recover" in error.value.todo
     assert f"abort --topic t --partition {missing} --start-offset 17" in error.value.todo
 
 
-@pytest.mark.parametrize("looks", [((COMMITTED, GONE),), ((GONE, NONE), (GONE, COMMITTED))])
+@pytest.mark.parametrize("looks", [((COMMITTED, UNKNOWN),), ((UNKNOWN, NONE), (UNKNOWN, COMMITTED))])
 def test_a_partition_whose_log_is_gone_is_not_waited_for(looks):
-    assert settle(Log(*looks)) in (Fate.COMMITTED, Fate.WAS_COMMITTED)
+    assert settle(Log(*looks)) in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
 
 
-@pytest.mark.parametrize("second", [NONE, GONE, ABORTED])
+@pytest.mark.parametrize("second", [NONE, UNKNOWN, ABORTED])
 def test_an_abort_marker_anywhere_means_that_it_was_lost(second):
-    assert settle(Log((ABORTED, second))) is Fate.LOST
+    assert settle(Log((ABORTED, second))) is TxOutcome.LOST
 
 
 def test_it_is_fenced_before_it_counts_as_lost_where_a_partition_does_not_show_it():
     """Ended by hand in the other partition, it is still open for its coordinator, and a committer that hangs."""
     log = Log((ABORTED, NONE), (ABORTED, ABORTED))
-    assert settle(log) is Fate.LOST
+    assert settle(log) is TxOutcome.LOST
     assert log.done == ["look", "fence", "look"]
-    assert settle(Log((ABORTED, NONE), (ABORTED, COMMITTED))) is Fate.DOUBT, "its commit had begun"
+    assert settle(Log((ABORTED, NONE), (ABORTED, COMMITTED))) is TxOutcome.DOUBT, "its commit had begun"
 
 
-@pytest.mark.parametrize("seen", [(COMMITTED, ABORTED), (GONE, GONE)])
+@pytest.mark.parametrize("seen", [(COMMITTED, ABORTED), (UNKNOWN, UNKNOWN)])
 def test_what_is_contradicted_or_gone_is_in_doubt(seen):
     log = Log(seen)
-    assert settle(log) is Fate.DOUBT
+    assert settle(log) is TxOutcome.DOUBT
     assert "commit" not in log.done
 
 
@@ -172,7 +174,7 @@ def test_brokers_that_do_not_answer_leave_it_open():
 
 
 def test_an_end_that_does_not_show_yet_leaves_it_open():
-    with pytest.raises(OutcomeUnknown, match=r"does not show in the log of t-1\."):
+    with pytest.raises(OutcomeUnknown, match=r"the log of t-1 does not show how"):
         Writer(Log((COMMITTED, NONE))).fence(handle(part()), 1)
 
 

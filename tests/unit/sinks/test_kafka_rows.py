@@ -42,8 +42,8 @@ def test_a_compacted_topic_takes_no_row_without_a_key():
     compacted = Topic(4, 1_048_588, keyed=True)
     accepted(compacted, {"key": b""}, {"key": b"k"})
     said = refused(compacted, {"key": b"k"}, {}, {}, {"key": b"k"})
-    assert "row 101 of Spark partition 3 has no key, and goes to topic 'out'" in said
-    assert "and so it is with 1 more of 4 rows" in said
+    assert "row 101 of Spark partition 3 for topic 'out' has no key" in said
+    assert "the same applies to 1 more of 4 rows" in said
 
 
 # ---- times
@@ -51,7 +51,7 @@ def test_a_compacted_topic_takes_no_row_without_a_key():
 
 @pytest.mark.parametrize("time", [0, -1])
 def test_a_time_that_kafka_takes_for_another_is_refused(time):
-    assert "is dated 19" in refused(USUAL, {"timestamp": time})
+    assert "has the timestamp 19" in refused(USUAL, {"timestamp": time})
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_any_other_time_that_the_topic_takes_is_accepted(time):
 
 def test_a_time_too_far_ahead_is_refused():
     said = refused(USUAL, {"key": b"k", "timestamp": NOW}, {"key": b"k", "timestamp": NOW + 2 * HOUR})
-    assert "row 101 of Spark partition 3 (key b'k') is dated" in said
-    assert "too far ahead for topic 'out'.\nIts message.timestamp.after.max.ms is 3,600,000" in said
+    assert "row 101 of Spark partition 3 (key b'k') has the timestamp" in said
+    assert "too far in the future for topic 'out'.\nThe topic's message.timestamp.after.max.ms is 3,600,000" in said
 
 
 def test_a_time_too_far_back_is_refused_with_a_margin_for_the_time_until_it_is_written():
@@ -101,7 +101,7 @@ def test_a_row_is_accepted_up_to_the_last_byte(key, headers, around):
     largest = 1_000_000 - payload - around
     topic = Topic(4, 1_000_000)
     accepted(topic, {"key": key, "headers": headers, "value": b"x" * largest})
-    assert "1,000,001 with all that Kafka puts" in refused(
+    assert "1,000,001 as a Kafka record batch" in refused(
         topic, {"key": key, "headers": headers, "value": b"x" * (largest + 1)}
     )
 
@@ -114,7 +114,7 @@ def test_the_row_that_is_too_large_is_named_among_others():
 
 def test_no_row_is_larger_than_what_the_client_holds():
     said = refused(Topic(4, 500 << 20), {"value": b"x" * (65 << 20)})
-    assert "the client never more than 67,108,864" in said
+    assert "the client at most 67,108,864" in said
 
 
 # ---- headers, partitions, topics
@@ -141,15 +141,15 @@ def test_a_header_whose_key_is_no_text_is_refused():
 @pytest.mark.parametrize("partition", [4, -1])
 def test_a_partition_that_is_not_there_is_refused(partition):
     said = refused(USUAL, {"partition": 3}, {"partition": partition}, {"partition": None})
-    assert f"row 101 of Spark partition 3 names partition {partition} of topic 'out'" in said
+    assert f"row 101 of Spark partition 3 has partition {partition} of topic 'out'" in said
 
 
 def test_each_topic_is_asked_for_its_own_rows_alone():
     topics = Topics({"out": Topic(4, 1_048_588), "keyed": Topic(1, 1_048_588, keyed=True)})
     limits.check(topics, rows({"partition": 3}, {"topic": "keyed", "key": b"k", "partition": 0}))
-    with pytest.raises(InvalidPipeline, match="row 2 of Spark partition 3 has no key, and goes to topic 'keyed'"):
+    with pytest.raises(InvalidPipeline, match="row 2 of Spark partition 3 for topic 'keyed' has no key"):
         limits.check(topics, rows({}, {}, {"topic": "keyed"}, {"topic": "keyed", "key": b"k"}))
-    with pytest.raises(InvalidPipeline, match=r"row 1 of .* goes to topic 'else'.*\nAllowed: keyed, out"):
+    with pytest.raises(InvalidPipeline, match=r"row 1 of .* has topic 'else'.*\nAllowed: keyed, out"):
         limits.check(topics, rows({}, {"topic": "else"}))
-    with pytest.raises(InvalidPipeline, match=r"row 0 of .* goes to topic None"):
+    with pytest.raises(InvalidPipeline, match=r"row 0 of .* has topic None"):
         limits.check(topics, rows({"topic": None}))

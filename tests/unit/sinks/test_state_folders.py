@@ -150,7 +150,7 @@ def test_another_transaction_has_published_the_same_epoch(root: Path) -> None:
     """The state table was restored from an older copy, and numbers epochs again."""
     (root / transaction(150, attempt=2).name / "changes").mkdir(parents=True)
     commit(root, handle())
-    with pytest.raises(StateBehind, match="has published epoch 150 before") as behind:
+    with pytest.raises(StateBehind, match="has already published epoch 150") as behind:
         commit(root, handle(attempt=2))
     assert "onceonly state forward pages" in behind.value.todo
     assert not (root / transaction(150, attempt=2).name / DONE).exists()

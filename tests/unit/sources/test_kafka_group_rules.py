@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import OutcomeUnknown
 from onceonly.sources import consumer_group
-from onceonly.sources.consumer_group import Group, Mark
+from onceonly.sources.consumer_group import Group, OffsetMetadata
 
 WHERE = "consumer group 'onceonly-flights' of topic 't'"
 Held = dict[int, tuple[int, str]]  # partition -> offset, metadata
@@ -89,8 +89,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
 GROUP = Group({}, "flights", "t", timeout=9)
 
 
-def mark(decision: int, end: int, table: str = "one") -> Mark:
-    return Mark(table, decision, decision, end)
+def mark(decision: int, end: int, table: str = "one") -> OffsetMetadata:
+    return OffsetMetadata(table, decision, decision, end)
 
 
 def failing(code: int) -> KafkaException:

@@ -19,7 +19,8 @@ from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import nobody
-from onceonly.statetable import row_format
+from onceonly.statetable import location, row_format
+from onceonly.statetable.arrow_format import SCHEMA as ARROW
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -60,7 +61,8 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _hold_and_approve(coordinator, parts)
     _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
-    return [decoded(record) for record in DeltaTable(state.uri).to_pyarrow_table().to_pylist()]
+    tables = [DeltaTable(location.folder(state.uri, name)).to_pyarrow_table() for name in state.pipelines()]
+    return [decoded(record) for table in tables for record in table.to_pylist()]
 
 
 def _go_on(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -88,7 +90,7 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
     parts.sink(FLIGHTS, "files").fail("commit", "lost")
     with pytest.raises(InDoubt):
         coordinator.commit("flights", 2)
-    coordinator.judge("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
+    coordinator.resolve_doubt("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -139,8 +141,8 @@ def test_every_row_of_every_event_keeps_the_contract(rows):
 
 
 def test_the_contract_and_the_table_have_the_same_columns(rows):
-    assert SCHEMA["required"] == row_format.SCHEMA.names
-    assert set(SCHEMA["properties"]) == set(row_format.SCHEMA.names)
+    assert SCHEMA["required"] == list(row_format.COLUMNS) == ARROW.names
+    assert set(SCHEMA["properties"]) == set(row_format.COLUMNS)
     assert SCHEMA["properties"]["event"]["enum"] == [event.value for event in Event]
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 from onceonly.checkpoint.model import FORMAT, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.statetable import location, row_files
 from onceonly.statetable import table as state
+from onceonly.statetable.local_log import LocalLog
+from onceonly.statetable.log import Commit, Taken
 from onceonly.statetable.table import Lost, Snapshot, StateTable
 from onceonly.statetable.view import View
 
@@ -82,13 +83,13 @@ def test_an_old_view_is_never_written_from_again(table):
 
 
 def test_the_loser_still_loses_after_tidying_and_a_log_checkpoint(table, uri, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    monkeypatch.setattr(state, "LONG", 1)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     stale = StateTable(uri).view("flights")
     settle(table, view, 1)
     table.tidy(table.view("flights"))
-    assert len(DeltaTable(uri).file_uris()) == 1
-    assert list(Path(uri).glob("_delta_log/*.checkpoint.parquet"))
+    assert len(DeltaTable(location.folder(uri, "flights")).file_uris()) == 1
+    assert list(Path(location.folder(uri, "flights")).glob("_delta_log/*.checkpoint.parquet"))
     with pytest.raises(Lost):
         table.append(stale, following(stale, 1, Event.CLAIMED, body=vars_of_claim()))
     assert sequence(table) == [1, 2, 3]
@@ -99,7 +100,7 @@ def vars_of_claim() -> dict[str, str]:
 
 
 def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 1)
+    monkeypatch.setattr(state, "LONG", 1)
     view = table.append(table.view("flights"), planned(table.view("flights")))
     view = settle(table, view, 1)
     table.tidy(StateTable(uri).view("flights"))
@@ -109,9 +110,9 @@ def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
 
 @pytest.mark.slow
 def test_history_over_many_log_checkpoints_keeps_every_row(table, monkeypatch):
-    monkeypatch.setattr(state, "SMALL_FILES", 20)
+    monkeypatch.setattr(state, "LONG", 20)
     view = table.view("flights")
-    for _ in range(60):  # checkpointInterval is 50
+    for _ in range(60):
         view = table.append(view, planned(view, event=Event.EMPTY))
         view = table.tidy(view)
     assert sequence(table) == list(range(1, 61))
@@ -137,95 +138,89 @@ def test_an_illegal_transition_is_not_written(table):
 
 
 def test_a_row_that_landed_although_the_write_failed_counts(table, monkeypatch):
-    real = row_files.append
+    real = LocalLog.commit
 
-    def lands_and_fails(delta, row):
-        real(delta, row)
-        raise OSError("connection reset")
+    def lands_and_fails(log, version, commit, after):
+        real(log, version, commit, after)
+        if commit.row:
+            monkeypatch.undo()
+            raise OSError("connection reset")
 
-    monkeypatch.setattr(row_files, "append", lands_and_fails)
+    monkeypatch.setattr(LocalLog, "commit", lands_and_fails)
     view = table.append(table.view("flights"), planned(table.view("flights")))
-    monkeypatch.undo()
     assert view.latest.state is State.PLANNED
-    assert sequence(table) == [1]
+    settle(table, view, 1)
+    assert sequence(table) == [1, 2, 3]
 
 
 def test_a_row_that_did_not_land_is_written_again_once(table, monkeypatch):
-    real, failures = row_files.append, [OSError("no route"), CommitFailedError("503")]
+    real, failures = LocalLog.commit, [OSError("no route"), Taken()]
 
-    def fails_at_first(delta, row):
-        if failures:
+    def fails_at_first(log, version, commit, after):
+        if commit.row and failures:
             raise failures.pop()
-        real(delta, row)
+        real(log, version, commit, after)
 
-    monkeypatch.setattr(row_files, "append", fails_at_first)
+    monkeypatch.setattr(LocalLog, "commit", fails_at_first)
     table.append(table.view("flights"), planned(table.view("flights")))
     assert sequence(table) == [1]
 
 
 def test_a_failed_write_after_which_another_was_first_is_lost(table, uri, monkeypatch):
-    def another_is_first(delta, row):
+    def another_is_first(log, version, commit, after):
         monkeypatch.undo()
         other = StateTable(uri)
         other.append(other.view("flights"), planned(other.view("flights"), "other"))
         raise OSError("connection reset")
 
-    monkeypatch.setattr(row_files, "append", another_is_first)
-    view = table.view("flights")
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    monkeypatch.setattr(LocalLog, "commit", another_is_first)
     with pytest.raises(Lost):
         table.append(view, planned(view, "mine"))
-    assert [row.owner for row in table.history("flights")] == ["other"]
+    assert [row.owner for row in table.history("flights")] == ["run", "other"]
 
 
 def test_a_row_that_lands_after_the_look_for_it_counts(table, monkeypatch):
     """The answer to a request was not waited for any longer, and the storage carries it out later."""
-    real, last, late = row_files.append, state._last, []
+    real, late = LocalLog.commit, []
 
-    def is_late(delta, row):
-        late.append(row)
-        raise OSError("timed out")
-
-    def lands_before_the_next_try(delta, pipeline):
+    def is_late(log, version, commit, after):
         if late:
             monkeypatch.undo()
-            real(DeltaTable(delta.table_uri), late.pop())
-        return last(delta, pipeline)
+            real(log, *late)
+            real(log, version, commit, after)
+        late.extend((version, commit, after))
+        raise OSError("timed out")
 
-    monkeypatch.setattr(row_files, "append", is_late)
-    monkeypatch.setattr(state, "_last", lands_before_the_next_try)
-    view = table.view("flights")
-    assert table.append(view, planned(view)).head.seq == 1
-    assert sequence(table) == [1]
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    monkeypatch.setattr(LocalLog, "commit", is_late)
+    assert table.append(view, planned(view)).head.seq == 2
+    assert sequence(table) == [1, 2]
 
 
 def test_a_row_that_may_still_land_is_not_called_lost(table, uri, monkeypatch):
     """The storage does not answer for a moment: that nobody has taken the number is not known to be so."""
-    real, last, late = row_files.append, state._last, []
+    real, late = LocalLog.commit, []
 
-    def is_late(delta, row):
-        late.append((delta, row))
-        row_files.put(uri, [row], row.id)
+    def is_late(log, version, commit, after):
+        late.append((log, version, commit, after))
+        monkeypatch.setattr(LocalLog, "entries", failing(OSError("does not answer")))
         raise OSError("timed out")
 
-    def does_not_answer(delta, pipeline):
-        if late:
-            monkeypatch.undo()
-            return None
-        return last(delta, pipeline)
-
-    monkeypatch.setattr(row_files, "append", is_late)
-    monkeypatch.setattr(state, "_last", does_not_answer)
-    view = table.view("flights")
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    monkeypatch.setattr(LocalLog, "commit", is_late)
     with pytest.raises(OutcomeUnknown, match="is not known"):
         table.append(view, planned(view))
-    ((delta, row),) = late
-    assert Path(uri, row_files.path_of("flights", row.id)).exists()
-    real(delta, row)
-    assert sequence(table) == [1]
+    monkeypatch.undo()
+    ((log, version, commit, after),) = late
+    assert Path(location.folder(uri, "flights"), row_files.path_of(commit.row.id)).exists()
+    real(log, version, commit, after)
+    assert sequence(table) == [1, 2]
+    assert len(DeltaTable(location.folder(uri, "flights")).to_pyarrow_table()) == 2
 
 
 def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypatch):
-    monkeypatch.setattr(row_files, "append", failing(OSError("read-only file system")))
+    monkeypatch.setattr(LocalLog, "commit", failing(OSError("read-only file system")))
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known") as unknown:
         table.append(table.view("flights"), planned(table.view("flights")))
     assert "onceonly recover flights" in unknown.value.todo
@@ -233,18 +228,118 @@ def test_storage_that_never_takes_the_row_is_an_unknown_outcome(table, monkeypat
 
 def test_a_failed_write_that_cannot_be_read_back_is_an_unknown_outcome(table, monkeypatch):
     view = table.view("flights")
-    monkeypatch.setattr(row_files, "append", failing(OSError("connection reset")))
-    monkeypatch.setattr(location, "open_", failing(OSError("storage is down")))
+    monkeypatch.setattr(LocalLog, "commit", failing(OSError("connection reset")))
+    monkeypatch.setattr(LocalLog, "entries", failing(OSError("storage is down")))
     with pytest.raises(OutcomeUnknown, match="storage is down"):
         table.append(view, planned(view))
 
 
 def test_a_failed_write_whose_table_cannot_be_opened_is_an_unknown_outcome(table, monkeypatch):
+    def fails(*given):
+        monkeypatch.setattr(Path, "read_text", failing(OSError("storage is down")))
+        raise OSError("connection reset")
+
     view = table.view("flights")
-    monkeypatch.setattr(row_files, "append", failing(OSError("connection reset")))
-    monkeypatch.setattr(location, "DeltaTable", failing(OSError("storage is down")))
+    monkeypatch.setattr(LocalLog, "commit", fails)
     with pytest.raises(OutcomeUnknown, match="whether 'planned' was recorded is not known"):
         table.append(view, planned(view))
+
+
+def test_another_commit_without_a_row_is_no_loss(table, uri):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    for _ in range(5):
+        DeltaTable(location.folder(uri, "flights")).vacuum(retention_hours=1, dry_run=False)
+        view = table.append(view, following(view, 1, Event.CLAIMED, body=vars_of_claim()))
+    assert sequence(table) == [1, 2, 3, 4, 5, 6]
+
+
+# ---- what a restored folder may show
+
+
+def restored(table: StateTable, uri: str, tmp_path: Path, after) -> View:
+    """A view from before the pipeline's folder was replaced by an older copy, and then written to."""
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    folder, copy = Path(location.folder(uri, "flights")), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    view = table.append(view, planned(view, "before", event=Event.EMPTY))
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    after(StateTable(uri))
+    return view
+
+
+def test_a_view_from_before_a_restored_copy_is_lost(table, uri, tmp_path):
+    view = restored(table, uri, tmp_path, lambda other: None)
+    with pytest.raises(Lost):
+        table.append(view, planned(view))
+    assert sequence(table) == [1]
+
+
+def test_so_it_is_where_the_copy_has_reached_the_same_version(table, uri, tmp_path):
+    def write(other: StateTable) -> None:
+        other.append(other.view("flights"), planned(other.view("flights"), "after", event=Event.EMPTY))
+
+    view = restored(table, uri, tmp_path, write)
+    with pytest.raises(Lost):
+        table.append(view, planned(view))
+    assert [row.owner for row in table.history("flights")] == ["run", "after"]
+
+
+def test_a_log_without_its_middle_is_damaged(table, uri):
+    view = table.view("flights")
+    for _ in range(4):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    log = Path(location.folder(uri, "flights"), "_delta_log")
+    (log / f"{3:020}.json").unlink()
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Version 3 is missing"):
+        table.history("flights")
+    (log / f"{4:020}.json").write_text("{")
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*cannot be parsed"):
+        table.view("flights")
+
+
+def test_a_log_without_its_beginning_is_damaged(table, uri):
+    view = table.view("flights")
+    for _ in range(3):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    for version in (0, 1):
+        (Path(location.folder(uri, "flights"), "_delta_log") / f"{version:020}.json").unlink()
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Version 1 is missing"):
+        table.history("flights")
+
+
+def test_rows_out_of_order_are_damage(table, uri):
+    view = table.view("flights")
+    for _ in range(3):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    log = Path(location.folder(uri, "flights"), "_delta_log")
+    shutil.copy(log / f"{1:020}.json", log / f"{2:020}.json")
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Row 2 was expected, and row 1"):
+        table.history("flights")
+
+
+def test_an_open_checkpoint_without_its_rows_is_damage(table, uri):
+    view = table.append(table.view("flights"), planned(table.view("flights")))
+    head = {**view.head.to_json(), "open": {"7": 1}}
+    log = LocalLog(Path(location.folder(uri, "flights")))
+    row = replace(following(view, 1, Event.CLAIMED, body=vars_of_claim()), head=head)
+    log.commit(2, Commit("WRITE", [], row), None)
+    with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*whose rows are not there: \[7\]"):
+        table.view("flights")
+
+
+def test_a_row_that_does_not_follow_on_its_view_is_not_written(table):
+    view = table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    with pytest.raises(Lost):
+        table.append(view, replace(planned(view), seq=9))
+    assert sequence(table) == [1]
+
+
+def test_files_of_rows_without_a_log_are_no_new_pipeline(table, uri):
+    table.append(table.view("flights"), planned(table.view("flights")))
+    shutil.rmtree(Path(location.folder(uri, "flights"), "_delta_log"))
+    with pytest.raises(OutcomeUnknown, match="damaged"):
+        table.view("flights")
 
 
 def failing(error: Exception):
@@ -320,7 +415,8 @@ def test_the_neighbours_of_an_instant(table):
 
 
 def test_a_table_of_a_newer_onceonly_is_refused(table, uri):
-    DeltaTable(uri).alter.set_table_properties({location.FORMAT_KEY: str(FORMAT + 1)}, raise_if_not_exists=False)
+    newer = {location.FORMAT_KEY: str(location.FORMAT + 1)}
+    DeltaTable(uri).alter.set_table_properties(newer, raise_if_not_exists=False)
     with pytest.raises(InvalidPipeline, match="written by a newer Onceonly"):
         StateTable(uri)
     with pytest.raises(InvalidPipeline, match="Upgrade Onceonly"):
@@ -338,11 +434,14 @@ def test_rows_that_were_deleted_by_hand_are_noticed(table, uri):
     view = table.view("flights")
     for _ in range(2):
         view = table.append(view, planned(view, event=Event.EMPTY))
-    without = {"delta.appendOnly": "false"}
-    DeltaTable(uri).alter.set_table_properties(without, raise_if_not_exists=False)
-    DeltaTable(uri).delete("seq = 2")
+    without, folder = {"delta.appendOnly": "false"}, location.folder(uri, "flights")
+    DeltaTable(folder).alter.set_table_properties(without, raise_if_not_exists=False)
+    assert table.view("flights").head.seq == 2
+    DeltaTable(folder).delete("seq = 2")
     with pytest.raises(OutcomeUnknown, match="damaged"):
         table.view("flights")
+    DeltaTable(folder).restore(3)
+    assert table.view("flights").head.seq == 2
 
 
 def test_a_copy_is_refused_and_relocated_when_the_original_no_longer_exists(table, uri, tmp_path):

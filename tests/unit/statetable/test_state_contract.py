@@ -1,22 +1,38 @@
 """What the real state table and the explorer's own promise alike: compare-and-set, and what a view shows."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from explore.steps import Steps
 from explore.table import MemoryTable
 
 from onceonly.checkpoint.model import Event, Row, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
+from onceonly.statetable import compaction, location, row_files
+from onceonly.statetable import table as state
+from onceonly.statetable.store_log import StoreLog
 from onceonly.statetable.table import Lost, StateTable
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=["real", "in memory"])
-def table(request, tmp_path):
-    return StateTable.make(str(tmp_path / "state")) if request.param == "real" else MemoryTable(Steps())
+@pytest.fixture(params=["on a disk", "on an object store", "in memory"])
+def table(request, tmp_path, monkeypatch):
+    if request.param == "in memory":
+        return MemoryTable(Steps())
+    if request.param == "on an object store":
+        through_delta_rs(monkeypatch)
+    return StateTable.make(str(tmp_path / "state"))
+
+
+def through_delta_rs(monkeypatch) -> None:
+    """Every path counts as the URI of an object store."""
+    for module in (state, location, row_files, compaction):
+        monkeypatch.setattr(module, "local_path", lambda uri: None)
 
 
 def planned(view, owner="run", start=0, offsets=(0, 8), event=Event.PLANNED) -> Row:
@@ -102,3 +118,71 @@ def test_a_gap_is_what_no_interval_covers_just_before(table):
     found = [None, None, None, hours(2, 4), hours(2, 5), None, hours(6, 800)]
     assert [view.gap_before(each) for each in asked] == found
     assert [table.view("flights").gap_before(each) for each in asked] == found
+
+
+# ---- on an object store alone
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch) -> StateTable:
+    through_delta_rs(monkeypatch)
+    return StateTable.make(str(tmp_path / "state"))
+
+
+def pin(table, rows=1):
+    view = table.view("flights")
+    for _ in range(rows):
+        view = table.append(view, planned(view, start=view.head.epoch, event=Event.EMPTY))
+    return view
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_put_whose_answer_is_lost_is_looked_for(stored, monkeypatch, lands):
+    view, real, failures = pin(stored), StoreLog.commit, [1]
+
+    def fails(log, version, commit, after):
+        if not failures or lands:
+            real(log, version, commit, after)
+        if failures.pop() if failures else False:
+            raise OSError("connection reset")
+
+    monkeypatch.setattr(StoreLog, "commit", fails)
+    assert stored.append(view, planned(view, start=1, event=Event.EMPTY)).head.seq == 2
+    assert [row.seq for row in stored.history("flights")] == [1, 2]
+
+
+def test_a_stored_table_is_tidied_and_goes_on(stored, monkeypatch):
+    monkeypatch.setattr(state, "LONG", 4)
+    pin(stored, 6)
+    stale = stored.view("flights")
+    folder = location.folder(stored.uri, "flights")
+    stored.tidy(stored.view("flights"))
+    assert len(DeltaTable(folder).file_uris()) == 1
+    assert stored.append(stale, planned(stale, start=6, event=Event.EMPTY)).head.seq == 7
+    with pytest.raises(Lost):
+        stored.append(stale, planned(stale, start=6, event=Event.EMPTY))
+    assert [row.seq for row in StateTable(stored.uri).history("flights")] == list(range(1, 8))
+    assert StateTable(stored.uri).pipelines() == ["flights"]
+
+
+def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
+    pin(stored, 3)
+    rows = DeltaTable(location.folder(stored.uri, "flights"))
+    rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    rows.delete("seq = 2")
+    with pytest.raises(OutcomeUnknown, match="damaged"):
+        stored.view("flights")
+
+
+def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path):
+    view = pin(stored)
+    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    view = stored.append(view, planned(view, "before", 1, event=Event.EMPTY))
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    other = stored.view("flights")
+    stored.append(other, planned(other, "after", 1, event=Event.EMPTY))
+    with pytest.raises(Lost):
+        stored.append(view, planned(view, "late", 2, event=Event.EMPTY))
+    assert [row.owner for row in stored.history("flights")] == ["run", "after"]

@@ -57,9 +57,34 @@ def test_held_is_what_waits_for_somebody_to_decide(columns, words):
 
 
 def test_a_pipelines_state_is_no_unknown_place():
-    handle = {"kind": "state", "rows": 12, "runs": []}
+    handle = {"kind": "state", "unit": "changed key", "target": "the pipeline's state", "rows": 12, "runs": []}
     assert formatting.target(handle) == "the pipeline's state"
     assert formatting.staged(handle) == "12 changed keys"
+
+
+def test_a_sink_of_another_package_names_its_own_unit_and_target():
+    handle = {"kind": "redis", "unit": "key", "target": "redis db 3", "rows": 1}
+    assert (formatting.staged(handle), formatting.target(handle)) == ("1 key", "redis db 3")
+    assert formatting.staged({"kind": "redis", "rows": 2}) == "2 rows"
+
+
+@pytest.mark.parametrize(
+    ("by_sink", "words"),
+    [
+        ({"lake": 1}, "1 row"),
+        ({"lake": 0}, "0 rows"),
+        ({"lake": 6_000}, "6,000 rows"),
+        ({"lake": None}, "- rows"),
+        ({"lake": 1, "late": 1}, "lake 1, late 1 rows"),
+    ],
+)
+def test_one_row_is_no_rows(by_sink, words):
+    assert formatting.counted(by_sink) == words
+
+
+def test_one_offset_in_one_partition():
+    range_ = TopicRange("flights", "id", {0: (4, 5), 1: (7, 7)})
+    assert formatting.range_text(range_) == "1 offset of 'flights' in 1 partition"
 
 
 def test_unsettled_is_a_count_and_the_oldest_epoch():

@@ -22,13 +22,13 @@ router = APIRouter()
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
-class Said(BaseModel):
+class ActionRequest(BaseModel):
     """What every action is given."""
 
     reason: Reason
 
 
-class Resolution(Said):
+class Resolution(ActionRequest):
     """What somebody found out about a sink, or decides about it."""
 
     sink: str
@@ -36,7 +36,7 @@ class Resolution(Said):
 
 
 @router.post("/pipelines/{pipeline}/recover")
-def recover(pipeline: str, said: Said, viewer: EditorDep) -> dict[str, str]:
+def recover(pipeline: str, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Settle what ended owners left behind."""
     _record("recover", viewer, pipeline, said)
     settled = live.coordinator().recover(pipeline, alive)
@@ -45,13 +45,13 @@ def recover(pipeline: str, said: Said, viewer: EditorDep) -> dict[str, str]:
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
-def abort(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
+def abort(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     _record("abort", viewer, pipeline, said, epoch)
     return _became(live.coordinator().abort(pipeline, epoch, said.reason, who=viewer.name))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
-def approve(pipeline: str, epoch: int, said: Said, viewer: EditorDep) -> dict[str, str]:
+def approve(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Let a held checkpoint be published with the next commit, although its gate failed it."""
     _record("approve", viewer, pipeline, said, epoch)
     return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason))
@@ -64,7 +64,9 @@ def resolve(pipeline: str, epoch: int, said: Resolution, viewer: EditorDep) -> d
     through = live.coordinator()
     if said.word == "give-up":
         return _became(through.give_up(pipeline, epoch, said.sink, viewer.name, said.reason))
-    return _became(through.judge(pipeline, epoch, said.sink, said.word == "committed", viewer.name, said.reason))
+    return _became(
+        through.resolve_doubt(pipeline, epoch, said.sink, said.word == "committed", viewer.name, said.reason)
+    )
 
 
 def alive(checkpoint: Checkpoint) -> bool:
@@ -77,7 +79,7 @@ def alive(checkpoint: Checkpoint) -> bool:
     return state in ("queued", "running")
 
 
-def _record(event: str, viewer: Viewer, pipeline: str, said: Said, epoch: int | None = None) -> None:
+def _record(event: str, viewer: Viewer, pipeline: str, said: ActionRequest, epoch: int | None = None) -> None:
     """Once for each DAG of the pipeline: so it shows among the events of all of them."""
     extra = json.dumps({"pipeline": pipeline, "epoch": epoch, **said.model_dump()})
     with create_session() as session:

@@ -19,6 +19,7 @@ from onceonly.airflow.ui import actions, charts, data_docs, live, masking, page_
 from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
+from onceonly.counts import count
 from onceonly.errors import OnceonlyError
 from onceonly.views import formatting, superseded
 from onceonly.views import queries as reading
@@ -179,10 +180,10 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
         return {"state": "unknown", "text": "no answer from the source", "why": masking.shown(found.error)}
     if not found.records and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
-    behind = [f"up to {formatting.number(found.records)} records"] if found.records else []
+    behind = [f"up to {count(found.records, 'record')}"] if found.records else []
     since = [formatting.age(found.since)] if found.since else []
     return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
 
 
 def _count(gaps: Sequence[Interval]) -> list[str]:
-    return [formatting.count(len(gaps), "gap")] if gaps else []
+    return [count(len(gaps), "gap")] if gaps else []

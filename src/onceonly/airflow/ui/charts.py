@@ -9,6 +9,7 @@ from math import ceil, log10
 
 from onceonly.airflow.ui import page_data
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.counts import count
 from onceonly.views import formatting
 from onceonly.views import queries as reading
 
@@ -46,6 +47,7 @@ class Chart:
     last: str
     bars: Sequence[Bar] = ()
     line: str = ""  # points of a polyline
+    end: float = WIDTH - RIGHT  # where `last` ends
 
 
 def rows(checkpoints: Sequence[Checkpoint]) -> Chart:
@@ -133,10 +135,13 @@ def _bars(
         for label in [f"epoch {cp.epoch}: {words(int(value))} {unit}".rstrip() + f", {formatting.state(cp)}"]
     ]
     summary = (
-        f"{len(known)} checkpoints, from {words(int(min(known)))} to {words(int(max(known)))}" if known else "none"
+        f"{count(len(known), 'checkpoint')}, from {words(int(min(known)))} to {words(int(max(known)))}"
+        if known
+        else "none"
     )
     ends = [f"epoch {cp.epoch}" for cp in (shown[:1] + shown[-1:])] or ["", ""]
-    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), ends[0], ends[-1], bars)
+    end = LEFT + max(len(shown), 4) * step  # room for both labels
+    return Chart(title, f"{summary} {unit}".strip(), _ticks(top, words), ends[0], ends[-1], bars, end=end)
 
 
 def _y(value: float, top: float) -> float:

@@ -15,8 +15,8 @@ from airflow.models import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from onceonly.airflow.ui import masking
+from onceonly.airflow.ui.answers import Answers
 from onceonly.airflow.ui.page_data import Summary, reach
-from onceonly.airflow.ui.patience import Patience
 from onceonly.checkpoint.offsets import Interval, TopicLog, range_of, same_topic
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.kafka import lookup
@@ -43,8 +43,8 @@ class Lag:
     error: str | None = None
 
 
-_lags: Patience[str, Lag] = Patience()
-_shown: Patience[tuple[str, int, str], list[str]] = Patience()
+_lags: Answers[str, Lag] = Answers()
+_shown: Answers[tuple[str, int, str], list[str]] = Answers()
 
 
 def lags(summaries: list[Summary]) -> dict[str, Lag | None]:

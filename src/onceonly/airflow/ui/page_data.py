@@ -42,7 +42,7 @@ class Summaries:
     def get(self, state: StateTable, versions: Mapping[str, int]) -> list[Summary]:
         """In the order of `versions`, which names each pipeline's last row."""
         old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq]
-        recent = queries.recent_of(state, old, RECENT)
+        recent = queries.overview(state, old, RECENT)
         gaps = queries.gaps(state, [found[0] for found in recent.values()])
         for name, found in recent.items():
             self._known[state.id, name] = versions[name], _summary(name, found, gaps.get(name, []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,6 +51,7 @@ def pretty(data: Any) -> str:
 def words(detail: Mapping[str, Any]) -> str:
     """The plain values of what an event recorded; a reason is a sentence of its own, and Data Docs are linked."""
     plain = {key: value for key, value in detail.items() if not isinstance(value, (Mapping, list)) and key != "docs"}
+    plain |= {"by": plain.pop("by")} if "by" in plain else {}  # last
     said = ((f"{value}" if key in ("why", "reason") else f"{key} {value}", value) for key, value in plain.items())
     return ", ".join(text for text, value in said if value not in (None, False, ""))
 
@@ -63,6 +65,11 @@ def run_path(owner: str) -> str | None:
 def owner(key: str) -> str:
     run = parse_airflow_run(key)
     return run[1] if run else formatting.owner(key)
+
+
+def rows(checkpoint: Checkpoint) -> str:
+    """No line ends between a sink and its number."""
+    return re.sub(r" (?=[\d-])", "\N{NO-BREAK SPACE}", formatting.rows(checkpoint))
 
 
 def covers(checkpoint: Checkpoint) -> str:
@@ -90,7 +97,7 @@ _templates.filters |= {
     "pretty": pretty,
     "held": formatting.held,
     "place": formatting.target,
-    "rows": formatting.rows,
+    "rows": rows,
     "staged": formatting.staged,
     "state": formatting.state,
     "unsettled": formatting.unsettled,

@@ -1,1 +1,1 @@
-"""Delta tables, appended to exactly once: begin with `sink`."""
+"""Delta tables, appended to exactly once: start reading at `sink`."""

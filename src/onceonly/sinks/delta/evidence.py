@@ -1,7 +1,7 @@
-"""What a Delta log says of a sink's decisions: one number, which names the decision and the transaction.
+"""The evidence in a Delta log: a number that identifies the decision and the transaction.
 
-The `txn` version is decision << 32 | name, where the name is the first 8 hexadecimal digits of the transaction's nonce.
-So it only ever rises, and reads as hexadecimal. Numbers below 2**32 are plain decisions, as they were written before.
+The `txn` version is decision << 32 | name, in which the name is the first 8 hexadecimal digits of the transaction's
+nonce. So it never decreases. Numbers below 2**32 are plain decisions, which earlier versions wrote.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, Fenced, StateBehind
 
 BITS = 32
-GIVEN_UP = (
-    1 << BITS
-) - 1  # in place of a name. The highest: Spark passes over whatever is not above the version it finds
+# In place of a name. The highest number, because Spark skips a version that is not above the one in the table.
+GIVEN_UP = (1 << BITS) - 1
 FOLDER = re.compile(r"staged-[\w-]+-([0-9a-f]{8})[0-9a-f]*")
 
 
 class Shown(Enum):
-    """What a version says to a transaction that asks."""
+    """What a version means for a transaction."""
 
     EARLIER = "an earlier decision, or none"  # it may be published
-    OURS = "this very transaction"
-    GIVEN_UP = "that nobody may publish at this decision any more"
+    OURS = "this transaction"
+    GIVEN_UP = "that this decision was given up"
     ANOTHER = "another transaction at this decision"
     LATER = "a later decision"
 
 
 def version(decision: int, folder: str) -> int:
-    """Of a transaction's commit; `folder` is where it is staged, and ends with its nonce."""
+    """The version of a transaction's commit. `folder` is its staged folder, whose name ends with the nonce."""
     named = FOLDER.fullmatch(folder)
     if named is None:
         raise CannotPublish(
-            f"the folder '{folder[:200]}' is none of a transaction.",
-            "A handle names staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>: this one was altered.",
+            f"the folder '{folder[:200]}' is not that of a transaction.",
+            "The folder in a handle is staged-<state table>-<pipeline>-<sink>-<epoch>-<attempt>-<nonce>. This one was "
+            "altered.",
             "Restore the state table. Nothing was published.",
         )
     return decision << BITS | min(int(named[1], 16), GIVEN_UP - 1)
@@ -51,7 +51,7 @@ def decision_of(version: int) -> int:
 
 
 def shown(version: int | None, wanted: int) -> Shown:
-    """What the table's version says to the transaction whose own is `wanted`."""
+    """What the table's version means for the transaction with the version `wanted`."""
     decision = wanted >> BITS
     if version is None or decision_of(version) < decision:
         return Shown.EARLIER
@@ -63,11 +63,11 @@ def shown(version: int | None, wanted: int) -> Shown:
 
 
 def outcome(sink: str, handle: Handle, version: int | None, wanted: int) -> Outcome | None:
-    """Of a transaction whose table shows `version`; None: it may be published.
+    """The outcome of a transaction whose table has `version`; None if it may be published.
 
     Raises:
         Fenced: it was given up.
-        StateBehind: the table shows what the state table does not know.
+        StateBehind: the table has a decision that the state table does not have.
     """
     match shown(version, wanted):
         case Shown.EARLIER:
@@ -88,8 +88,8 @@ def _behind(sink: str, handle: Handle, what: Shown, version: int, wanted: int) -
     pipeline = handle["app_id"].split("/")[2]
     return StateBehind(
         f"sink '{sink}': the state table is behind {handle['uri']}.",
-        f"It asks for decision {wanted >> BITS} ({wanted:x}), and the table shows {what.value} ({version:x}): it was "
-        "restored from an older copy, or two copies of it are at work.",
-        f"Restore a newer copy, or go on after what is published: onceonly state forward {pipeline} … "
+        f"The next decision is {wanted >> BITS} ({wanted:x}), and the table shows {what.value} ({version:x}). The "
+        "state table was restored from an older copy, or two copies of it are in use.",
+        f"Restore a newer copy, or continue after what is published: onceonly state forward {pipeline} … "
         "(docs/operations.md, Backup and restore). Nothing was changed.",
     )

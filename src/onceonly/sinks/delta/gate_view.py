@@ -1,4 +1,4 @@
-"""What a gate sees of a staged Delta table, whose own log has its types."""
+"""How a gate reads a staged Delta table. The types are in its log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from onceonly.sinks.staging import row_text, row_types
 
 
 def batches(uri: str) -> pa.RecordBatchReader | None:
-    """Every row of a staged table, by pyarrow: delta-rs's own engine takes no text that is not UTF-8.
+    """All rows of a staged table; None if only Spark can read them.
 
-    None: only Spark can read them.
+    They are read by pyarrow, because the engine of delta-rs fails on invalid UTF-8.
     """
     table = DeltaTable(uri)
     try:

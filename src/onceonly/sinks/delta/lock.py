@@ -1,8 +1,8 @@
-"""Whose turn it is to write to the log of a table on a local disk.
+"""A lock for writers to the log of a table on a local disk.
 
-delta-rs writers arbitrate by the log itself and need only keep out of Spark's way: Spark's log store for local disks
-looks whether an entry is there, and then renames its own over whatever is. So they share the lock that a publisher
-through Spark holds alone.
+Writers through delta-rs exclude each other by the log itself. Spark's log store for local disks does not: it checks
+whether an entry exists, and then renames its own file over it. So a publisher through Spark takes the lock exclusively,
+and writers through delta-rs share it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import IO
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems.paths import local_path
 
-NAME = ".onceonly.lock"  # in _delta_log: readers pass over what is no entry
+NAME = ".onceonly.lock"  # in _delta_log, where readers ignore files that are not entries
 PATIENCE = 300.0  # seconds
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def shared(uri: str) -> Iterator[None]:
-    """Beside other delta-rs writers. Where the file system has no locks, there can be no publisher through Spark."""
+    """With other delta-rs writers. If the file system has no locks, nothing can publish there through Spark."""
     with _held(uri, fcntl.LOCK_SH, UNSUPPORTED):
         yield
 
 
 @contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """Beside nobody."""
+    """Exclusively."""
     with _held(uri, fcntl.LOCK_EX):
         yield
 
@@ -39,7 +39,7 @@ def alone(uri: str) -> Iterator[None]:
 @contextmanager
 def _held(uri: str, kind: int, dispensable: tuple[int, ...] = ()) -> Iterator[None]:
     path = local_path(uri)
-    if path is None:  # object stores arbitrate by themselves
+    if path is None:  # an object store excludes conflicting writers
         yield
         return
     with open(path / "_delta_log" / NAME, "w") as lock:
@@ -60,7 +60,7 @@ def _take(lock: IO[str], kind: int, uri: str) -> None:
             if time.monotonic() >= end:
                 raise OutcomeUnknown(
                     f"another process has been writing to {uri} for {PATIENCE:.0f} seconds.",
-                    f"It holds {NAME} in _delta_log, and on a local disk nobody may write beside it.",
-                    "Wait until it ends, or end it; then: onceonly recover. Nothing was changed.",
+                    f"It has locked {NAME} in _delta_log, and on a local disk no other process may write meanwhile.",
+                    "Wait until it ends, or end it, then: onceonly recover. Nothing was changed.",
                 ) from None
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Whether rows fit a Delta table, column by column, and what the table has to become where that is allowed."""
+"""Compares the columns of rows with those of a Delta table, and determines the permitted changes of the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceonly.sinks.delta import log
 from onceonly.sinks.staging.row_types import nullable
 
 WIDENING = "delta.enableTypeWidening"
-WIDER = {  # what Delta widens by itself when rows arrive; source: Delta docs, "Type widening"
+WIDER = {  # what Delta widens automatically; source: Delta docs, "Type widening"
     "byte": ("short", "integer", "long"),
     "short": ("integer", "long"),
     "integer": ("long",),
@@ -24,11 +24,11 @@ WIDER = {  # what Delta widens by itself when rows arrive; source: Delta docs, "
 
 @dataclass(frozen=True)
 class Change:
-    """What the commit of the rows does to the table's columns.
+    """How the commit of the rows changes the table's columns.
 
     Args:
-        added: fields of columns that it has not.
-        widened: name -> type of those that get a wider one.
+        added: the fields of new columns.
+        widened: name -> type of the columns that get a wider type.
     """
 
     added: list[dict[str, Any]]
@@ -36,10 +36,10 @@ class Change:
 
 
 def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
-    """Every column of the table (generated ones may be left out), each of the table's type.
+    """Compare the columns and types of the rows with the table's. Generated columns may be missing.
 
     Raises:
-        InvalidPipeline: otherwise; names each column.
+        InvalidPipeline: they do not match; names each column.
     """
     have = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
     fields = json.loads(table.schema().to_json())["fields"]
@@ -52,7 +52,7 @@ def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
     problems += [why for name in other if (why := _against_widening(config, table, name, have[name], want[name]))]
     if problems:
         raise InvalidPipeline(
-            f"sink '{config.name}': the rows do not fit the table.",
+            f"sink '{config.name}': the rows do not match the table.",
             f"Columns: {'; '.join(problems)}.",
             "Change the transform's output (select, cast) or the table. Nothing was staged.",
         )
@@ -61,12 +61,12 @@ def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
 
 
 def computed(table: DeltaTable) -> set[str]:
-    """Generated and identity columns, and those with a default: the table fills them in."""
+    """Columns that the table fills in: generated ones, identities, and those with a default."""
     return {field["name"] for field in json.loads(table.schema().to_json())["fields"] if _is_computed(field)}
 
 
 def left_out(table: DeltaTable, rows: Any) -> list[str]:
-    """Columns that the table fills in, as the rows have none."""
+    """Columns that the table fills in because the rows do not have them."""
     return sorted(computed(table) - set(rows.schema.names))
 
 
@@ -74,7 +74,7 @@ def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | No
     if not config.add_columns:
         return f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"
     if against := log.takes_plain_append(table):
-        return f"'{name}' cannot be added, as {against} is beyond delta-rs: ALTER TABLE"
+        return f"'{name}' cannot be added, because delta-rs does not support {against} (use ALTER TABLE)"
     return None
 
 

@@ -1,9 +1,9 @@
 """Delta tables, appended to exactly once.
 
-`stage` writes a nested table inside the target's folder; `commit` adds its files to the target in one log entry that
-carries txn(app id, version). Evidence is that version, which names the decision and the transaction (`deltaevidence`).
-The version and the commit must come from one snapshot: from a fresh one delta-rs would accept a lower number again;
-from a stale one the commit conflicts. Source: Delta protocol, "Transaction Identifiers".
+`stage` writes a nested table inside the target's folder. `commit` adds its files to the target in one log entry with
+txn(app id, version). That version is the evidence: it identifies the decision and the transaction (`evidence.py`). It
+has to be read from the snapshot from which the commit is made. From a stale snapshot the commit conflicts; from a newer
+one, delta-rs would accept a lower number again. Source: Delta protocol, "Transaction Identifiers".
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from onceonly.checkpoint.sink import (
     Traced,
     cannot_take_back,
 )
+from onceonly.counts import count
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
@@ -36,15 +37,15 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
 from onceonly.sinks.staging import handles, row_types
 
-TRIES = 20  # commits lost to other writers of the target before giving the turn back
+TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
 class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
-    """The live side of a `DeltaSink`.
+    """Writes to the table of a `DeltaSink`.
 
     Args:
         uri: the target's absolute path or URI.
-        spark: makes (or returns) a session; called only when the target needs publishing through Spark.
+        spark: returns a session, and creates it if needed; only called if publishing has to go through Spark.
     """
 
     handle_shape = handles.Delta
@@ -58,7 +59,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
-        """Raises InvalidPipeline when the target cannot be written; notes the publish path."""
+        """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
         target = log.open_table(self.uri)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
@@ -68,7 +69,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         against = log.takes_plain_append(target)
         if against:
             through_spark.refuse_unsafe(self.name, self.uri, self._spark)
-        path = f"through Spark ({against} is beyond delta-rs)" if against else "through delta-rs, metadata only"
+        path = f"through Spark (delta-rs does not support {against})" if against else "through delta-rs, metadata only"
         return [f"{self.name}: publishes to {self.uri} {path}"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
@@ -106,10 +107,10 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
 
         Raises:
-            CannotPublish: the target or the staged files are not what they were; a person must act.
-            StateBehind: the target shows what the state table does not know.
+            CannotPublish: the target or the staged files were changed; needs manual resolution.
+            StateBehind: the target has a decision that the state table does not have.
             Fenced: it was given up.
-            OutcomeUnknown: the log could not be written or read back; safe to call again.
+            OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
@@ -133,10 +134,10 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
                 raise _unknown(handle, f"{type(error).__name__}: {error}") from error
-        raise _unknown(handle, f"{TRIES} commits in a row lost to other writers of the table")
+        raise _unknown(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """Close the decision by a commit without rows, from the very snapshot that shows that it is open."""
+        """Close the decision with a commit without rows, from the snapshot that shows it as open."""
         try:
             for _ in range(TRIES):
                 target = log.open_table(self.uri)
@@ -154,7 +155,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
                         return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
         except (DeltaError, OSError) as error:
             raise _open_still(handle, f"{type(error).__name__}: {error}") from error
-        raise _open_still(handle, f"{TRIES} commits in a row lost to other writers of the table.")
+        raise _open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
         target = log.open_table(self.uri)
@@ -167,13 +168,13 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         ]
 
     def check_replace(self, old: Handle) -> None:
-        """Only whole files that hold nothing but the old rows are taken out: nothing else can be touched."""
+        """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""
         target = log.open_table(self.uri)
         if why := self._irreplaceable(target, old):
             raise InvalidPipeline(
                 f"sink '{self.name}': the rows that are published in {self.uri} cannot be replaced.",
                 why,
-                "Delete them by a predicate of your own, and feed the records again under a new name. "
+                "Delete them by a predicate of your own, and send the records again to a pipeline with a new name. "
                 "Nothing was written.",
             )
 
@@ -205,7 +206,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
             return why
         found = log.in_folder(log.active_files(target), old["folder"])
         if lost := old["files"] - len(found):
-            return f"{lost} of their {old['files']} files were rewritten (OPTIMIZE, UPDATE, DELETE)."
+            return f"OPTIMIZE, UPDATE or DELETE rewrote {lost:,} of their {count(old['files'], 'file')}."
         return _deleted_in_part(target, found)
 
     def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
@@ -229,9 +230,9 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         out = {} if why else _files_out(target, handle, adds)
         if why := why or _deleted_in_part(target, out):
             raise CannotPublish(
-                f"sink '{self.name}': the rows to be replaced in {self.uri} are not what they were.",
+                f"sink '{self.name}': the rows to be replaced in {self.uri} were changed.",
                 why,
-                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason … leaves them as they are. "
+                f"To keep them: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …. "
                 f"The new rows are kept in {handle['folder']}.",
             )
         return out
@@ -260,9 +261,9 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
     def _target(self, handle: Handle) -> DeltaTable:
         target = log.open_table(self.uri)
         if target is None or target.metadata().id != handle["table_id"]:
-            now = "no longer exists" if target is None else f"is another table now (id {target.metadata().id})"
+            now = "no longer exists" if target is None else f"is now another table (id {target.metadata().id})"
             raise CannotPublish(
-                f"sink '{self.name}': {self.uri} is not the table that was staged for.",
+                f"sink '{self.name}': {self.uri} is not the table for which the rows were staged.",
                 f"It {now}; the rows were staged for id {handle['table_id']}.",
                 "Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up "
                 f"{self.name} --reason …. The staged rows are kept in {handle['folder']}.",
@@ -290,11 +291,12 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
+            missing = handle["files"] - len(adds) + len(gone)
             raise CannotPublish(
                 f"sink '{self.name}': staged files no longer exist in {self.uri}.",
-                f"{handle['files'] - len(adds) + len(gone)} of {handle['files']} in {folder} are missing: a VACUUM "
-                "takes what was not published within its retention.",
-                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then feed the rows again.",
+                f"Missing in {folder}: {missing:,} of {count(handle['files'], 'file')}. "
+                "A VACUUM deletes files that were not published within its retention.",
+                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then send the records again.",
             )
         altered = _is_altered(target, handle)
         out = self._taken_out(target, handle, adds, altered)
@@ -307,7 +309,7 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
 
 
 def _add_columns(target: DeltaTable, handle: Handle) -> bool:
-    """Whether any had to be: in a commit of its own, before that of the rows, which will follow it."""
+    """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
     there = {field.name for field in target.schema().fields}
     new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
     if not new or _is_altered(target, handle):
@@ -318,7 +320,7 @@ def _add_columns(target: DeltaTable, handle: Handle) -> bool:
 
 
 def _is_altered(target: DeltaTable, handle: Handle) -> bool:
-    """Since the rows were staged. A column that they were to add may be there by now, of another type."""
+    """Whether the table was altered since staging. A column to be added may exist by now, with another type."""
     there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
     new = handle["added"]
     others = any(row_types.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
@@ -326,12 +328,12 @@ def _is_altered(target: DeltaTable, handle: Handle) -> bool:
 
 
 def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
-    """What stands against taking these files out: a removal by delta-rs would leave such a file where it is."""
+    """Why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
     if not (marked := log.deleted_in_part(target, files)):
         return None
     return (
-        f"Of {len(marked)} of the files to be taken out, such as {marked[0]}, rows were deleted by a deletion vector, "
-        "and delta-rs takes only whole files out."
+        f"Deletion vectors have deleted rows from {count(len(marked), 'file')} to be removed, such as {marked[0]}, and "
+        "delta-rs only removes whole files."
     )
 
 
@@ -350,7 +352,7 @@ def _names(fields: list[Any]) -> list[str]:
 
 
 def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int) -> None:
-    # delta-rs lets a removal pass beside an OPTIMIZE that has moved its rows elsewhere: then only the very next version
+    # delta-rs allows a removal in parallel to an OPTIMIZE of the same rows: so only commit the very next version
     retries = 0 if removes else None
     stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
     columns = target.metadata().partition_columns
@@ -362,9 +364,9 @@ def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_i
 
 def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"whether the rows reached {handle['uri']} is not known.",
+        f"it is not known whether the rows reached {handle['uri']}.",
         why,
-        "Nothing was deleted; publishing again is safe: onceonly recover",
+        "Nothing was deleted. Publishing again is safe: onceonly recover",
     )
 
 

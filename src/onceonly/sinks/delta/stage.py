@@ -1,4 +1,4 @@
-"""Staging rows for a Delta table: the target's creation, the checks before any row is written, and the write."""
+"""Stages rows for a Delta table: creates the target, checks it and the rows, and writes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import log
@@ -22,7 +23,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
     """The table at `uri`, created from the rows' schema on first use.
 
     Raises:
-        InvalidPipeline: something else lives there, or its partitioning is another.
+        InvalidPipeline: something else is there, or the table has another partitioning.
     """
     table = log.open_table(uri)
     if table is None:
@@ -39,50 +40,50 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
     if foreign:
         raise InvalidPipeline(
             f"sink '{sink}': {uri} is not a Delta table.",
-            f"The folder holds {len(foreign)} other things, such as '{foreign[0]}'.",
+            f"The folder contains {count(len(foreign), 'other item')}, such as '{foreign[0]}'.",
             "Choose an empty folder or a Delta table. Nothing was written.",
         )
 
 
 def check_table(config: DeltaSink, table: DeltaTable) -> None:
-    """Refuse a table that is partitioned otherwise, or that forgets who wrote to it."""
+    """Refuse a table with another partitioning, or one that deletes transaction identifiers."""
     if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
         raise InvalidPipeline(
-            f"sink '{config.name}': the table forgets transaction identifiers ({expiry}).",
-            "They are the evidence of what was published; a commit repeated after that time would publish again.",
+            f"sink '{config.name}': the table deletes transaction identifiers ({expiry}).",
+            "They are the evidence of what was published. A commit that is repeated after that would publish again.",
             "ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). Nothing was written.",
         )
     found = list(table.metadata().partition_columns)
     if config.partition_by and list(config.partition_by) != found:
         raise InvalidPipeline(
-            f"sink '{config.name}': the table is partitioned by {found or 'nothing'}, "
-            f"the pipeline says {list(config.partition_by)}.",
+            f"sink '{config.name}': the table is partitioned by {found or 'nothing'}, and "
+            f"the pipeline has {list(config.partition_by)}.",
             "A table's partitioning cannot be changed by appending.",
             "Set DeltaSink(partition_by=…) to the table's columns. Nothing was written.",
         )
 
 
 def check_replaceable(config: DeltaSink, table: DeltaTable) -> None:
-    """Refuse a table from which no file can be taken out, where the sink replaces."""
+    """If the sink replaces rows, refuse a table from which files cannot be removed."""
     if config.replace and (why := only_appends(table)):
         raise InvalidPipeline(
             f"sink '{config.name}': nothing in the table can be replaced.",
             why,
-            "Leave DeltaSink(replace=…) out, or choose another table. Nothing was written.",
+            "Remove DeltaSink(replace=…), or use another table. Nothing was written.",
         )
 
 
 def only_appends(table: DeltaTable) -> str | None:
-    """What stands against taking files out of it."""
+    """Why files cannot be removed from it; None if they can."""
     if table.metadata().configuration.get("delta.appendOnly") == "true":
-        return "The table only takes appends (delta.appendOnly)."
+        return "The table only allows appends (delta.appendOnly)."
     if against := log.takes_plain_append(table):
-        return f"The table is written through Spark ({against} is beyond delta-rs)."
+        return f"The table is written through Spark (delta-rs does not support {against})."
     return None
 
 
 def check_covered(config: DeltaSink, staged_uri: str) -> None:
-    """Refuse staged rows outside of what they are to replace: run again, they would be there twice."""
+    """Refuse staged rows that do not match the condition: running again would not replace but duplicate them."""
     if not config.replace or config.replace == PARTITIONS:
         return
     staged = DeltaTable(staged_uri)
@@ -90,22 +91,22 @@ def check_covered(config: DeltaSink, staged_uri: str) -> None:
     covered = set(staged.file_uris(file_pruning_predicate=condition))
     if outside := sorted(set(staged.file_uris()) - covered):
         raise InvalidPipeline(
-            f"sink '{config.name}': rows are outside of what they are to replace.",
-            f"{len(outside)} of {len(covered) + len(outside)} files, such as {outside[0].removeprefix(staged_uri)}, "
-            f"do not match {condition}.",
+            f"sink '{config.name}': rows do not match the condition by which they replace others.",
+            f"{len(outside):,} of {count(len(covered) + len(outside), 'file')}, such as "
+            f"{outside[0].removeprefix(staged_uri)}, outside of {condition}.",
             "Filter the transform's output, or change DeltaSink(replace=…). Nothing is staged.",
         )
 
 
 def write(uri: str, rows: Any) -> None:
-    """One Delta commit of all rows, by Spark; the staged table refuses rows that the target would refuse."""
+    """Write all rows in one Delta commit, with Spark. The staged table refuses rows that the target would refuse."""
     with _tiny_log(rows.sparkSession):
         rows.write.format("delta").mode("append").save(spark_uri(uri))
 
 
 @contextmanager
 def _tiny_log(spark: Any) -> Iterator[None]:
-    """A staged table's log has one entry: one task reads it, where Delta would start 50."""
+    """Read the staged table's log, which has one entry, in one task instead of Delta's default of 50."""
     before = spark.conf.get(LOG_PARTITIONS, None)
     spark.conf.set(LOG_PARTITIONS, "1")
     try:
@@ -126,7 +127,7 @@ def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
     missing = [name for name in config.partition_by if name not in columns]
     if missing:
         raise InvalidPipeline(
-            f"sink '{config.name}': no column {missing} to partition by.",
+            f"sink '{config.name}': there is no column {missing} to partition by.",
             f"The transform's output has {columns}.",
             "Change DeltaSink(partition_by=…) or the transform. Nothing was written.",
         )

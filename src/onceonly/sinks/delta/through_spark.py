@@ -1,8 +1,8 @@
-"""Publishing through Spark, for tables that delta-rs cannot write and for tables altered since the rows were staged.
+"""Publishes through Spark, to tables that delta-rs cannot write or that were altered since staging.
 
-Spark appends the staged rows with `txnAppId`/`txnVersion`, Delta's own idempotent write: it passes over a version that
-is not above the one it finds, and does not say so. What became of it is looked up afterwards. On a local disk Delta's
-log store is safe only within one JVM: there a publisher through Spark has the table for itself (`deltalock`).
+Spark appends the staged rows with `txnAppId`/`txnVersion`, Delta's idempotent write. It skips a version that is not
+above the one in the table, without a message. So the outcome is read from the table afterwards. On a local disk, the
+log store of Delta is safe only within one JVM, so publishing through Spark takes an exclusive lock (`lock.py`).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
 
 
 def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
-    """Raises InvalidPipeline where Spark's log store would let the last of two writers win. Asks Spark on S3 only."""
+    """Raise InvalidPipeline if, with Spark's log store, the last of two writers would win. Checked on S3 only."""
     if why := _against(uri, spark):
         raise InvalidPipeline(
-            f"sink '{sink}': {uri} cannot be published to.",
+            f"sink '{sink}': publishing to {uri} is not safe.",
             f"The table has to be written through Spark. {why}",
-            f"Set {LOG_STORES[0]} to one that arbitrates between writers (S3DynamoDBLogStore). Nothing was written.",
+            f"Set {LOG_STORES[0]} to a log store for several writers (S3DynamoDBLogStore). Nothing was written.",
         )
 
 
 def publish(
     spark: Session, sink: str, uri: str, handle: Handle, version: int, shown: Callable[[], Outcome | None]
 ) -> Outcome:
-    """Append the staged rows by Spark, once.
+    """Append the staged rows through Spark, once.
 
     Args:
-        shown: looks at the target again; raises if the rows must not be published.
+        shown: reads the outcome from the target; raises if the rows must not be published.
     Raises:
-        CannotPublish: the table as it is now refuses the rows (schema, constraint), or Spark is not safe there.
-        OutcomeUnknown: Spark failed otherwise; safe to call again.
+        CannotPublish: the table now refuses the rows (schema, constraint), or writing through Spark is not safe.
+        OutcomeUnknown: Spark failed for another reason. It is safe to call again.
     """
     if why := _against(uri, spark):
         raise _refused(sink, uri, handle, f"The rows have to be written through Spark. {why}")
@@ -55,15 +55,15 @@ def publish(
         except Exception as error:
             raise _explained(error, sink, uri, handle) from error
         if shown() is None:
-            raise _unknown(sink, uri, "Spark reported no failure, and the table does not show the commit.")
+            raise _unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
     return Outcome(detail={"rows": handle["rows"], "through": "spark"})
 
 
 def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:
-    """A commit without rows that sets the version. What became of it is to be looked up.
+    """Set the version with a commit without rows. The caller has to read the outcome from the table.
 
     Raises:
-        OutcomeUnknown: Spark did not do it, or may have.
+        OutcomeUnknown: Spark failed; the commit may exist.
     """
     if why := _against(uri, spark):
         raise _unknown(sink, uri, why)
@@ -81,16 +81,16 @@ def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False)
 
 
 def _against(uri: str, spark: Session) -> str | None:
-    """What stands against any publishing through Spark there."""
+    """Why publishing through Spark is not safe there; None if it is."""
     if not spark_uri(uri).startswith("s3a://"):
         return None
     conf = spark().conf
     store = next((found for key in LOG_STORES if (found := conf.get(key, None))), UNSAFE)
-    return f"On S3 its log store {UNSAFE} lets the last of two writers win." if store.endswith(UNSAFE) else None
+    return f"On S3, with its log store {UNSAFE}, the last of two writers wins." if store.endswith(UNSAFE) else None
 
 
 def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
-    """AnalysisException and constraint violations are refusals; anything else leaves the outcome open."""
+    """A refusal for schema and constraint errors. After any other error, the outcome is unknown."""
     text = str(error)
     if "DELTA_" in text and any(word in text for word in REFUSALS):
         return _refused(sink, uri, handle, text.splitlines()[0][:500])
@@ -99,7 +99,7 @@ def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> Outcome
 
 def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
     return CannotPublish(
-        f"sink '{sink}': {uri} refuses the staged rows as it is now.",
+        f"sink '{sink}': {uri} now refuses the staged rows.",
         why,
         f"Fix the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
         f"The staged rows are kept in {handle['folder']}.",
@@ -108,7 +108,7 @@ def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
 
 def _unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"sink '{sink}': whether Spark published to {uri} is not known.",
+        f"sink '{sink}': it is not known whether Spark published to {uri}.",
         (why.splitlines() or [""])[0][:500],
-        "Nothing was deleted; publishing again is safe: onceonly recover",
+        "Nothing was deleted. Publishing again is safe: onceonly recover",
     )

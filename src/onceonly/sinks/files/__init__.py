@@ -1,1 +1,1 @@
-"""Folders of files, each published exactly once: begin with `sink`."""
+"""Folders of files, each published exactly once: start reading at `sink`."""

@@ -1,4 +1,4 @@
-"""What a gate sees of staged files: every column in the type that it had when it was staged."""
+"""How a gate reads staged files: every column has the type with which it was staged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.files.stage import OPTIONS
 from onceonly.sinks.staging import row_text, row_types, spark_files
 
-GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # where the handle does not know the types
+GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # if the handle does not contain the types
 READ_AS = {"avro": row_types.in_avro, "json": row_types.in_json}
 BLOCK = 1 << 20  # bytes: pyarrow's own default
-LINE = "\n"  # the name of a column that no file has
+LINE = "\n"  # a column name that no file contains
 
 
 def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
-    """All rows, in this process; None: only Spark can read them (Avro, and types that Arrow does not have)."""
+    """All rows, in this process; None if only Spark can read them (Avro, and types that Arrow does not have)."""
     if handle["format"] == "avro":
         return None
     if "schema" not in handle:
@@ -33,7 +33,7 @@ def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
 
 
 def frame(handle: Handle, spark: Any) -> Any:
-    """The same on Spark."""
+    """All rows, as a Spark DataFrame."""
     format, folder = handle["format"], spark_files.uri(handle["folder"])
     read = spark.read.format(format).options(**OPTIONS.get(format, {}))
     if "schema" not in handle:
@@ -48,7 +48,7 @@ def _as_read(handle: Handle) -> row_types.Schema:
 
 
 def _strict(format: str) -> dict[str, str]:
-    """What cannot be read becomes no null, and no empty text of CSV does: null is made to look like something else."""
+    """Options that make unreadable values an error instead of null, and keep an empty text of CSV apart from null."""
     strict = {"mode": "FAILFAST"}
     return {"csv": strict | {"multiLine": "true", "nullValue": uuid.uuid4().hex}, "json": strict}.get(format, {})
 
@@ -83,7 +83,7 @@ def _as_text(names: list[str]) -> pa.Schema:
 
 
 def _format(format: str, largest: int | None = None) -> ds.FileFormat:
-    """`largest`: bytes of the largest file; None: the handle does not know the types."""
+    """`largest`: bytes of the largest file; None if the handle does not contain the types."""
     typed = largest is not None
     if format == "parquet":
         return ds.ParquetFileFormat(read_options=row_types.MICROS if typed else None)
@@ -96,14 +96,14 @@ def _format(format: str, largest: int | None = None) -> ds.FileFormat:
 
 
 def _lines(largest: int) -> ds.FileFormat:
-    """Each line as text: pyarrow's own JSON knows no maps, no bytes, no zones, and no decimals that are numbers."""
+    """Each line as text: pyarrow's JSON reader has no maps, bytes or time zones, and reads no numbers as decimals."""
     parse = pacsv.ParseOptions(delimiter="\x01", quote_char=False, escape_char=False)
     read = pacsv.ReadOptions(column_names=[LINE], block_size=_block(largest))
     return ds.CsvFileFormat(parse, read_options=read)
 
 
 def _block(largest: int) -> int:
-    """Bytes read at once: pyarrow takes no row that is larger."""
+    """The block size in bytes: pyarrow cannot read a row that is larger than a block."""
     return min(max(largest, BLOCK), 2**31 - 1)
 
 

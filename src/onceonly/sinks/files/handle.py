@@ -1,4 +1,4 @@
-"""What a FileSink's handle says, taken apart, and refused where it says what the sink never writes."""
+"""Parses a FileSink's handle, and refuses values that the sink never writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceonly.sinks.files.moves import StagedFile
 
 @dataclass(frozen=True)
 class Published:
-    """What an earlier checkpoint has in the target: paths there."""
+    """What an earlier checkpoint has published: paths in the target."""
 
     manifest: str
     files: tuple[str, ...]
@@ -22,14 +22,14 @@ class Published:
 
 @dataclass(frozen=True)
 class FileHandle:
-    """Its paths follow from the transaction's name, or are below what does."""
+    """A parsed handle. Its paths are derived from the transaction's name, or below such a path."""
 
     txn: Transaction
     format: str
     rows: int
     files: tuple[StagedFile, ...]
-    out: tuple[Published, ...]  # whose place it takes
-    rewinds: bool  # nothing was staged for it: no attempt owns it
+    out: tuple[Published, ...]  # what it replaces or takes back
+    rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
 
     @property
     def manifest(self) -> str:
@@ -37,11 +37,11 @@ class FileHandle:
 
 
 class _Wrong(Exception):
-    """What is wrong with a handle."""
+    """A handle is not valid; the text says why."""
 
 
 def parse(sink: str, handle: Handle) -> FileHandle:
-    """Raises CannotPublish: nothing was touched."""
+    """Raises CannotPublish if the handle is not valid; nothing was changed."""
     try:
         return _parse(sink, handle)
     except _Wrong as wrong:
@@ -51,7 +51,7 @@ def parse(sink: str, handle: Handle) -> FileHandle:
 
 
 def staging_of(target: str) -> str:
-    """Beside the target, on the same file system; its name starts with a dot."""
+    """The staging folder: next to the target, on the same file system, with a name that starts with a dot."""
     above, _, name = target.rpartition("/")
     return f"{above}/.{name}.staged"
 
@@ -76,12 +76,12 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
 
 
 def _published(old: Mapping[str, Any], by: Transaction) -> Published:
-    """Of the same pipeline and sink, and nobody else's."""
+    """Output of the same pipeline and sink. Raises _Wrong for any other."""
     manifest, files = old["manifest"], tuple(file["final"] for file in old["files"])
     folder, _, file = str(manifest).rpartition("/")
     name = file.removesuffix(".manifest")
     if folder != MANIFESTS or not confined.is_published(manifest) or name.split("-")[:2] != [by.pipeline, by.sink]:
-        raise _Wrong(f"It takes the place of {manifest!r}")
+        raise _Wrong(f"It replaces {manifest!r}")
     for file in files:
         _check(file, name)
     return Published(manifest, files)

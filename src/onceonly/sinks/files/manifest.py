@@ -1,4 +1,4 @@
-"""What a checkpoint's manifest says: for readers, and as the evidence of what became of the checkpoint."""
+"""The manifest of a checkpoint: the list of its files for readers, and the evidence of its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def published(mine: FileHandle, decision: int) -> Manifest:
 
 
 def given_up(mine: FileHandle, decision: int) -> Manifest:
-    """For readers: nothing; and what it was to take the place of stays."""
+    """A manifest without files. What it would have replaced stays published."""
     return {**_known(mine, decision), "rows": 0, "files": [], "given_up": True}
 
 
@@ -37,9 +37,9 @@ def listed(found: Manifest) -> set[str]:
 
 
 def traces(on: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]:
-    """By the names of manifests; the decision is in them.
+    """The last decision of each state table, from the manifests of its last epochs.
 
-    The last few epochs hold the last decision: only intervals that run side by side are decided in another order.
+    Reading a few is enough: only intervals that run in parallel are decided in another order than that of their epochs.
     """
     by_table: dict[str, list[str]] = {}
     for name in on.names(f"{target}/{MANIFESTS}"):
@@ -60,8 +60,8 @@ def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
 
 
 def _read(on: FileSystem, path: str) -> Manifest | None:
-    """None also for what is not ours."""
-    with suppress(moves.Taken):
+    """The manifest; None if there is none, or the file is not a manifest of ours."""
+    with suppress(moves.NameTaken):
         return moves.read_manifest(on, path)
     return None
 

@@ -1,7 +1,7 @@
-"""Files from a staged folder to their final names: each appears whole, none is ever overwritten.
+"""Moves files from a staged folder to their final names. Each appears complete, and none is ever overwritten.
 
-A final name is made in one step, which fails where the name is taken, and survives a crash between any two steps. The
-manifest comes last and the same way: it is the evidence that every file of the checkpoint is there.
+A file gets its final name in one step, which fails if the name exists. A crash between any two steps does no harm. The
+manifest is written last, in the same way. It is the evidence that every file of the checkpoint was moved.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from typing import Any
 
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Print, parent, parents
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Fingerprint, parent, parents
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file: where it waits (relative to its folder), where it will be (relative to the target), and what it is."""
+    """A file: its path in the staged folder, its path in the target, and its fingerprint."""
 
     staged: str
     final: str
-    print: Print
+    print: Fingerprint
 
     def to_json(self) -> dict[str, Any]:
-        """The checksum goes by the name of its algorithm."""
+        """The key of the checksum is the name of its algorithm."""
         return {"staged": self.staged, "final": self.final, **content(self.print)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
         [algorithm] = data.keys() - {"staged", "final", "bytes"}
-        return cls(data["staged"], data["final"], Print(data["bytes"], algorithm, data[algorithm]))
+        return cls(data["staged"], data["final"], Fingerprint(data["bytes"], algorithm, data[algorithm]))
 
 
-def content(print: Print) -> dict[str, Any]:
+def content(print: Fingerprint) -> dict[str, Any]:
     return {"bytes": print.bytes, print.algorithm: print.digest}
 
 
-class Taken(Exception):
-    """A final name is another file's."""
+class NameTaken(Exception):
+    """A final name belongs to another file."""
 
 
-class Missing(Exception):
+class FileMissing(Exception):
     """A file is neither staged nor at its final name."""
 
 
 def move(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
-    """All of them, in whatever state a crash or another process has left them.
+    """Move all of them, no matter which of them a crash or another process has left unmoved.
 
     Raises:
-        Taken, Missing: the rest is moved; this one needs a person.
+        NameTaken, FileMissing: one file needs manual resolution; the others were moved.
     """
     _each(on, files, target, lambda file: _move(on, file, folder, target))
 
 
 def move_back(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
-    """Those that have their final names lose them again, and are in `folder`; whatever has been done of it.
+    """Move the files that have their final names back into `folder`, no matter how many already were.
 
-    Another's file of such a name stays: one of another content.
+    A file with such a name but other content stays.
     """
     there = [file for file in files if on.exists(f"{target}/{file.final}")]
     _each(on, there, target, lambda file: _move_back(on, file, folder, target))
@@ -77,7 +77,7 @@ def _each(on: FileSystem, files: Iterable[StagedFile], target: str, change: Call
     for each in running:
         each.result()
     for place in places:
-        on.keep_names(place)
+        on.sync_names(place)
 
 
 def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
@@ -89,45 +89,47 @@ def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> Non
         on.remove(staged)
     except FileNotFoundError:
         if not on.exists(final):
-            raise Missing(f"{staged.path}, and {final} is not there") from None
+            raise FileMissing(f"{staged.path}, and {final} is not there") from None
         _check_same(on, file, final)
 
 
 def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
     final, kept = OwnPath(target, file.final), folder.below(file.staged).path
-    with suppress(FileNotFoundError, IsADirectoryError):  # not moved, or by another process; another's folder
+    with suppress(FileNotFoundError, IsADirectoryError):  # not moved yet, moved back by another process, or a folder
         if on.fingerprint(final.path) != file.print:
             return
         on.make_folder(parent(kept), folder.path)
         try:
             on.move(final, kept)
         except FileExistsError:
-            on.remove(final)  # killed between the two steps of a move, it has both names
-        on.keep_names(parent(kept))
+            on.remove(final)  # a process was killed within a move: it has both names
+        on.sync_names(parent(kept))
 
 
 def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
-    """Raises Taken, unless it was moved there before."""
+    """Raise NameTaken unless the file at the final name is this one."""
     try:
         found = on.fingerprint(final)
     except IsADirectoryError:
-        raise Taken(f"the folder {final}") from None
+        raise NameTaken(f"the folder {final}") from None
     if found == file.print:
         return
     if found.algorithm != file.print.algorithm:
-        raise Taken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
-    raise Taken(final)
+        raise NameTaken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
+    raise NameTaken(final)
 
 
 def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
-    """Make it in one step, through a file in `folder`. Returns what was there before; None: it was made.
+    """Write the manifest in one step, through a file in `folder`.
 
+    Returns:
+        The manifest that already existed; None if this one was written.
     Raises:
-        Taken: something else was there.
+        NameTaken: the file that existed is not a manifest of ours.
     """
     place = parent(path)
     on.make_folder(place, parent(place))
-    if not on.exists(folder.path):  # published, released, and maybe replaced since: a manifest would come too late
+    if not on.exists(folder.path):  # published, released, maybe replaced since: too late for a manifest
         raise FileNotFoundError(folder.path)
     new = folder.below(f".manifest-{uuid.uuid4().hex}")
     on.write(new.path, json.dumps(content, indent=1) + "\n")
@@ -136,18 +138,18 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
     except FileExistsError:
         if found := read_manifest(on, path):
             return found
-        raise OSError(f"{path} was there and no longer exists") from None
+        raise OSError(f"{path} existed and no longer does") from None
     finally:
         on.remove(new)
-        on.keep_names(place)
+        on.sync_names(place)
     return None
 
 
 def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
-    """None: there is none.
+    """The manifest; None if there is none.
 
     Raises:
-        Taken: it is something else.
+        NameTaken: the file is not a manifest of ours.
     """
     try:
         found = json.loads(on.read(path))
@@ -157,5 +159,5 @@ def read_manifest(on: FileSystem, path: str) -> Mapping[str, Any] | None:
         found = None
     txn = confined.parsed(found.get("txn")) if isinstance(found, dict) else None
     if txn is None or not path.endswith(f"/{confined.manifest_of(txn)}"):
-        raise Taken(path)
+        raise NameTaken(path)
     return dict(found)

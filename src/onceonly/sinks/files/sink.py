@@ -1,8 +1,9 @@
 """Folders of files, each published exactly once: Parquet, JSON lines, CSV, Avro.
 
-`stage` writes files into a folder beside the target; `commit` gives each its final name in one step and then writes the
-checkpoint's manifest, in `_onceonly/` of the target: the evidence, and the list for readers that want all or nothing
-(`onceonly.manifests`). Final names follow from state table, pipeline, sink and epoch alone.
+`stage` writes files into a folder next to the target. `commit` gives each file its final name in one step, and then
+writes the checkpoint's manifest in `_onceonly/` of the target. The manifest is the evidence, and the list for readers
+that want all files of a checkpoint or none (`onceonly.manifests`). Final names are derived from state table, pipeline,
+sink and epoch only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Explaining, Inspectable, KeepsCopies, Receipts, Replaceable, Sink, Trace, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Receipts, Replaceable, ShowsEvidence, Sink, Trace, Traced
+from onceonly.counts import count
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.folders import named
@@ -23,18 +25,18 @@ from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.handle import FileHandle, staging_of
 from onceonly.sinks.files.manifest import Manifest
-from onceonly.sinks.files.moves import Missing, Taken
+from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
 
-GIVEN_UP = "given-up"  # what `data` of a staged folder is called once nobody may publish it
+GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining):
-    """The live side of a `FileSink`.
+class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, ShowsEvidence):
+    """Writes to the target of a `FileSink`.
 
     Args:
         uri: the target's absolute path, file:// or hdfs:// URI.
-        webhdfs: HTTP address of the NameNode, for a target on HDFS; by default its host, at Hadoop's own port.
+        webhdfs: HTTP address of the NameNode, for a target on HDFS; by default its host and Hadoop's default port.
     """
 
     handle_shape = handles.Files
@@ -52,8 +54,8 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         stage.check(self.config, self._on, self._target)
-        folder, count = stage.write(self.config, txn, self._on, self._target, rows)
-        files = stage.describe(self.config, txn, self._on, folder, count)
+        folder, rows_staged = stage.write(self.config, txn, self._on, self._target, rows)
+        files = stage.describe(self.config, txn, self._on, folder, rows_staged)
         return {
             "kind": "files",
             "target": self._target,
@@ -63,24 +65,24 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
             "manifest": manifest_of(txn),
             "schema": row_types.of(rows),
             "partition_by": list(self.config.partition_by),
-            "rows": count,
+            "rows": rows_staged,
             "bytes": sum(file.print.bytes for file in files),
             "files": [file.to_json() for file in files],
         }
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        """Move what is not moved yet, then write the manifest.
+        """Move the files that were not moved yet, then write the manifest.
 
         Raises:
-            Fenced: it was given up, and what another process had moved is taken back.
+            Fenced: the transaction was given up. Files that were already moved were moved back.
             StateBehind: another transaction has published this epoch.
             CannotPublish: a final name belongs to another file, a file is missing, or the handle is damaged.
-            OutcomeUnknown: the file system failed, or does not answer; safe to call again.
+            OutcomeUnknown: the file system failed or does not answer. It is safe to call again.
         """
         mine = self._mine(handle)
         try:
             return self._publish(mine, decision)
-        except (Taken, Missing, OSError) as error:
+        except (NameTaken, FileMissing, OSError) as error:
             raise self._failed(mine, error) from error
 
     def _publish(self, mine: FileHandle, decision: int) -> Outcome:
@@ -93,8 +95,8 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
                 self._on.make_folder(staged.path, staged.root)
             moves.move(self._on, mine.files, staged.below("data"), self._target)
             found = self._write(mine, manifest.published(mine, decision))
-        except (Taken, Missing, OSError):
-            if self._is_published(mine):  # by another process, or by us; who did it may have died before this
+        except (NameTaken, FileMissing, OSError):
+            if self._is_published(mine):  # by this process or another one, which may have died before the next line
                 self._remove_replaced(mine)
                 return Outcome(already=True, detail=done)
             raise
@@ -104,10 +106,10 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return Outcome(already=found is not None, detail=done)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """Take the manifest's name, without which nothing is published; then what a committer moves files from.
+        """Write a manifest without files under the manifest's name, then rename the folder from which files are moved.
 
-        The name goes to one of the two in one step. What a process leaves that dies after it, the next one does, and
-        be it a commit.
+        Only one of commit and fence gets the name, in one step. If the process dies after that, the next call of either
+        method completes what is missing.
         """
         mine = self._mine(handle)
         given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
@@ -117,12 +119,12 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
             if self._names(mine, found):
                 return Outcome(already=True, detail={"rows": mine.rows})
             self._take_back(mine, found)
-        except (Taken, OSError) as error:
+        except (NameTaken, OSError) as error:
             raise self._failed(mine, error) from error
         return None
 
     def _take_back(self, mine: FileHandle, found: Manifest) -> None:
-        """No file can be moved from now on, and none keeps its final name, unless it is listed; the rows are kept."""
+        """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
         staged, theirs = self._staged(mine), manifest.listed(found)
         self._on.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
         ours = [file for file in mine.files if file.final not in theirs]
@@ -134,7 +136,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return manifest.traces(self._on, self._target, pipeline, self.name)
 
     def check_replace(self, old: Handle) -> None:
-        """By manifest; the old files go once the new manifest is there."""
+        """Possible while the old manifest exists. The old files are removed after the new manifest was written."""
         with confined.refused_early():
             mine = self._mine(old)
         if not self._holds(mine):
@@ -155,18 +157,18 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         }
 
     def _remove_replaced(self, mine: FileHandle) -> None:
-        """Files first: as long as the old manifest is there, this is not done."""
+        """The manifest is removed last: as long as it exists, this has to be repeated."""
         for old in mine.out:
             for file in old.files:
                 self._on.remove(OwnPath(self._target, file))
             self._on.remove(OwnPath(self._target, old.manifest))
         if mine.rewinds:
-            self.discard(mine.txn, None)  # where the manifest was made; no attempt owns it
+            self.discard(mine.txn, None)  # the folder in which the manifest was written; no attempt owns it
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
-        """Delete what is staged; what has its final name stays."""
+        """Delete the staged files. Files that have their final names stay."""
         self._on.delete(OwnPath(self._staging, txn.name))
-        self._on.remove(OwnPath(self._target, f".{txn.name}"))  # tried out by a stage that was killed
+        self._on.remove(OwnPath(self._target, f".{txn.name}"))  # the probe file of a stage that was killed
         self._on.remove_empty(self._staging)  # unless others are staged there
 
     def release(self, txn: Transaction) -> None:
@@ -182,22 +184,23 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return gate_view.frame(self._here(handle), spark)
 
     def _here(self, handle: Handle) -> Handle:
-        """With the folder that would be published, whatever the handle says."""
+        """The handle with the folder that would be published, even if the handle names another one."""
         return {**handle, "folder": self._staged(self._mine(handle)).below("data").path}
 
     def evidence(self, handle: Handle) -> list[str]:
         mine = self._mine(handle)
         try:
             found = self._shown(mine)
-        except Taken as error:
-            return [f"{error} is no manifest of ours"]
+        except NameTaken as error:
+            return [f"{error} is not a manifest of Onceonly"]
         if found:
             told = "it was given up" if manifest.is_given_up(found) else "every file was moved"
-            return [f"the manifest {mine.manifest} of {found['txn']} is there: {told}"]
+            return [f"the manifest {mine.manifest} of {found['txn']} exists: {told}"]
         target, folder = self._target, self._staged(mine).below("data").path
         moved = sum(self._on.exists(f"{target}/{file.final}") for file in mine.files)
         waiting = sum(self._on.exists(f"{folder}/{file.staged}") for file in mine.files)
-        return [f"no manifest; of {len(mine.files)} files {moved} are in {target}, {waiting} in {folder}"]
+        found_files = f"{count(moved, 'file')} in {target}, {count(waiting, 'file')} in {folder}"
+        return [f"no manifest; of {count(len(mine.files), 'file')}: {found_files}"]
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:
@@ -219,10 +222,10 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return OwnPath(self._staging, mine.txn.name)
 
     def _mine(self, handle: Handle) -> FileHandle:
-        """What it says, of the target that the pipeline's definition names, whatever it is called there.
+        """The parsed handle. Its target has to be the folder of the definition, possibly by another path.
 
         Raises:
-            CannotPublish: it says something else.
+            CannotPublish: the handle is not valid, or has another target.
         """
         mine = filehandle.parse(self.name, handle)
         if not self._on.same(handle["target"], self._target):
@@ -230,15 +233,15 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return mine
 
     def _write(self, mine: FileHandle, content: Manifest) -> Manifest | None:
-        """What has the manifest's name already; None: `content` has it now."""
+        """The manifest that already exists; None if `content` was written."""
         return moves.write_manifest(self._on, f"{self._target}/{mine.manifest}", content, self._staged(mine))
 
     def _shown(self, mine: FileHandle) -> Manifest | None:
-        """On disk, when something follows from it: whoever made it may not have lived to see to that."""
+        """The manifest, if there is one. It is synced here: the process that wrote it may have died before that."""
         path = f"{self._target}/{mine.manifest}"
         found = moves.read_manifest(self._on, path)
         if found is not None:
-            self._on.keep_names(parent(path))
+            self._on.sync_names(parent(path))
         return found
 
     def _is_published(self, mine: FileHandle) -> bool:
@@ -248,10 +251,10 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return found is not None
 
     def _holds(self, mine: FileHandle) -> bool:
-        """Whether the target shows that it was published, and nothing more is asked."""
+        """Whether the target shows that this transaction was published. Changes nothing."""
         try:
             found = self._shown(mine)
-        except Taken:
+        except NameTaken:
             return False
         return found is not None and self._names(mine, found)
 
@@ -259,12 +262,12 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, Explaining
         return bool(found["txn"] == mine.txn.name) and not manifest.is_given_up(found)
 
     def _judge(self, mine: FileHandle, found: Manifest) -> None:
-        """Raise, unless the manifest that is there says that `mine` is published."""
+        """Raise unless the existing manifest shows that `mine` is published."""
         path, owner = f"{self._target}/{mine.manifest}", Transaction.parse(found["txn"])
         if owner is not None and owner != mine.txn:
             raise errors.behind(mine, owner, path)
         if manifest.is_given_up(found):
-            self._take_back(mine, found)  # this process may have moved files, and whoever gave it up may have died
+            self._take_back(mine, found)  # this process may have moved files, and the one that gave it up may have died
             raise errors.given_up(mine, path, self._staged(mine).below(GIVEN_UP).path)
 
     def _failed(self, mine: FileHandle, error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""Staging files with Spark's own writers, in a folder beside the target that no reader of the target looks into."""
+"""Stages files with Spark's writers, in a folder next to the target, which readers of the target do not see."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.confined import OwnPath, stem
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unfit, is_hidden
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import FileSink
@@ -28,12 +29,12 @@ OPTIONS = {
 
 
 def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
-    """What the target is on, and the target's path there.
+    """The target's file system, and its path there.
 
     Args:
         webhdfs: HTTP address of the NameNode, for a target on HDFS.
     Raises:
-        InvalidPipeline: it is where nothing can be moved in one step.
+        InvalidPipeline: on that file system, files cannot be moved in one step.
     """
     path = local_path(uri)
     if path is not None:
@@ -41,9 +42,9 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
     if urlsplit(uri).scheme == "hdfs":
         return _hdfs(uri, webhdfs)
     raise InvalidPipeline(
-        f"sink '{sink}': {uri} cannot be published to file by file.",
-        f"On '{urlsplit(uri).scheme}' a file is moved by a copy and a deletion, or in a way that Onceonly does not "
-        "know to be a single step: a reader, or a crash, could come in between.",
+        f"sink '{sink}': files cannot be published to {uri}.",
+        f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
+        "a reader could see both files, or a process could die.",
         "Use a local or mounted file system, HDFS, or a DeltaSink. Nothing was written.",
     )
 
@@ -61,16 +62,16 @@ def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
 
 
 def check(config: FileSink, on: FileSystem, target: str) -> None:
-    """Refuse a target that is something else; writes nothing.
+    """Refuse a target that files cannot be published to. Writes nothing.
 
     Raises:
-        InvalidPipeline: it is a file, a Delta table, or on a file system that nothing can be moved to from beside it;
-            or no reader would look into the folders of its partitions.
+        InvalidPipeline: it is a file or a Delta table; files cannot be moved to it from the folder next to it; or
+            readers would ignore its partition folders.
     """
     if hidden := [name for name in config.partition_by if is_hidden(name)]:
         raise _refused(
             config,
-            f"readers look into no folder that begins with '_' or '.', as those of {hidden} would.",
+            f"readers ignore folders whose names begin with '_' or '.', as those of {hidden} would.",
             "Rename the column in the transform.",
         )
     with _explained(config):
@@ -81,31 +82,31 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
     """One Spark job; returns the staged folder and the number of rows.
 
     Raises:
-        InvalidPipeline: the rows cannot be written so; nothing is left.
+        InvalidPipeline: the rows cannot be written in this format. Nothing was staged.
     """
     _check_columns(config, rows)
     folder = OwnPath(staging_of(target), txn.name)
     with _explained(config):
-        on.try_out(folder, target)
+        on.probe(folder, target)
     data, options = folder.below("data").path, OPTIONS.get(config.format, {})
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
 
 def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:
-    """The staged files, durable now, with the names that they will have: the same however often it is staged.
+    """Make the staged files durable, and give each a final name, which is the same whenever it is staged again.
 
     Raises:
-        NotCommitted: Spark wrote them where this process does not see them.
+        NotCommitted: Spark wrote them to a place that this process cannot see.
     """
-    if not rows:  # Spark writes a file for its schema alone
+    if not rows:  # Spark writes a file that has only a schema
         return []
     on.make_durable(folder)
     files = list(on.visible(folder))
     if not files:
         raise NotCommitted(
-            f"sink '{config.name}': {rows} rows were written to {folder}, and no file is there.",
-            "What Spark calls by this name is another place than what this process does.",
-            "Use storage that both share; on HDFS, ONCEONLY_WEBHDFS has to be of the same cluster. Nothing was "
+            f"sink '{config.name}': Spark wrote {count(rows, 'row')} to {folder}, but no file is there.",
+            "For Spark, this path is a different place than for this process.",
+            "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
         )
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -133,9 +134,11 @@ def _check_columns(config: FileSink, rows: Any) -> None:
             "Change FileSink(partition_by=…) or the transform.",
         )
     if set(rows.columns) <= set(config.partition_by):
-        raise _refused(config, "every column is one to partition by.", "Leave a column for the files.")
+        raise _refused(config, "all columns are partition columns.", "Leave a column for the files.")
     if unreadable := [name for name in config.partition_by if rows.schema[name].dataType.typeName() == "binary"]:
-        raise _refused(config, f"{unreadable} holds bytes, and names of folders are text.", "Cast it, as by hex().")
+        raise _refused(
+            config, f"{unreadable} contains bytes, and folder names are text.", "Cast it, for example with hex()."
+        )
     if config.format == "csv":
         _check_csv(config, rows)
 
@@ -150,8 +153,8 @@ def _check_csv(config: FileSink, rows: Any) -> None:
     if len(fields) == 1 and fields[0].nullable:
         raise _refused(
             config,
-            f"'{fields[0].name}' is the only column in the files, and in CSV a row in which it is null is no row.",
-            "Add a column, make it never null (coalesce), or use Parquet.",
+            f"'{fields[0].name}' is the only column in the files. In CSV, a row in which it is null would be lost.",
+            "Add a column, replace nulls (coalesce), or use Parquet.",
         )
 
 
@@ -159,7 +162,7 @@ def _check_csv(config: FileSink, rows: Any) -> None:
 def _explained(config: FileSink) -> Iterator[None]:
     try:
         yield
-    except Unfit as unfit:
+    except Unsuitable as unfit:
         raise _refused(config, unfit.why, unfit.todo) from unfit.__cause__
 
 

@@ -1,1 +1,1 @@
-"""Kafka topics, written to exactly once: begin with `sink`."""
+"""Kafka topics, written to exactly once: start reading at `sink`."""

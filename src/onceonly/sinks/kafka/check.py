@@ -1,4 +1,4 @@
-"""What a Kafka sink can know before any work: topics, limits of the brokers, schema file."""
+"""The checks of a Kafka sink before any work: topics, the brokers' limits, the schema file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.limits import Topic, Topics
 
-ANY = 2**63 - 1  # milliseconds: Kafka's way to say that there is no bound
+ANY = 2**63 - 1  # milliseconds: in Kafka, no limit
 USUAL_LARGEST = 1_048_588  # Kafka's default of max.message.bytes
-SOUND_VERSION = 2  # of transactions: each end bumps the epoch, so that no zombie can write into a later one
+SAFE_VERSION = 2  # transaction.version: each end raises the epoch, so a zombie cannot write into a later transaction
 
 
 def check(config: KafkaSink, late: bool, known: Transactions, connection: KafkaConnection, root: Path) -> list[str]:
     """Notes for the user.
 
     Raises:
-        InvalidPipeline: as `refuse`, or the schema cannot be used.
+        InvalidPipeline: as for `refuse`, or the schema cannot be used.
         NotCommitted: no broker answers.
     """
     schema(config, root)
@@ -36,28 +36,28 @@ def check(config: KafkaSink, late: bool, known: Transactions, connection: KafkaC
 
 
 def refuse(config: KafkaSink, known: Transactions, connection: KafkaConnection) -> list[str]:
-    """Notes on what could not be asked.
+    """Notes on limits that could not be determined.
 
     Raises:
-        InvalidPipeline: a topic is missing, something is not granted, or the brokers' limits are too low.
+        InvalidPipeline: a topic is missing, a permission is missing, or the brokers' limits are too low.
         NotCommitted: no broker answers.
     """
     for name in config.allowed:
-        TopicClient(name, connection).describe()  # librdkafka says best what keeps a client out
+        TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
     if config.guarantee != "exactly-once":
         return []
-    known.describe([f"{config.id_prefix}-check"])  # refused where the prefix is not granted
-    if config.ids == "pool" and (version := known.transaction_version()) < SOUND_VERSION:
+    known.describe([f"{config.id_prefix}-check"])  # fails if there is no permission for the prefix
+    if config.ids == "pool" and (version := known.transaction_version()) < SAFE_VERSION:
         raise InvalidPipeline(
             f"sink '{config.name}': ids='pool' is not safe on these brokers.",
-            f"Their transaction.version is {version}: stalled rows may land in a later transaction of the id.",
-            f"Raise it (kafka-features upgrade --feature transaction.version={SOUND_VERSION}), or use ids='unique'.",
+            f"Their transaction.version is {version}: delayed rows may end up in a later transaction with the same id.",
+            f"Raise it (kafka-features upgrade --feature transaction.version={SAFE_VERSION}), or use ids='unique'.",
         )
     return _check_timeout(config, known)
 
 
 def topics(config: KafkaSink, known: Transactions) -> Topics:
-    """What each topic takes, as its brokers say.
+    """The limits of each topic, according to its brokers.
 
     Raises:
         InvalidPipeline: a topic does not exist.
@@ -67,7 +67,7 @@ def topics(config: KafkaSink, known: Transactions) -> Topics:
     if missing:
         raise InvalidPipeline(
             f"sink '{config.name}': there is no topic {', '.join(repr(name) for name in missing)}.",
-            "Onceonly creates no topics.",
+            "Onceonly does not create topics.",
             "Create it (kafka-topics --create), or correct KafkaSink(topic=…). Nothing was written.",
         )
     return Topics({name: _topic(name, counts[name], known) for name in counts})
@@ -76,7 +76,7 @@ def topics(config: KafkaSink, known: Transactions) -> Topics:
 def _topic(name: str, partitions: int, known: Transactions) -> Topic:
     try:
         config = known.topic_config(name)
-    except InvalidPipeline:  # not everyone may ask (DescribeConfigs)
+    except InvalidPipeline:  # needs DescribeConfigs
         return Topic(partitions, USUAL_LARGEST)
     stamped = config.get("message.timestamp.type") == "LogAppendTime"
     return Topic(
@@ -90,7 +90,7 @@ def _topic(name: str, partitions: int, known: Transactions) -> Topic:
 
 
 def _milliseconds(config: Mapping[str, str], side: str) -> int | None:
-    """By which a record may be dated before or after its arrival. Below Kafka 4 there is an older setting for both."""
+    """By how much a timestamp may differ from the broker's clock. Before Kafka 4, one setting is for both sides."""
     own, both = (config.get(f"message.timestamp.{name}.max.ms") for name in (side, "difference"))
     known = [int(most) for most in (own, both) if most is not None and int(most) < ANY]
     return known[0] if known else None
@@ -100,7 +100,7 @@ def schema(config: KafkaSink, root: Path) -> str | None:
     """The text of the schema file.
 
     Raises:
-        InvalidPipeline: it cannot be read, or is no Avro schema.
+        InvalidPipeline: it cannot be read, or is not an Avro schema.
     """
     if config.schema is None:
         return None
@@ -114,7 +114,7 @@ def schema(config: KafkaSink, root: Path) -> str | None:
         raise InvalidPipeline(
             f"sink '{config.name}': the schema '{config.schema}' cannot be used.",
             f"{type(flaw).__name__}: {flaw}",
-            f"Correct the file, or KafkaSink(schema=…); it is looked up in {root}. Nothing was written.",
+            f"Correct the file, or KafkaSink(schema=…), a path relative to {root}. Nothing was written.",
         ) from flaw
     return text
 
@@ -123,7 +123,7 @@ def _check_timeout(config: KafkaSink, known: Transactions) -> list[str]:
     try:
         most = known.transaction_max_timeout()
     except InvalidPipeline:
-        return [f"{config.name}: the brokers do not tell their transaction.max.timeout.ms (DescribeConfigs on Cluster)"]
+        return [f"{config.name}: transaction.max.timeout.ms of the brokers is unknown (no DescribeConfigs on Cluster)"]
     if config.transaction_timeout > most:
         raise InvalidPipeline(
             f"sink '{config.name}': cannot open transactions of {config.transaction_timeout:g} s.",
@@ -137,10 +137,10 @@ def _check_timeout(config: KafkaSink, known: Transactions) -> list[str]:
 def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
     notes = []
     version = known.transaction_version()
-    if version < SOUND_VERSION:
+    if version < SAFE_VERSION:
         notes.append(
-            f"{config.name}: the cluster's transaction.version is {version}; below {SOUND_VERSION} (Kafka 4) a "
-            "producer that was fenced late may add rows to the next transaction of its id (ours are never used again)"
+            f"{config.name}: the cluster's transaction.version is {version}. Below {SAFE_VERSION} (Kafka 4), delayed "
+            "rows of a fenced producer may end up in the next transaction of its id (this sink uses each id only once)"
         )
     copies, brokers = _state_log_copies(known), len(known.brokers())
     if 0 < copies < min(3, brokers):
@@ -151,8 +151,8 @@ def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
             policy = known.topic_config(name).get("cleanup.policy")
         if policy == "compact":
             notes.append(
-                f"{config.name}: topic '{name}' is compacted; once its markers are removed (delete.retention.ms) "
-                "the outcome of a transaction that was never recorded is in doubt"
+                f"{config.name}: topic '{name}' is compacted. After its markers are removed (delete.retention.ms), an "
+                "outcome that was not recorded before is in doubt"
             )
     return notes
 
@@ -160,5 +160,5 @@ def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
 def _state_log_copies(known: Transactions) -> int:
     try:
         return known.state_log_copies()
-    except InvalidPipeline:  # not everyone may ask
+    except InvalidPipeline:  # needs DescribeConfigs
         return 0

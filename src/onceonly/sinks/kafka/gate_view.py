@@ -1,4 +1,4 @@
-"""What a gate sees of spooled rows: the fields of `value`, where its format tells them, beside key, topic and time."""
+"""How a gate reads spooled rows: the fields of `value`, if its format has them, and topic, partition, key and time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceonly.checkpoint.model import Handle
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.handle import parts_of
@@ -23,7 +24,7 @@ Decode = Callable[[pa.Array], Values]
 
 
 def columns(format: str, schema: str | None) -> list[str] | None:
-    """None: those of JSON are known when its rows are staged."""
+    """The columns; None for JSON, whose fields are only known after staging."""
     if format == "json":
         return None
     fields = _avro_fields(schema) if schema else [VALUE]
@@ -31,7 +32,7 @@ def columns(format: str, schema: str | None) -> list[str] | None:
 
 
 def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
-    """Of the DataFrame that was staged; its `value` as readers of Avro decode it, for they go by the Avro schema."""
+    """The schema of the staged DataFrame. An Avro `value` has the type that decoding by the Avro schema gives."""
     if schema is None:
         return row_types.of(rows)
     from pyspark.sql import functions as F
@@ -42,8 +43,9 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
 
 
 def batches(handle: Handle, format: str, schema: str | None) -> pa.RecordBatchReader | None:
-    """All rows, in this process; None: only Spark can read them. A field that is called like a column beside it takes
-    its place.
+    """All rows, in this process; None if only Spark can read them.
+
+    If a field of `value` has the name of another column, the field is used.
     """
     kind = _kind(handle, format)
     decode = _decoder(format, schema, kind)
@@ -60,16 +62,16 @@ def batches(handle: Handle, format: str, schema: str | None) -> pa.RecordBatchRe
 
 
 def frame(handle: Handle, format: str, schema: str | None, spark: Any) -> Any:
-    """The same on Spark."""
+    """All rows, as a Spark DataFrame."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
     kind = _kind(handle, format)
     if kind is None and format == "json":
         raise InvalidPipeline(
-            f"a gate cannot look at {handle['rows']:,} JSON records on Spark.",
+            f"the gate cannot read {count(handle['rows'], 'JSON record')} on Spark.",
             "They were staged by a version of Onceonly that did not record their fields.",
-            "Raise Gate(in_process_rows=…), or stage them again.",
+            "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
         )
     rows = _spooled_frame(handle, spark)
     if schema:
@@ -128,7 +130,7 @@ def _typed(
 
 
 def _guessed(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
-    """Of a handle that does not know its types: each column as its values look."""
+    """The rows of a handle without types: each column gets a type that fits its values."""
     tables = [_guess(batch, decode(batch.column(VALUE))) for batch in _spooled(handle)]
     none = pa.table({name: pa.array([], kind) for name, kind in BESIDE.items()})
     return pa.concat_tables(tables or [none], promote_options="permissive").to_reader()
@@ -152,7 +154,7 @@ def _beside(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
-    """The columns that values of this type (Spark's, as JSON) become. Raises OnlySpark."""
+    """The columns for values of this type (Spark's type as JSON). Raises OnlySpark."""
     if not isinstance(kind, str) and kind["type"] == "map":
         item = row_types.kind_of(kind["valueType"])
         return pa.schema([(name, item) for name in _names(handle, decode)])
@@ -161,13 +163,13 @@ def _fields(kind: Any, handle: Handle, decode: Decode) -> pa.Schema:
 
 
 def _names(handle: Handle, decode: Decode) -> list[str]:
-    """Of the fields of any row: of a map, each row tells its own."""
+    """The names of all fields of any row: in a map, each row has its own."""
     rows = (row for batch in _spooled(handle) for row in decode(batch.column(VALUE)))
     return list(dict.fromkeys(name for row in rows for name in row or ()))
 
 
 def _kind(handle: Handle, format: str) -> Any:
-    """Spark's type of `value` as its readers find it; None: it was not recorded."""
+    """Spark's type of `value` after it is read back; None if it was not recorded."""
     if format == "raw":
         return "string"
     found = {field["name"]: field["type"] for field in handle.get("schema", {"fields": []})["fields"]}.get(VALUE)
@@ -190,7 +192,7 @@ def _decoder(format: str, schema: str | None, kind: Any) -> Decode:
 
 
 def _avro_fields(schema: str) -> list[str]:
-    """Names of its columns: a schema that is no record has one."""
+    """The names of its columns. A schema that is not a record has one column."""
     parsed = json.loads(schema)
     return [field["name"] for field in parsed["fields"]] if isinstance(parsed, dict) and "fields" in parsed else [VALUE]
 

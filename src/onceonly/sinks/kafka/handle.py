@@ -1,4 +1,4 @@
-"""What a Kafka sink's handle holds: its parts, each with a spool file and, once it is written, a transaction."""
+"""The parts of a Kafka sink's handle. Each has a spool file and, after it was written to Kafka, a transaction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Partition = tuple[str, int]  # topic, partition
 
 @dataclass(frozen=True)
 class Tx:
-    """One transaction, as its coordinator described it when everything in it was acknowledged."""
+    """One transaction, as its coordinator described it after all of its rows were acknowledged."""
 
     id: str
     producer_id: int
     epoch: int
-    partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (where known), log end after the flush
-    word: bool | None = None  # manual resolution of an outcome without evidence: was it committed?
+    partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (if known), log end after the flush
+    resolution: bool | None = None  # manual resolution, if there is no evidence: whether it was committed
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -28,7 +28,7 @@ class Tx:
 
     @property
     def name(self) -> tuple[str, int, int]:
-        """What no other transaction has: an id of a pool is used again."""
+        """Identifies the transaction: an id of a pool is not enough, because it is reused."""
         return self.id, *self.producer
 
     @property
@@ -38,7 +38,7 @@ class Tx:
     def to_json(self) -> dict[str, Any]:
         spans = [[topic, number, *span] for (topic, number), span in sorted(self.partitions.items())]
         plain = {"id": self.id, "producer_id": self.producer_id, "epoch": self.epoch, "partitions": spans}
-        return plain if self.word is None else {**plain, "word": self.word}
+        return plain if self.resolution is None else {**plain, "word": self.resolution}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tx:
@@ -70,5 +70,5 @@ def with_parts(handle: Handle, parts: Iterable[Part]) -> Handle:
     return {**handle, "parts": [part.to_json() for part in parts]}
 
 
-def with_word(part: Part, committed: bool) -> Part:
-    return replace(part, tx=replace(part.tx, word=committed)) if part.tx else part
+def with_resolution(part: Part, committed: bool) -> Part:
+    return replace(part, tx=replace(part.tx, resolution=committed)) if part.tx else part

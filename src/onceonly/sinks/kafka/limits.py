@@ -1,6 +1,6 @@
-"""Rows that the brokers, or the client, would always refuse: found while staging, before the decision.
+"""Finds rows that the brokers or the client would always refuse, while staging and so before the decision.
 
-For each batch some passes over whole columns; single rows are looked at only where one is about to be refused.
+Each batch takes a few passes over whole columns. Single rows are examined only if one is refused.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from time import time
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.sinks.staging.row_text import is_valid
 
-QUEUE = 64 << 20  # bytes that wait to be sent, at most: what bounds the memory, and the largest row
+QUEUE = 64 << 20  # maximum bytes that wait to be sent: limits the memory, and the size of a row
 BATCH = 61  # bytes of a record batch before its records
-AROUND = 36  # bytes around a record's key, value and headers, as librdkafka counts: at most what they can be
-AROUND_HEADER = 10  # the same of one header
+AROUND = 36  # maximum bytes of a record in addition to key, value and headers, as librdkafka counts
+AROUND_HEADER = 10  # the same for one header
 DAY = 24 * 3600 * 1000  # milliseconds
-NOW, NO_TIME = 0, -1  # what librdkafka, and Kafka, take these timestamps for
+NOW, NO_TIME = 0, -1  # the meaning of these timestamps in librdkafka, and in Kafka
 
 
 @dataclass(frozen=True)
 class Topic:
-    """What the brokers take for it.
+    """What the brokers accept for a topic.
 
     Args:
-        largest: bytes of a record batch.
-        keyed: a record has to have a key, as the topic is compacted.
-        stamped: by the brokers; what time a record has of its own is of no account.
-        behind, ahead: milliseconds by which a record's time may differ from the broker's clock; None: any.
+        largest: maximum bytes of a record batch.
+        keyed: a record needs a key, because the topic is compacted.
+        stamped: the brokers set the timestamps, and ignore those of the records.
+        behind, ahead: milliseconds by which a record's time may differ from the broker's clock; None: no limit.
     """
 
     partitions: int
@@ -43,7 +44,7 @@ class Topic:
     ahead: int | None = None
 
     def earliest(self, now: int) -> int | None:
-        """In milliseconds, with a margin: rows may be written a while after they were staged, and again."""
+        """In milliseconds, with a margin: rows may be written some time after they were staged."""
         return None if self.behind is None else now - self.behind + min(self.behind // 10, DAY)
 
     def latest(self, now: int) -> int | None:
@@ -52,29 +53,29 @@ class Topic:
 
 @dataclass(frozen=True)
 class Topics:
-    """What has to be known of the topics before a row is written, by name."""
+    """The limits of all topics of a sink, by name."""
 
     limits: Mapping[str, Topic]
 
     @property
     def only(self) -> str:
-        """The one there is."""
+        """The name of the only topic."""
         (name,) = self.limits
         return name
 
     @property
     def smallest(self) -> int:
-        """The largest record batch that all of them take."""
+        """The largest record batch that all of them accept."""
         return min(topic.largest for topic in self.limits.values())
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One batch, and how to name a row of it to people.
+    """One batch, with what is needed to identify a row of it in a message.
 
     Args:
         first: number of its first row, from 0.
-        where: what the rows are part of.
+        where: what the rows belong to, such as "Spark partition 3".
     """
 
     sink: str
@@ -83,28 +84,31 @@ class Rows:
     where: str
 
     def refuse(self, bad: pa.Array, what: Callable[[int], str], why: str, todo: str) -> None:
-        """Name the first row of which `bad` is true, if there is one.
+        """Refuse the batch if `bad` is true for a row.
 
         Raises:
-            InvalidPipeline: there is.
+            InvalidPipeline: names the first such row.
         """
-        count = pc.sum(bad).as_py()
-        if not count:
+        bad_rows = pc.sum(bad).as_py()
+        if not bad_rows:
             return
         row = pc.index(bad, pa.scalar(True)).as_py()
         key = self.batch.column("key")[row].as_py()
         named = f"row {self.first + row} of {self.where}" + (f" (key {key[:80]!r})" if key else "")
-        others = f", and so it is with {count - 1:,} more of {len(self.batch):,} rows" if count > 1 else ""
+        others = (
+            f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}" if bad_rows > 1 else ""
+        )
         raise InvalidPipeline(
             f"sink '{self.sink}': {named} {what(row)}{others}.", why, f"{todo} Nothing was published."
         )
 
 
 def check(topics: Topics, rows: Rows) -> None:
-    """Refuse what would be refused after the decision, and say which row it is.
+    """Refuse rows that Kafka would refuse after the decision, and name the first one.
 
     Raises:
-        InvalidPipeline: a row goes where it must not, is too large, or has a key, time or header that is not taken.
+        InvalidPipeline: a row has a topic or partition that is not allowed, is too large, or has a key, time or header
+            that is not accepted.
     """
     column = rows.batch.column("topic")
     names = pc.unique(column).to_pylist()
@@ -124,7 +128,7 @@ def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
     column = rows.batch.column("topic")
     rows.refuse(
         pc.is_null(column) if name is None else pc.equal(column, name),
-        lambda _: f"goes to topic {name!r}",
+        lambda _: f"has topic {name!r}",
         f"Allowed: {', '.join(sorted(topics.limits))}.",
         "Fix the column 'topic', or add the topic to KafkaSink(topics=…).",
     )
@@ -136,8 +140,8 @@ def _check_partitions(rows: Rows, name: str, topic: Topic, mine: pa.Array | None
         return
     rows.refuse(
         _both(mine, pc.or_(pc.less(column, 0), pc.greater_equal(column, topic.partitions))),
-        lambda row: f"names partition {column[row]} of topic '{name}'",
-        f"It has {topic.partitions} partitions, from 0.",
+        lambda row: f"has partition {column[row]} of topic '{name}'",
+        f"The topic has {count(topic.partitions, 'partition')}, numbered from 0.",
         "Fix the column 'partition', or leave it null to let the key decide.",
     )
 
@@ -147,9 +151,9 @@ def _check_keys(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> N
     if topic.keyed and column.null_count:
         rows.refuse(
             _both(mine, pc.is_null(column)),
-            lambda _: f"has no key, and goes to topic '{name}'",
-            "That topic is compacted (cleanup.policy), and takes no record without a key.",
-            "Give each row a key, or take another topic.",
+            lambda _: f"for topic '{name}' has no key",
+            "The topic is compacted (cleanup.policy), so each record needs a key.",
+            "Give each row a key, or use another topic.",
         )
 
 
@@ -159,9 +163,9 @@ def _check_times(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> 
         return
     rows.refuse(
         _both(mine, pc.is_in(column, pa.array([NOW, NO_TIME], pa.int64()))),
-        lambda row: f"is dated {_date(column[row].as_py())}, and goes to topic '{name}'",
-        "In Kafka a millisecond before 1970 means 'no time', and librdkafka takes 1970 itself for 'now'.",
-        "Move it by a millisecond, or leave 'timestamp' null for the time of writing.",
+        lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}",
+        "In Kafka, one millisecond before 1970 means 'no timestamp'. In librdkafka, the start of 1970 means 'now'.",
+        "Change it by a millisecond, or leave 'timestamp' null for the time of writing.",
     )
     _check_span(rows, name, topic, mine)
 
@@ -171,17 +175,17 @@ def _check_span(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> N
     if (earliest := topic.earliest(now)) is not None:
         rows.refuse(
             _both(mine, pc.less(column, max(earliest, -(2**63)))),
-            lambda row: f"is dated {_date(column[row].as_py())}, too old for topic '{name}'",
-            f"Its message.timestamp.before.max.ms is {topic.behind:,}. The limit here is {_date(earliest)}, as "
-            "rows may be written a while after they were staged.",
-            "Leave such rows out, leave 'timestamp' null, or raise the topic's setting.",
+            lambda row: f"has the timestamp {_date(column[row].as_py())}, too old for topic '{name}'",
+            f"The topic's message.timestamp.before.max.ms is {topic.behind:,}. The limit here is {_date(earliest)}, "
+            "because rows may be written some time after they were staged.",
+            "Remove such rows, leave 'timestamp' null, or raise the topic's setting.",
         )
     if (latest := topic.latest(now)) is not None:
         rows.refuse(
             _both(mine, pc.greater(column, min(latest, 2**63 - 1))),
-            lambda row: f"is dated {_date(column[row].as_py())}, too far ahead for topic '{name}'",
-            f"Its message.timestamp.after.max.ms is {topic.ahead:,}: {_date(latest)} is the limit now.",
-            "Leave such rows out, leave 'timestamp' null, or raise the topic's setting.",
+            lambda row: f"has the timestamp {_date(column[row].as_py())}, too far in the future for topic '{name}'",
+            f"The topic's message.timestamp.after.max.ms is {topic.ahead:,}: the limit is now {_date(latest)}.",
+            "Remove such rows, leave 'timestamp' null, or raise the topic's setting.",
         )
 
 
@@ -196,7 +200,7 @@ def _check_headers(rows: Rows) -> None:
     rows.refuse(
         pc.greater(_sums(column, pc.cast(bad, pa.int64())), 0),
         lambda _: "has a header whose key cannot be sent",
-        "A header has to have a key, of UTF-8 text without a zero byte (the client would cut it there).",
+        "The key of a header has to be UTF-8 text without a zero byte, at which the client would cut it off.",
         "Fix the column 'headers'.",
     )
 
@@ -209,8 +213,8 @@ def _check_sizes(rows: Rows, most: int) -> None:
     exact = [0 if size <= room else _exact(rows.batch, row) for row, size in enumerate(sizes.to_pylist())]
     rows.refuse(
         pc.or_(pc.greater(pa.array(exact, pa.int64()), most), pc.greater(sizes, most - AROUND)),
-        lambda row: f"has {sizes[row].as_py():,} bytes, {exact[row]:,} with all that Kafka puts around them",
-        f"The topic takes {most:,} at most (max.message.bytes), and the client never more than {QUEUE:,}.",
+        lambda row: f"has {sizes[row].as_py():,} bytes, or {exact[row]:,} as a Kafka record batch",
+        f"The topic accepts at most {most:,} (max.message.bytes), and the client at most {QUEUE:,}.",
         "Make the rows smaller, or raise the topic's max.message.bytes.",
     )
 
@@ -243,7 +247,7 @@ def _field(value: bytes | None) -> int:
 
 
 def _varint(number: int) -> int:
-    """Bytes of it as Kafka writes it: zigzag, seven bits a byte."""
+    """The bytes of its encoding in Kafka: zigzag, seven bits per byte."""
     return max(1, -(-(abs(2 * number + (number < 0))).bit_length() // 7))
 
 
@@ -255,7 +259,7 @@ def _both(mine: pa.Array | None, bad: pa.Array) -> pa.Array:
 
 
 def _sums(lists: pa.Array, numbers: pa.Array) -> pa.Array:
-    """Of the numbers that belong to the elements of each list."""
+    """For each list, the sum of the numbers of its elements."""
     import numpy as np
 
     parents = pc.list_parent_indices(lists).to_numpy()

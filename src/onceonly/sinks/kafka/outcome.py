@@ -1,4 +1,4 @@
-"""What became of a transaction, and its end: decided by the log, never by an error code."""
+"""Ends transactions and determines their outcome: from the log, never from an error code."""
 
 from __future__ import annotations
 
@@ -8,163 +8,167 @@ from enum import Enum
 from time import monotonic, sleep
 
 from onceonly.checkpoint.model import Handle
+from onceonly.counts import count
 from onceonly.errors import NotCommitted, OutcomeUnknown
-from onceonly.kafka.transactions import EndRefused, Sighting, Transactions
+from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions
 from onceonly.sinks.kafka.handle import Part, Partition, Tx
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
-SOON = 0.001  # seconds in which a marker follows as a rule
-SETTLED = 5.0  # seconds within which a marker shows once its coordinator has said that it is written
+SOON = 0.001  # seconds after which a marker usually follows
+SETTLED = 5.0  # seconds for a marker to appear after its coordinator reported that it was written
 
 
-class Fate(Enum):
+class TxOutcome(Enum):
     COMMITTED = "committed"  # by us, now
-    WAS_COMMITTED = "was committed"
-    LOST = "lost"  # surely never to be published: aborted, or never written
-    DOUBT = "in doubt"  # nothing shows it any more
+    ALREADY_COMMITTED = "already committed"
+    LOST = "lost"  # will never be published: aborted, or never written
+    DOUBT = "in doubt"  # no evidence is left
 
 
 COMPLETE = ("CompleteCommit", "CompleteAbort", "Empty")
-SHOWN = {Sighting.COMMITTED: Fate.WAS_COMMITTED, Sighting.ABORTED: Fate.LOST}
+SHOWN = {MarkerState.COMMITTED: TxOutcome.ALREADY_COMMITTED, MarkerState.ABORTED: TxOutcome.LOST}
 
 
 def discard_open(known: Transactions, tx: Tx) -> None:
-    """Afterwards it is not open. What was committed before stays so."""
+    """Abort it if it is open. A committed transaction stays committed."""
     if tx.pooled:
-        known.withdraw(tx.id, *tx.producer)  # another producer may have the id by now
+        known.withdraw(tx.id, *tx.producer)  # another producer may use the id by now
     else:
         known.fence(tx.id)
 
 
-class Settler:
-    """Brings the transactions of one handle to their end. Only for handles that the state table holds."""
+class TransactionFinisher:
+    """Ends the transactions of one handle. Only for handles that are recorded in the state table."""
 
     def __init__(self, known: Transactions, handle: Handle) -> None:
         self._known, self._topics = known, dict(handle["topics"])
 
-    def settle(self, part: Part) -> Fate:
-        """Commit what is open. Never sends the same end twice without looking in between.
+    def settle(self, part: Part) -> TxOutcome:
+        """Commit the transaction if it is open. Reads the log before each attempt to end it.
 
         Raises:
             OutcomeUnknown: the brokers do not answer; call again.
         """
         tx, deadline, asked = part.tx, monotonic() + PATIENCE, False
         if tx is None:
-            return Fate.LOST
+            return TxOutcome.LOST
         while True:
-            fate = self._shown(tx)
-            if fate is Fate.DOUBT and (still_open := self._still_open(tx)):
-                tx, fate = still_open, None
-            if fate:
-                return Fate.COMMITTED if asked and fate is Fate.WAS_COMMITTED else fate
+            outcome = self._shown(tx)
+            if outcome is TxOutcome.DOUBT and (still_open := self._still_open(tx)):
+                tx, outcome = still_open, None
+            if outcome:
+                return TxOutcome.COMMITTED if asked and outcome is TxOutcome.ALREADY_COMMITTED else outcome
             try:
                 asked = True
                 self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
                 return self._seen(tx)
             except EndRefused:
-                discard_open(self._known, tx)  # now it cannot be open: the log shows its end, or nothing does
+                discard_open(self._known, tx)  # now it is not open: only the log can show how it ended
                 return self._seen(tx)
             except (OutcomeUnknown, NotCommitted):
                 if monotonic() > deadline:
                     raise
                 sleep(PAUSE)
 
-    def fenced(self, part: Part) -> Fate:
-        """What became of it, once no process can publish it any more: only then the log is looked at.
+    def fenced(self, part: Part) -> TxOutcome:
+        """Make sure that no process can publish it any more, and only then read its outcome from the log.
 
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer; call again.
         """
         tx = part.tx
         if tx is None:
-            return Fate.LOST
-        if tx.word is not None:
-            return self._shown(tx) or Fate.DOUBT
+            return TxOutcome.LOST
+        if tx.resolution is not None:
+            return self._shown(tx) or TxOutcome.DOUBT
         discard_open(self._known, tx)
         return self._seen(tx)
 
     def describe(self, part: Part) -> list[str]:
-        """What the log shows, partition by partition; changes nothing."""
+        """What the log shows for each partition. Changes nothing."""
         if part.tx is None:
-            return [f"{part.rows} rows of {part.spool}: not written to Kafka yet"]
-        seen = self._sightings(part.tx)
-        words = "; ".join(f"{topic}-{number}: {sighting.name}" for (topic, number), sighting in seen.items())
-        return [f"{part.rows} rows in transaction {part.tx.id}: {words}"]
+            return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
+        seen = self._marker_states(part.tx)
+        words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in seen.items())
+        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
 
-    def _shown(self, tx: Tx) -> Fate | None:
-        """The outcome as the log (or a person) shows it; None while the transaction may be open.
+    def _shown(self, tx: Tx) -> TxOutcome | None:
+        """The outcome according to the log or a manual resolution; None while the transaction may be open.
 
-        One partition's marker decides for all: one coordinator writes them from one record of its own. Only a person
-        can have made them differ (`_hanging`). What is decided is published once every partition shows it.
+        The marker of one partition is enough: the coordinator writes all of them from a single record of its own. They
+        can only differ if a person has written one (`_hanging`). A commit counts once every partition shows it.
         """
-        if tx.word is not None:
-            return Fate.WAS_COMMITTED if tx.word else Fate.LOST
-        seen = set(self._sightings(tx).values())
-        fates = {SHOWN[sighting] for sighting in seen & SHOWN.keys()}
-        if fates == {Fate.WAS_COMMITTED} and Sighting.NONE in seen:
-            return self._seen(tx, Fate.WAS_COMMITTED)
-        if fates == {Fate.LOST} and Sighting.NONE in seen:
-            # Aborted by hand in one partition, it may be open in others: a committer that hangs could commit those.
+        if tx.resolution is not None:
+            return TxOutcome.ALREADY_COMMITTED if tx.resolution else TxOutcome.LOST
+        seen = set(self._marker_states(tx).values())
+        outcomes = {SHOWN[state] for state in seen & SHOWN.keys()}
+        if outcomes == {TxOutcome.ALREADY_COMMITTED} and MarkerState.NONE in seen:
+            return self._seen(tx, TxOutcome.ALREADY_COMMITTED)
+        if outcomes == {TxOutcome.LOST} and MarkerState.NONE in seen:
+            # Aborted by hand in one partition, it may still be open in others, which a stalled process could commit.
             discard_open(self._known, tx)
             return self._seen(tx)
-        if fates:
-            return fates.pop() if len(fates) == 1 else Fate.DOUBT
-        return None if Sighting.NONE in seen else Fate.DOUBT
+        if outcomes:
+            return outcomes.pop() if len(outcomes) == 1 else TxOutcome.DOUBT
+        return None if MarkerState.NONE in seen else TxOutcome.DOUBT
 
-    def _seen(self, tx: Tx, committed: Fate = Fate.COMMITTED) -> Fate:
-        """The outcome of what has ended, once it shows in every partition: markers follow at once.
+    def _seen(self, tx: Tx, committed: TxOutcome = TxOutcome.COMMITTED) -> TxOutcome:
+        """The outcome of an ended transaction, after every partition shows it. Markers usually follow at once.
 
-        A commit counts only then. Its coordinator writes the markers one by one, and until a partition has its own the
-        rows there are hidden from readers; should that marker never come, the spool is all there is of them.
+        A commit counts only then. The coordinator writes the markers one by one. Until a partition has its marker, its
+        rows are hidden from readers. If the marker is never written, the spool has the only copy of them.
 
         Raises:
-            OutcomeUnknown: a partition does not show its end yet.
+            OutcomeUnknown: a partition does not show the end yet.
         """
         deadline = monotonic() + SETTLED
         while True:
-            seen = self._sightings(tx)
-            shown = {SHOWN[sighting] for sighting in seen.values() if sighting in SHOWN}
-            if len(shown) > 1 or Sighting.NONE not in seen.values() or monotonic() > deadline:
+            seen = self._marker_states(tx)
+            shown = {SHOWN[state] for state in seen.values() if state in SHOWN}
+            if len(shown) > 1 or MarkerState.NONE not in seen.values() or monotonic() > deadline:
                 break
             sleep(SOON)
-        if shown == {Fate.LOST}:
-            return Fate.LOST
-        if len(shown) < 2 and Sighting.NONE in seen.values():
+        if shown == {TxOutcome.LOST}:
+            return TxOutcome.LOST
+        if len(shown) < 2 and MarkerState.NONE in seen.values():
             raise self._hanging(tx, seen)
-        return committed if shown == {Fate.WAS_COMMITTED} else Fate.DOUBT
+        return committed if shown == {TxOutcome.ALREADY_COMMITTED} else TxOutcome.DOUBT
 
-    def _hanging(self, tx: Tx, seen: Mapping[Partition, Sighting]) -> OutcomeUnknown:
-        """A broker that restarts while a partition has no leader may take it for deleted, and never write its marker.
+    def _hanging(self, tx: Tx, seen: Mapping[Partition, MarkerState]) -> OutcomeUnknown:
+        """A broker that restarts while a partition has no leader may treat it as deleted and never write its marker.
 
-        Seen with Kafka 4.3: its coordinator then reports "complete", and read_committed readers wait forever.
+        Seen with Kafka 4.3: the coordinator then reports "complete", and read_committed readers wait forever.
         """
-        without = sorted(partition for partition, sighting in seen.items() if sighting is Sighting.NONE)
-        committed = Sighting.COMMITTED in seen.values()
+        without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
+        committed = MarkerState.COMMITTED in seen.values()
         now = self._known.describe([tx.id]).get(tx.id)
         ends = self._ends_by_hand(tx, without) if now is None or now.state in COMPLETE else ""
         names = ", ".join(f"{topic}-{number}" for topic, number in without)
         return OutcomeUnknown(
-            f"transaction '{tx.id}' has ended, and how does not show in the log of {names}.",
-            f"Its marker is missing there after {SETTLED:g} s; its coordinator says {now.state if now else 'nothing'}."
+            f"transaction '{tx.id}' has ended, but the log of {names} does not show how.",
+            f"Its marker is missing there after {SETTLED:g} s. Its coordinator reports "
+            f"{now.state if now else 'no such transaction'}."
             f"{' Other partitions show that it was committed.' if committed else ''}",
-            f"Nothing is lost: the rows are spooled. Publish again: onceonly recover. {ends}".strip(),
+            f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {ends}".strip(),
         )
 
     def _ends_by_hand(self, tx: Tx, without: Sequence[Partition]) -> str:
-        """What a person can do where its coordinator will not write the missing markers any more."""
+        """What a person can do if the coordinator will never write the missing markers."""
         starts = self._known.starts(tx.producer_id, without)
         ends = "; ".join(
             f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
             for (topic, number), start in sorted(starts.items())
         )
-        then = "its rows are written again, or, where other partitions have theirs, you are asked what is to be done"
-        return f"If it stays so, the brokers have lost it. End it yourself, and {then}: {ends}" if ends else ""
+        then = "Then its rows are written again or, if other partitions have a marker, the sink is in doubt"
+        return (
+            f"If this persists, the brokers have lost the transaction. End it yourself: {ends}. {then}." if ends else ""
+        )
 
     def _still_open(self, tx: Tx) -> Tx | None:
-        """Where nothing is left of the log, but its coordinator says that it is open: no marker is hidden by that.
+        """The transaction, if the log is lost but the coordinator reports it as open. Then no marker was lost.
 
-        As it is to be looked for from now on: behind the ends of the log as they were before the coordinator said so.
+        From now on, its marker is looked for after the ends that the log had before the coordinator's report.
         """
         topics = {topic for topic, _ in tx.partitions}
         if self._known.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
@@ -175,7 +179,7 @@ class Settler:
             return None
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
-    def _sightings(self, tx: Tx) -> dict[Partition, Sighting]:
+    def _marker_states(self, tx: Tx) -> dict[Partition, MarkerState]:
         since = {partition: end for partition, (_, end) in tx.partitions.items()}
         ids = {topic: self._topics[topic] for topic, _ in since}
         return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)

@@ -1,6 +1,7 @@
-"""Writing spooled rows to Kafka: into a transaction that is left open for another process to end, or without one.
+"""Writes rows to Kafka: in a transaction that stays open, for another process to end, or without a transaction.
 
-A `confluent_kafka.Producer` aborts its open transaction when it is closed; dropped, it leaves it open.
+A `confluent_kafka.Producer` aborts its open transaction when it is closed. If it is only dropped, the transaction stays
+open.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.connection import DENIED
 from onceonly.kafka.transactions import Transactions
@@ -22,16 +24,16 @@ from onceonly.sinks.kafka.limits import QUEUE, Topics
 
 PATIENCE = 60.0  # seconds without any progress
 UNASSIGNED, NOW = -1, 0  # a record without a partition, without a timestamp
-SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters comes as an error
+SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters is raised as an error
 
 
 @dataclass(frozen=True)
 class Target:
-    """How to produce: picklable, so that Spark can carry it to its workers (in the task, not in the plan).
+    """How to produce. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
 
     Args:
-        config: librdkafka's settings of the connection, secrets included.
-        timeout: of the transaction, seconds.
+        config: librdkafka's settings of the connection, including secrets.
+        timeout: of the transaction, in seconds.
     """
 
     sink: str
@@ -41,11 +43,11 @@ class Target:
 
 
 class Output:
-    """One producer, for one transaction (or none): rows in, acknowledged rows out.
+    """One producer, for one transaction or none.
 
     Args:
-        known: asked for the producer's id and epoch, which the client does not tell. Where another producer can have
-            the same id, rows that are acknowledged afterwards were written under just these.
+        known: reads the producer's id and epoch, which the client does not provide, from the coordinator. If another
+            producer may use the same transactional id, rows acknowledged after that were written by exactly this one.
     """
 
     producer: tuple[int, int] | None = None
@@ -78,7 +80,7 @@ class Output:
         """Wait until every row is acknowledged by all in-sync replicas.
 
         Raises:
-            NotCommitted: a row was not; nothing of the transaction will be published.
+            NotCommitted: a row was not. Nothing of the transaction will be published.
         """
         left, since = len(self._producer), monotonic()
         while left:
@@ -87,12 +89,12 @@ class Output:
             if now < left:
                 left, since = now, monotonic()
             elif monotonic() - since > PATIENCE:
-                raise _not_written(self._target, f"{left} rows are not acknowledged after {PATIENCE:.0f} s.")
+                raise _not_written(self._target, f"{count(left, 'row')} not acknowledged after {PATIENCE:.0f} s.")
         self._raise_failed()
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         produce = self._producer.produce
-        for row in _records(batch):  # millions of times: nothing is done here that can be done for a batch
+        for row in _records(batch):  # runs for each of millions of rows: do what you can per batch
             try:
                 produce(*row)
             except BufferError:
@@ -101,7 +103,7 @@ class Output:
     def _produce_when_there_is_room(self, row: tuple[Any, ...]) -> None:
         deadline = monotonic() + PATIENCE
         while True:
-            self._producer.poll(0.01)  # nothing is reported of what went well: this only waits
+            self._producer.poll(0.01)  # only waits: successful deliveries are not reported
             self._raise_failed()
             try:
                 return self._producer.produce(*row)  # type: ignore[no-any-return]
@@ -111,12 +113,14 @@ class Output:
 
     def _raise_fatal(self, error: Exception) -> None:
         if _is_fatal(error):
-            self._producer.poll(1)  # "fatal" alone says nothing: its cause comes as a report
+            self._producer.poll(1)  # the cause of a fatal error comes as a delivery report
             self._raise_failed()
 
     def _raise_failed(self) -> None:
         if self._errors:
-            raise _not_written(self._target, f"{len(self._errors)} deliveries failed: {self._errors[0]}")
+            raise _not_written(
+                self._target, f"Failed deliveries: {len(self._errors):,}, the first one: {self._errors[0]}"
+            )
 
     def _explained(self) -> _Explained:
         return _Explained(self._target)
@@ -129,7 +133,7 @@ def _is_fatal(error: Exception) -> bool:
 
 
 class _Explained:
-    """Turns the client's errors into ours."""
+    """Converts errors of the client into those of onceonly.errors."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -148,11 +152,11 @@ class _Explained:
             raise Fenced(
                 f"sink '{self._target.sink}': another process has ended this transaction.",
                 cause.str(),
-                "Nothing of it is published; this process stops.",
+                "Nothing of it is published, and this process stops.",
             ) from error
         if cause.code() in DENIED:
             raise InvalidPipeline(
-                f"sink '{self._target.sink}': the brokers do not allow to write.",
+                f"sink '{self._target.sink}': the brokers do not permit writing.",
                 cause.str(),
                 "Grant Write on the topic, and Write on the TransactionalId prefix (KafkaSink(id_prefix=…)).",
             ) from error
@@ -165,7 +169,7 @@ def write_all(
     batches: Iterable[pa.RecordBatch],
     known: Transactions | None = None,
 ) -> tuple[int, int] | None:
-    """Produce all of it and wait for the acknowledgements; a transaction is left open. Returns `Output.producer`."""
+    """Produce all batches and wait for the acknowledgements. A transaction stays open. Returns `Output.producer`."""
     output = Output(target, transactional_id, known)
     for batch in batches:
         output.write(batch)
@@ -178,7 +182,7 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
         if error:
             failed(f"{error.str()} (topic '{message.topic()}' partition {message.partition()}){_advice(error.code())}")
 
-    def report_fatal(error: Any) -> None:  # without it, the client raises in the middle of the other reports
+    def report_fatal(error: Any) -> None:  # without it, the client raises between the other reports
         if error.fatal():
             failed(error.str())
 
@@ -187,12 +191,12 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
         "allow.auto.create.topics": False,
         "enable.idempotence": True,
         "acks": "all",
-        "partitioner": "murmur2_random",  # keys land where Java's producers put them
+        "partitioner": "murmur2_random",  # keys get the same partitions as with Java's producers
         "message.max.bytes": min(max(target.topics.smallest, 1000), 1_000_000_000),
-        "batch.size": min(max(target.topics.smallest, 1), 1_000_000),  # of several rows, where that is below 1000
+        "batch.size": min(max(target.topics.smallest, 1), 1_000_000),  # of several rows, if that is below 1000
         "queue.buffering.max.kbytes": QUEUE >> 10,
-        "linger.ms": 5,  # more makes batches of a queue that no longer fits into the cache: 0.2 µs of CPU a row
-        "reconnect.backoff.ms": 10,  # how often the client looks whether its coordinator is connected, too
+        "linger.ms": 5,  # with more, the queue exceeds the cache: 0.2 µs of CPU per row
+        "reconnect.backoff.ms": 10,  # also the interval at which the client checks for its coordinator
         "delivery.report.only.error": True,
         "on_delivery": report,
         "error_cb": report_fatal,
@@ -203,7 +207,7 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
 
 
 def _advice(code: int) -> str:
-    """Of what was in order when it was staged, and is refused now."""
+    """Advice for rows that were accepted when they were staged and are refused now."""
     from confluent_kafka import KafkaError
 
     settings = {
@@ -211,11 +215,11 @@ def _advice(code: int) -> str:
         KafkaError.INVALID_RECORD: "cleanup.policy",
         KafkaError.MSG_SIZE_TOO_LARGE: "max.message.bytes",
     }
-    return f"; the topic's {settings[code]} must allow it, at least until it is written" if code in settings else ""
+    return f"; the topic's {settings[code]} must allow these rows until they are written" if code in settings else ""
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Arguments of `Producer.produce`, row by row, in its order: two of them are its names for the callback."""
+    """The arguments of `Producer.produce` for each row, in its order. Two of them are callbacks, and unused."""
     return zip(
         _topics(batch.column("topic")),
         _values(batch.column("value"), None),
@@ -225,7 +229,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         repeat(None),
         _values(batch.column("timestamp"), NOW),
         _headers(batch.column("headers")),
-        strict=False,  # what is empty has no end
+        strict=False,  # repeat() has no end
     )
 
 
@@ -235,7 +239,7 @@ def _topics(column: pa.Array) -> Iterable[str]:
 
 
 def _values(column: pa.Array, empty: Any) -> Iterable[Any]:
-    """With `empty` where there is none; a column of none at all costs nothing."""
+    """The values, with `empty` for null. A column that is all null costs nothing."""
     if column.null_count == len(column):
         return repeat(empty)
     filled = column if empty is None else pc.fill_null(column, empty)
@@ -252,5 +256,5 @@ def _not_written(target: Target, why: str) -> OnceonlyError:
     return NotCommitted(
         f"sink '{target.sink}': rows could not be written to Kafka.",
         why,
-        "Nothing of this transaction is published. Look at the brokers and retry.",
+        "Nothing of this transaction is published. Check the brokers and retry.",
     )

@@ -1,7 +1,7 @@
-"""Writing at the commit: parts that are in no transaction yet (late mode), or whose transaction was lost.
+"""Writes at commit: parts that have no transaction yet (late mode), or whose transaction was lost.
 
-A transaction lasts as long as its time-out, and a checkpoint may take longer to write. So what one round writes is
-recorded and ended before the next begins: a round that is over is never written again, whatever happens afterwards.
+Writing a checkpoint may take longer than the time-out of a transaction. So it is written in rounds: the transactions of
+one round are recorded and ended before the next round begins, and are never written again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
 
+from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka import produce, transactional_ids
@@ -21,18 +22,19 @@ from onceonly.sinks.kafka.handle import Part, Tx
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.transactional_ids import Ids
 
-AT_ONCE = 8  # transactions written or ended side by side
-TRIES = 5  # times that one part is written, as often as its transaction is lost
+AT_ONCE = 8  # transactions that are written or ended in parallel
+TRIES = 5  # how often one part is written if its transaction is lost each time
 T = TypeVar("T")
 Confirm = Callable[[Mapping[str, tuple[int, int] | None]], Mapping[str, Tx]]
 
 
-class Again:
-    """The rounds of one commit; what one of them shows of the brokers' speed counts for the next.
+class Republisher:
+    """The rounds of one commit. Each adapts to the brokers' speed in the previous one.
 
     Args:
-        rows: the spooled rows of a part, as batches.
-        confirm: id and producer of what was written → what the coordinator shows as open; raises NotCommitted.
+        rows: returns the spooled rows of a part, as batches.
+        confirm: (id -> producer of what was written) to the open transactions that the coordinator reports. Raises
+            NotCommitted.
     """
 
     def __init__(
@@ -43,11 +45,11 @@ class Again:
         self._tries: Counter[str] = Counter()
 
     def write(self, lost: Sequence[Part]) -> dict[str, Tx]:
-        """Open transactions that hold the first of these parts, by spool file: as many as the time-out has room for.
+        """Write as many of these parts as the time-out allows; returns their open transactions by spool file.
 
         Raises:
-            OutcomeUnknown: one part alone takes longer than the time-out, or its transaction is lost again and again.
-            OnceonlyError: the brokers do not take the rows. Nothing of this round is left open.
+            OutcomeUnknown: a single part takes longer than the time-out, or its transaction is lost repeatedly.
+            OnceonlyError: the brokers do not accept the rows. No transaction of this round stays open.
         """
         self._refuse_endless(lost)
         while True:
@@ -63,15 +65,15 @@ class Again:
                 self._go_slower(lost[0], error)
 
     def end(self, ids: Iterable[str]) -> None:
-        """Nothing of these is open afterwards, as far as the brokers answer; else it is swept, or times out.
+        """Abort these, as far as the brokers answer. What stays open is swept later, or times out.
 
-        What is open under an id of a pool may be another process's; the pool's keeper ends it.
+        A transaction with an id of a pool may belong to another process, so it is left to `coordinator/id_pool.py`.
         """
         with suppress(OnceonlyError):
             side_by_side(self._known.fence, [id for id in ids if transactional_ids.slot_of(id) is None])
 
     def _round(self, lost: Sequence[Part], begun: float, ids: dict[str, str]) -> dict[str, tuple[int, int] | None]:
-        """id -> producer. `ids` (by spool file) is filled before anything is written under them."""
+        """id -> producer. The ids are added to `ids` (by spool file) before they are used."""
         written: dict[str, tuple[int, int] | None] = {}
         for first in range(0, len(lost), self._at_once):
             if first and not self._has_room(begun):
@@ -85,7 +87,7 @@ class Again:
         return written
 
     def _has_room(self, begun: float) -> bool:
-        """Whether half of the time-out is left after more parts as slow as the slowest: to record them and end them."""
+        """Whether the next parts, if as slow as the slowest, leave half of the time-out to record and end them."""
         return 2 * (monotonic() - begun + self._slowest) <= self._target.timeout
 
     def _write(self, under: tuple[Part, str]) -> tuple[int, int] | None:
@@ -95,18 +97,18 @@ class Again:
 
     def _id_for(self, part: Part) -> str:
         number = part.spool.split("-")[0]
-        return self._ids.again(number) if part.tx else self._ids.first(number)
+        return self._ids.unique(number) if part.tx else self._ids.first(number)
 
     def _refuse_endless(self, lost: Sequence[Part]) -> None:
         if endless := [part.spool for part in lost if self._tries[part.spool] >= TRIES]:
             raise OutcomeUnknown(
                 f"sink '{self._target.sink}': the transaction of {endless[0]} was lost {TRIES} times in a row.",
-                "Each was aborted before it could be committed; another process or a very short time-out ends them.",
-                "Nothing is lost: the rows are spooled. Publish again: onceonly recover",
+                "Each was aborted before it could be committed, by another process or by a very short time-out.",
+                "No rows are lost: they are in the spool. Publish again: onceonly recover",
             )
 
     def _go_slower(self, part: Part, error: Exception) -> None:
-        """Fewer at once, as they share the way to the brokers; at last one alone, for as long as the brokers allow."""
+        """Write fewer parts in parallel. If one alone is too slow, use the longest time-out that the brokers allow."""
         self._slowest = 0.0
         if self._at_once > 1:
             self._at_once //= 2
@@ -115,22 +117,22 @@ class Again:
             self._target = replace(self._target, timeout=longest)
             return
         raise OutcomeUnknown(
-            f"sink '{self._target.sink}': writing {part.rows:,} rows takes longer than a transaction may last.",
-            f"The brokers ended it after {self._target.timeout:g} s (KafkaSink(transaction_timeout=…), and their "
-            "transaction.max.timeout.ms), though nothing else was written beside it.",
-            "Raise transaction.max.timeout.ms of the brokers and recover: what was published before that is kept. "
-            "Later checkpoints: give the transform's result more partitions.",
+            f"sink '{self._target.sink}': writing {count(part.rows, 'row')} takes longer than a transaction may last.",
+            f"The brokers aborted it after {self._target.timeout:g} s (KafkaSink(transaction_timeout=…), and their "
+            "transaction.max.timeout.ms), although no other part was written at the same time.",
+            "Raise transaction.max.timeout.ms of the brokers and recover: published parts are kept. For later "
+            "checkpoints, give the transform's result more partitions.",
         ) from error
 
     def _longest(self) -> float:
-        """What the brokers allow; 0 where they do not tell."""
+        """The longest time-out that the brokers allow; 0 if unknown."""
         with suppress(InvalidPipeline):
             return self._known.transaction_max_timeout()
         return 0.0
 
 
 def side_by_side(function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-    """All of them, whatever becomes of the others; then the first error is raised."""
+    """Call it for all items, in parallel. All calls are completed before the first error is raised."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(function, item) for item in items]
     return [each.result() for each in running]

@@ -1,12 +1,11 @@
 """Kafka topics, written to exactly once.
 
 `stage` spools the rows and, in staged mode, leaves them in open transactions, one per Spark partition. `commit` ends
-those; one that was lost (a time-out, a broker's death, fencing) is written again from its own spool file, in a new
-transaction whose handle is recorded before it is ended (`kafkaagain`). Late mode is the same with nothing written at
-first.
+those. If one was lost (time-out, failed broker, fencing), its rows are written again from its spool file, in a new
+transaction that is recorded before it is ended (`republish.py`). In late mode, all rows are written that way.
 
-Evidence is the marker that ends a transaction in the log, nothing else. No marker, and the coordinator refuses: the id
-is fenced, after which the transaction cannot be open, and the log is read again.
+The only evidence is the marker that ends a transaction in the log. If there is no marker and the coordinator refuses to
+end the transaction, its id is fenced. After that it cannot be open, and the log is read again.
 Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 """
 
@@ -22,16 +21,17 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
-    Explaining,
-    HoldsOpen,
     Inspectable,
     KeepsCopies,
-    Pooled,
+    PooledTransaction,
     PoolsIds,
     Receipts,
     Resolvable,
+    Revocable,
+    ShowsEvidence,
     Sink,
 )
+from onceonly.counts import count
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
@@ -42,22 +42,22 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_word
-from onceonly.sinks.kafka.outcome import Fate, Settler, discard_open
+from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
-from onceonly.sinks.kafka.republish import Again, side_by_side
+from onceonly.sinks.kafka.republish import Republisher, side_by_side
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
 
 
-class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explaining, Resolvable):
-    """The live side of a `KafkaSink`.
+class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
+    """Writes to the topics of a `KafkaSink`.
 
     Args:
-        late: whether rows are written at commit only.
-        spool: path or URI below which spool folders are; Spark's workers and the committer reach it.
-        root: the project's folder, in which the schema file is looked up.
+        late: whether rows are only written at commit.
+        spool: path or URI of the folder with all spools. Spark's workers and the committer have to reach it.
+        root: the project's folder, to which the path of the schema file is relative.
     """
 
     handle_shape = handles.Kafka
@@ -88,7 +88,7 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
             receipts = stage.run(job, records)
             opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
             if job.ids:
-                self._fence(known, txn, keep=set(opened))  # what its own losing task attempts have left open
+                self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
             parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
             pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
             return {
@@ -117,12 +117,12 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         return Job(target, spool, ids, write=staged or at_once, identify=shared)
 
     def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
-        """Only what the coordinator itself shows as open, with these partitions, becomes part of a handle.
+        """The transactions, if the coordinator reports each of them as open. Only those become part of a handle.
 
-        The ends of the log are asked before: what is open after that has its marker behind them.
+        The ends of the log are read first. So the marker of a transaction that is open after that has a higher offset.
 
         Args:
-            written: id -> the producer that wrote the rows; None: only one can have had the id.
+            written: id -> the producer that wrote the rows; None if no other producer can have used the id.
         """
         ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
         described = known.describe(written)
@@ -131,11 +131,11 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
             seen = described.get(id)
             others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
             if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
-                state = "in the hands of another producer" if others else seen.state if seen else "unknown"
+                state = "used by another producer" if others else seen.state if seen else "unknown"
                 raise NotCommitted(
                     f"sink '{self.name}': transaction '{id}' is {state} right after it was written.",
                     f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
-                    "Nothing of it is published. Retry, with a longer transaction_timeout if it took that long.",
+                    "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
                 )
             starts = known.starts(seen.producer_id, seen.partitions)
             spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
@@ -151,52 +151,54 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
             return self._commit(known, handle, receipts)
 
     def _commit(self, known: Transactions, handle: Handle, receipts: Receipts) -> Outcome:
-        again, fates, ended = None, dict[tuple[str, int, int], Fate](), False
+        republisher, outcomes, ended = None, dict[tuple[str, int, int], TxOutcome](), False
         while True:
-            lost = self._settle(known, handle, fates)
-            ended = ended or Fate.COMMITTED in fates.values()
+            lost = self._settle(known, handle, outcomes)
+            ended = ended or TxOutcome.COMMITTED in outcomes.values()
             if not lost:
                 return Outcome(already=not ended and bool(handle["parts"]), detail={"rows": handle["rows"]})
             self._check_same_topics(known, handle)
-            again = again or self._again(known, handle)
-            handle = self._write_again(known, handle, lost, receipts, again)
+            republisher = republisher or self._republisher(known, handle)
+            handle = self._write_again(known, handle, lost, receipts, republisher)
 
-    def _settle(self, known: Transactions, handle: Handle, fates: dict[tuple[str, int, int], Fate]) -> list[Part]:
-        """End what is open; returns the parts that are to be written (again).
+    def _settle(
+        self, known: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
+    ) -> list[Part]:
+        """End the open transactions; returns the parts that have to be written (again).
 
         Args:
-            fates: what this commit knows already, by id and producer: an end is final. Completed here.
+            outcomes: known to this commit, by id and producer; they are final. New ones are added here.
         Raises:
-            InDoubt: nothing shows what became of some.
+            InDoubt: there is no evidence of the outcome of some.
         """
         parts = parts_of(handle)
-        open = [part for part in parts if part.tx and part.tx.name not in fates]
-        seen = side_by_side(Settler(known, handle).settle, open)
-        if doubtful := [part for part, fate in zip(open, seen, strict=True) if fate is Fate.DOUBT]:
+        open = [part for part in parts if part.tx and part.tx.name not in outcomes]
+        seen = side_by_side(TransactionFinisher(known, handle).settle, open)
+        if doubtful := [part for part, outcome in zip(open, seen, strict=True) if outcome is TxOutcome.DOUBT]:
             raise self._in_doubt(doubtful)
-        fates |= {part.tx.name: fate for part, fate in zip(open, seen, strict=True) if part.tx}
-        return [part for part in parts if part.tx is None or fates[part.tx.name] is Fate.LOST]
+        outcomes |= {part.tx.name: outcome for part, outcome in zip(open, seen, strict=True) if part.tx}
+        return [part for part in parts if part.tx is None or outcomes[part.tx.name] is TxOutcome.LOST]
 
     def _write_again(
-        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, again: Again
+        self, known: Transactions, handle: Handle, lost: list[Part], receipts: Receipts, republisher: Republisher
     ) -> Handle:
-        """New transactions for the first of `lost`, recorded; or the handle that another process has recorded."""
-        opened = again.write(lost)
+        """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
+        opened = republisher.write(lost)
         try:
             new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
             recorded = receipts.replace(handle, new)
-        except BaseException:  # the first error counts
-            again.end(tx.id for tx in opened.values())
+        except BaseException:  # the first error is the one to raise
+            republisher.end(tx.id for tx in opened.values())
             raise
         if recorded != new:
             side_by_side(lambda tx: discard_open(known, tx), list(opened.values()))
         return recorded
 
-    def _again(self, known: Transactions, handle: Handle) -> Again:
+    def _republisher(self, known: Transactions, handle: Handle) -> Republisher:
         txn = Transaction.parse(handle["txn"])
         assert txn is not None
         ids = Ids(self.config.id_prefix, txn, handle["slot"])
-        return Again(
+        return Republisher(
             known,
             self._target(known),
             ids,
@@ -205,10 +207,10 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """Nothing of it can be published afterwards; then the log is looked at.
+        """Make sure that nothing of it can be published any more, and then read the log.
 
-        What was published of a handle of which other parts never will be stays: `evidence` shows it part by part. So
-        does what a sink without transactions has written, or is writing just now: nothing can keep that back.
+        Parts that were already published stay, even if others never will be; `evidence` shows each part. Rows of a sink
+        without transactions stay, too: writing them cannot be prevented.
         """
         if handle["guarantee"] != "exactly-once":
             return Outcome(already=True, detail={"rows": handle["rows"]}) if handle["guarantee"] == "none" else None
@@ -217,10 +219,10 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         try:
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
-                fates = side_by_side(Settler(known, handle).fenced, parts_of(handle))
+                outcomes = side_by_side(TransactionFinisher(known, handle).fenced, parts_of(handle))
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
-        whole = all(fate in (Fate.COMMITTED, Fate.WAS_COMMITTED) for fate in fates)
+        whole = all(outcome in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED) for outcome in outcomes)
         return Outcome(already=True, detail={"rows": handle["rows"]}) if whole else None
 
     def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
@@ -241,7 +243,7 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         except FileNotFoundError as error:
             raise CannotPublish(
                 f"sink '{self.name}': spooled rows no longer exist.",
-                f"{handle['folder']}/{part.spool} with {part.rows} rows is missing.",
+                f"{handle['folder']}/{part.spool} with {count(part.rows, 'row')} is missing.",
                 f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
             ) from error
 
@@ -250,8 +252,8 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         then = {"cluster": handle["cluster"], "topics": handle["topics"]}
         if now != then:
             raise CannotPublish(
-                f"sink '{self.name}': this is not where the rows were staged for.",
-                f"Then: {then}. Now: {now}.",
+                f"sink '{self.name}': the rows were staged for another cluster or topic.",
+                f"They were staged for {then}. The sink would now write to {now}.",
                 "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
                 f"--give-up {self.name} --reason …. The rows are kept in {handle['folder']}.",
             )
@@ -259,10 +261,10 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
     def _in_doubt(self, parts: list[Part]) -> InDoubt:
         names = ", ".join(part.tx.id for part in parts if part.tx)
         return InDoubt(
-            f"sink '{self.name}': whether {len(parts)} of its transactions were committed cannot be found out.",
-            f"No marker is left of {names}: the log was cut or compacted, or the topic recreated.",
-            "Look whether the rows are there, then say it: onceonly resolve PIPELINE EPOCH "
-            f"--committed {self.name} --reason … (or --aborted, which writes them again; or --give-up).",
+            f"sink '{self.name}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
+            f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
+            "Check whether the rows are in the topic, then record it: onceonly resolve PIPELINE EPOCH "
+            f"--committed {self.name} --reason … (or --aborted, which writes them again, or --give-up).",
         )
 
     # ---- discard, release, sweep
@@ -272,11 +274,11 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         self._spool.delete(txn.name)
 
     def release(self, txn: Transaction) -> None:
-        """What is still open was never recorded: rivals of the transactions that were committed."""
+        """Open transactions were never recorded: they are duplicates of the committed ones."""
         self.discard(txn, None)
 
     def revoke(self, txn: Transaction) -> None:
-        """Fence what is open. `EndTxn(abort)` would not do: it leaves a zombie able to open a new one."""
+        """Fence open transactions. `EndTxn(abort)` is not enough: a zombie could then begin a new one."""
         if self.config.guarantee == "exactly-once":
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
@@ -301,23 +303,23 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
     def _slot(self, txn: Transaction) -> int | None:
         return txn.slot if self.config.ids == "pool" else None
 
-    def pooled(self, prefix: str) -> list[Pooled]:
+    def pooled(self, prefix: str) -> list[PooledTransaction]:
         if self.config.ids != "pool":
             return []
         with self._transactions() as known:
             described = known.describe(known.open(transactional_ids.pool_of(prefix)))
         _, pipeline, sink = prefix.split("-")
         return [
-            Pooled(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
+            PooledTransaction(pipeline, sink, slot, id, (seen.producer_id, seen.epoch))
             for id, seen in described.items()
             if (slot := transactional_ids.slot_of(id)) is not None
         ]
 
-    def needs(self, handle: Handle, txn: Pooled) -> bool:
+    def needs(self, handle: Handle, txn: PooledTransaction) -> bool:
         parts = parts_of(handle)
         return any(part.tx is None or (part.tx.id, part.tx.producer) == (txn.id, txn.producer) for part in parts)
 
-    def discard_pooled(self, txns: Sequence[Pooled]) -> None:
+    def discard_pooled(self, txns: Sequence[PooledTransaction]) -> None:
         with self._transactions() as known:
             for txn in txns:
                 known.withdraw(txn.id, *txn.producer)
@@ -334,7 +336,7 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
         return gate_view.columns(self.config.format, self._schema)
 
     def _here(self, handle: Handle) -> Handle:
-        """With the spool that would be published, whatever the handle says."""
+        """The handle with the spool that would be published, even if the handle names another one."""
         confined.check_folder(self.name, handle["txn"])
         for part in parts_of(handle):
             confined.check_file(self.name, part.spool)
@@ -344,21 +346,24 @@ class KafkaWriter(Sink, KeepsCopies, HoldsOpen, Inspectable, PoolsIds, Explainin
     def _schema(self) -> str | None:
         return check.schema(self.config, self._root)
 
-    # ---- a person's view
+    # ---- manual resolution
 
     def evidence(self, handle: Handle) -> list[str]:
         with self._transactions() as known:
-            settler = Settler(known, handle)
+            settler = TransactionFinisher(known, handle)
             return [line for part in parts_of(handle) for line in settler.describe(part)]
 
-    def judged(self, handle: Handle, committed: bool) -> Handle:
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
         with self._transactions() as known:
-            settler = Settler(known, handle)
+            settler = TransactionFinisher(known, handle)
             parts = parts_of(handle)
-            fates = side_by_side(settler.settle, parts)
+            outcomes = side_by_side(settler.settle, parts)
             return with_parts(
                 handle,
-                [with_word(p, committed) if fate is Fate.DOUBT else p for p, fate in zip(parts, fates, strict=True)],
+                [
+                    with_resolution(p, committed) if outcome is TxOutcome.DOUBT else p
+                    for p, outcome in zip(parts, outcomes, strict=True)
+                ],
             )
 
     # ---- the cluster

@@ -1,7 +1,7 @@
-"""The spool: the exact rows of a Kafka transaction as Parquet, kept until its outcome is recorded.
+"""The spool: the rows of a Kafka transaction as Parquet files, kept until its outcome is recorded.
 
-One folder per transaction of the sink (its name), one file per Spark task attempt; the handle names the files that
-count.
+There is one folder per transaction of the sink, with its name, and one file per Spark task attempt. The handle names
+the valid files.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.filesystems.folders import file_system
 
-ROW_GROUP = 16 << 20  # bytes of rows held before they are written
-READ = 4096  # rows taken up at once; less where a row group is small
+ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
+READ = 4096  # rows per batch; fewer if a row group is small
 CHEAP: dict[str, Any] = {"compression": "snappy", "use_dictionary": ["topic"]}  # half the CPU of lz4 with dictionaries
 SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 
 
 class SpoolFile:
-    """One file being written; it counts for nothing before `close` has made it durable."""
+    """A file that is being written. It is valid after `close` has made it durable."""
 
     def __init__(self, folder: str, part: int) -> None:
         self.name = f"{part}-{uuid.uuid4().hex[:12]}.parquet"
@@ -55,7 +55,7 @@ class SpoolFile:
         self._flush()
         self._writer.close()
         if isinstance(self._files, pafs.LocalFileSystem):
-            to_disk(Path(self._path))  # it and its name survive a power failure, as the handle that names it will
+            to_disk(Path(self._path))  # its content and name have to survive a power failure, as its handle will
             way_to_disk(Path(self._path).parent)
 
     def _flush(self) -> None:

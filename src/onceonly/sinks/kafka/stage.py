@@ -1,6 +1,6 @@
-"""Staging rows for Kafka on Spark: columns made records, then one pass that spools them and, where wanted, writes them.
+"""Stages rows for Kafka on Spark: converts columns to records, then spools them and, if needed, writes them to Kafka.
 
-What runs on Spark's workers is `_stage_part`: it needs this package there, confluent-kafka and pyarrow.
+`_stage_part` runs on Spark's workers, which need this package, confluent-kafka and pyarrow.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ TOLD = re.compile(r"ONCEONLY-ERROR (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know; carried in the task, never in a plan that people see."""
+    """What a worker needs. It is part of the task, not of the query plan, which people can see."""
 
     target: Target
     spool: str | None  # folder; None: no spool
     ids: Ids | None  # None: no transaction
     write: bool  # to Kafka, now
-    identify: KafkaConnection | None = None  # to ask for the producer, where ids are shared
+    identify: KafkaConnection | None = None  # to read the producer's id and epoch, if transactional ids are reused
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a task that succeeded has left."""
+    """What a successful task has written."""
 
     spool: str
     rows: int
@@ -62,7 +62,7 @@ class Receipt:
 
 
 def records(config: KafkaSink, rows: Any, schema: str | None) -> Any:
-    """The DataFrame with columns of the spool, of its types: those that the rows have (see `_whole`).
+    """The DataFrame with the names and types of the spool's columns. `_whole` adds those that are missing.
 
     Raises:
         InvalidPipeline: a column is missing, unknown or of another type.
@@ -76,17 +76,17 @@ def records(config: KafkaSink, rows: Any, schema: str | None) -> Any:
         "key": F.col("key").cast("binary"),
         "value": _value(config, rows, schema),
         "timestamp": F.unix_millis(F.col("timestamp")),
-        "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # to send a null list takes Spark 4 µs
+        "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # a null list takes Spark 4 µs per row
     }
     return rows.select(*(made[name].alias(name) for name in SCHEMA.names if name in rows.columns))
 
 
 def run(job: Job, rows: Any) -> list[Receipt]:
-    """Stage `rows` (as `records` makes them) in one Spark job.
+    """Stage `rows` (the result of `records`) in one Spark job.
 
     Raises:
-        InvalidPipeline: a row cannot be written (it is named), or must not be.
-        NotCommitted: the brokers did not take the rows.
+        InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
+        NotCommitted: the brokers did not accept the rows.
     """
     try:
         found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
@@ -102,7 +102,7 @@ def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
         context = TaskContext.get()
         try:
             receipt = _stage_part(job, context.partitionId() if context else 0, batches)
-        except OnceonlyError as error:  # Spark carries its text alone
+        except OnceonlyError as error:  # Spark only passes on its text
             told = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
             raise RuntimeError(f"ONCEONLY-ERROR {json.dumps(told)}") from error
         if receipt:
@@ -112,7 +112,7 @@ def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
 
 
 def _told(error: Exception) -> OnceonlyError | None:
-    """Our own error in that of a Spark task, if it is one."""
+    """The OnceonlyError that a Spark task has raised, if it was one."""
     if not (found := TOLD.search(str(error))):
         return None
     told = json.loads(found[1])
@@ -121,7 +121,7 @@ def _told(error: Exception) -> OnceonlyError | None:
 
 
 def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
-    """One task: every row into the spool and into the output, then both made durable. No rows: nothing at all."""
+    """One task: write every row to the spool and the output, then make both durable. Without rows it does nothing."""
     spool: SpoolFile | None = None
     output: Output | None = None
     id = job.ids.first(part) if job.ids else None
@@ -149,7 +149,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
 
 
 def _whole(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With the columns that the rows do not have: made here, as Spark would send each of them row by row."""
+    """The batch with all columns. Missing ones are added here, because Spark would send them row by row."""
     made = dict(zip(batch.schema.names, batch.columns, strict=True))
     if "topic" not in made:
         made["topic"] = _always(target.topics.only, batch.num_rows)
@@ -160,7 +160,7 @@ def _whole(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-@lru_cache(16)  # nearly all batches of a task are of one length
+@lru_cache(16)  # nearly all batches of a task have the same length
 def _always(topic: str, rows: int) -> pa.Array:
     return pa.repeat(topic, rows)
 
@@ -181,23 +181,23 @@ def _check_columns(config: KafkaSink, rows: Any) -> None:
     have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     problems = [] if "value" in have else ["'value' is missing"]
     if not config.topic and "topic" not in have:
-        problems.append("'topic' is missing, and the sink has several")
+        problems.append("'topic' is missing, and the sink has several topics")
     if config.topic and "topic" in have:
-        problems.append(f"'topic' is there, and every row goes to '{config.topic}'")
+        problems.append(f"'topic' is not allowed, because every row goes to '{config.topic}'")
     for name, kind in have.items():
         if name in TYPES and kind not in TYPES[name][1]:
             problems.append(f"'{name}' is {kind}, not {TYPES[name][0]}")
         elif name not in TYPES and name != "value":
-            problems.append(f"'{name}' is no part of a record")
+            problems.append(f"'{name}' is not a part of a record")
     if config.format == "json" and not have.get("value", "struct").startswith(("struct", "map", "array")):
-        problems.append(f"'value' is {have['value']}, and JSON is made of a struct, a map or an array")
+        problems.append(f"'value' is {have['value']}, and JSON needs a struct, a map or an array")
     if config.format == "raw" and have.get("value", "binary") not in ("binary", "string"):
-        problems.append(f"'value' is {have['value']}, and the sink writes it as it is (format='raw')")
+        problems.append(f"'value' is {have['value']}, and format='raw' needs binary or string")
     if problems:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows cannot be written to Kafka.",
             f"Columns: {'; '.join(problems)}.",
-            "Select value, and where wanted key, headers, timestamp, partition, topic. Nothing was staged.",
+            "Select value, and optionally key, headers, timestamp, partition, topic. Nothing was staged.",
         )
 
 

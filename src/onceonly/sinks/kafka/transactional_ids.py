@@ -1,7 +1,7 @@
-"""Transactional ids: unique, with the name of the transaction in it; or of a pool, with a slot that is leased.
+"""Transactional ids: unique ones, which contain the transaction's name, and pooled ones, which contain a leased slot.
 
-A pooled id is used by one attempt after the other, and by task attempts side by side: each takes it from the one
-before. What belongs to whom is told by producer id and epoch, and by who holds the slot.
+A pooled id is reused by later attempts, and by parallel attempts of a task: each fences the one before. The owner is
+identified by producer id and epoch, and by the lease of the slot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ids:
 
     Args:
         prefix: the sink's id_prefix.
-        slot: of the pool; None: there is no pool.
+        slot: of the pool; None if there is no pool.
     """
 
     prefix: str
@@ -29,33 +29,33 @@ class Ids:
     slot: int | None
 
     def first(self, part: str | int) -> str:
-        """For the rows of one Spark partition."""
+        """The id for the rows of one Spark partition."""
         if self.slot is None:
-            return self.again(part)
+            return self.unique(part)
         return f"{self.prefix}-{self.txn.prefix}-pool-{self.slot}-{part}"
 
-    def again(self, part: str | int) -> str:
-        """For rows whose transaction was lost. Never from the pool: rivals would end each other's forever."""
+    def unique(self, part: str | int) -> str:
+        """A new id for rows whose transaction was lost. With a pooled id, processes could fence each other forever."""
         return f"{self.prefix}-{self.txn.name}-{part}-{uuid.uuid4().hex[:8]}"
 
 
 def owner(id: str) -> Transaction | None:
-    """The transaction that a unique id belongs to."""
+    """The transaction to which a unique id belongs; None for any other id."""
     parts = id.split("-")
     return Transaction.parse("-".join(parts[-8:-2])) if len(parts) >= 9 else None
 
 
 def of(name: str) -> str:
-    """Pattern of the unique ids that carry this name or prefix."""
+    """A pattern of the unique ids that contain this name or prefix."""
     return f".+-{re.escape(name)}-.+"
 
 
 def pool_of(prefix: str) -> str:
-    """Pattern of the pooled ids of one sink, whatever its id_prefix."""
+    """A pattern of the pooled ids of one sink, with any id_prefix."""
     return f".+-{re.escape(prefix)}-pool-[0-9]+-[0-9]+"
 
 
 def slot_of(id: str) -> int | None:
-    """The slot that a pooled id belongs to; None for a unique one."""
+    """The slot of a pooled id; None for a unique one."""
     found = PLACE.fullmatch(id)
     return int(found[1]) if found else None

@@ -1,1 +1,1 @@
-"""What the sinks share of staged rows: their types, their text, the shapes of handles."""
+"""What the sinks share: types and text formats of staged rows, the shapes of handles."""

@@ -1,8 +1,8 @@
-"""The shapes of the sinks' handles, checked when one comes back from the state table.
+"""The shapes of the sinks' handles, checked when one is read from the state table.
 
-Whoever can write to that table could else have a sink read, move or delete what it likes, and a damaged row would end
-in an error that says nothing. What a shape does not name is let through: a newer version may have added it.
-(No `from __future__ import annotations` here: `TypedDict` has to see what is not required.)
+Without the check, anyone who can write to that table could make a sink read, move or delete other files, and a damaged
+row would cause an obscure error. Unknown keys are allowed: a newer version may have added them.
+(No `from __future__ import annotations` here: `TypedDict` has to see `NotRequired`.)
 """
 
 import json
@@ -17,9 +17,9 @@ from onceonly.pipeline.shapes import Below, Count, Like, problem
 PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
-GUARDED = (  # whatever gets a handle; not `discard`: what is damaged may be discarded by its name
+GUARDED = (  # the methods that get a handle; not `discard`, which has to work with a damaged one, too
     *("commit", "fence", "check_replace", "retraction", "needs"),
-    *("staged", "staged_frame", "evidence", "judged", "read"),
+    *("staged", "staged_frame", "evidence", "resolved", "read"),
 )
 S = TypeVar("S", bound=Sink)
 
@@ -83,7 +83,7 @@ class KafkaTx(TypedDict):
 
 
 class KafkaPart(TypedDict):
-    spool: Annotated[str, Like("[^/]*")]  # the name of a file; none where no rows are kept
+    spool: Annotated[str, Like("[^/]*")]  # the name of a file; empty if no rows are kept
     rows: Count
     tx: KafkaTx | None
 
@@ -123,28 +123,30 @@ class State(TypedDict):
     retired: list[Retired]
     forget: list[str]
     rows: Count
+    unit: NotRequired[str]
+    target: NotRequired[str]
 
 
 def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) -> None:
-    """Refuse a handle that no sink of that kind has made.
+    """Refuse a handle that a sink of that kind cannot have created.
 
     Raises:
-        CannotPublish: what is wrong with it; the state table has to be put right.
+        CannotPublish: says what is wrong with it; the state table has to be repaired.
     """
     if wrong := problem(handle, shape):
         raise CannotPublish(
             f"sink '{sink}': the handle in the state table is damaged.",
-            f"Of a handle of kind '{kind}', {wrong}.",
-            "Was the table edited by hand, or written by another version? Restore it to the version before, then: "
+            f"Its kind is '{kind}', and {wrong}.",
+            "Was the table edited by hand, or written by another version? Restore it to the version before that, then: "
             "onceonly recover. Nothing was changed.",
         )
 
 
 def check_made(sink: str, shape: Any, handle: Any) -> None:
-    """Refuse what would be damaged as soon as it is stored.
+    """Refuse a handle that could not be read again after it was stored.
 
     Raises:
-        InvalidPipeline: it is not plain JSON, or not of the shape that the sink itself names.
+        InvalidPipeline: it is not plain JSON, or does not have the shape that the sink declares.
     """
     try:
         wrong = problem(json.loads(json.dumps(handle)), shape)
@@ -152,14 +154,14 @@ def check_made(sink: str, shape: Any, handle: Any) -> None:
         wrong = str(error)
     if wrong:
         raise InvalidPipeline(
-            f"sink '{sink}': what it has staged cannot be recorded.",
-            f"Of the handle that it returned, {wrong}.",
-            "Return plain JSON of the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
+            f"sink '{sink}': what it staged cannot be recorded.",
+            f"In the handle that it returned, {wrong}.",
+            "Return plain JSON that matches the sink's handle_shape (docs/add-a-sink.md). Nothing was published.",
         )
 
 
 def guarded(sink: S, kind: str) -> S:
-    """The same sink, which looks at each handle that it is given before it does anything with it."""
+    """The same sink, with a check of every handle before it is used."""
     for name in GUARDED:
         if method := getattr(sink, name, None):
             setattr(sink, name, _checking(method, sink.name, kind, sink.handle_shape))

@@ -1,4 +1,4 @@
-"""Rows that were written to files, as text or otherwise, back in the types that they had."""
+"""Converts rows that were written to files, as text or otherwise, back to their original types."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 Convert = Callable[[Any], Any]
 Columns = Mapping[str, pa.Array]
 Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
-Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is read; None: it is what it should be
+Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is converted; None: it need not be
 
-MICROS = {  # by default Spark writes milliseconds, and cuts off the rest
+MICROS = {  # by default, Spark truncates to milliseconds
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -28,12 +28,12 @@ def from_csv(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def from_folders(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column to partition by: times are in UTC, as every session of ours is, and do not say so."""
+    """A partition column. Timestamps are in UTC, like every session of Onceonly, and have no time zone."""
     return (text.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else text).cast(kind)
 
 
 def sound(column: pa.Array) -> pa.Array:
-    """The same; what is no UTF-8 in its texts, which Spark writes as it is, becomes \\ufffd."""
+    """The column with \\ufffd in place of invalid UTF-8, which Spark writes unchanged."""
     as_bytes = _as_bytes(column.type)
     if as_bytes == column.type or is_valid(column):
         return column
@@ -41,7 +41,7 @@ def sound(column: pa.Array) -> pa.Array:
 
 
 def batches(rows: Iterable[pa.RecordBatch], schema: pa.Schema, held: pa.Schema, read: Read) -> Iterator[pa.RecordBatch]:
-    """What files hold, as rows of `schema`: `read` finds the columns in `held`; the others are names of folders."""
+    """Rows of `schema` from files. `read` converts the columns in `held`; the others come from folder names."""
     for batch in rows:
         found = read(batch, held)
         each = [
@@ -56,13 +56,13 @@ def as_it_is(batch: pa.RecordBatch, held: pa.Schema) -> Columns:
 
 
 def json_parser(kind: Any) -> Convert:
-    """Of one document; where one of Spark's types in `kind` is a decimal, without a loss of digits."""
+    """A parser of one document. If one of Spark's types in `kind` is a decimal, no digits are lost."""
     exact: dict[str, Any] = {"parse_float": Decimal} if "decimal(" in json.dumps(kind) else {}
     return json.JSONDecoder(**exact).decode
 
 
 def array(values: list[Any], kind: pa.DataType, leaf: Leaf) -> pa.Array:
-    """Python values of one column, as JSON or Avro gives them."""
+    """A column from the Python values that a JSON or Avro parser returns."""
     convert = _converter(kind, leaf)
     return pa.array(values if convert is None else [convert(value) for value in values], kind)
 
@@ -80,11 +80,11 @@ def from_json(kind: pa.DataType) -> Convert | None:
 
 
 def from_avro(kind: pa.DataType) -> Convert | None:
-    return str if pa.types.is_string(kind) else None  # a UUID is text for Spark
+    return str if pa.types.is_string(kind) else None  # in Spark a UUID is text
 
 
 def _converter(kind: pa.DataType, leaf: Leaf) -> Convert | None:
-    """None: the values are what Arrow takes."""
+    """None if Arrow accepts the values without a conversion."""
     if pa.types.is_struct(kind):
         return _struct({field.name: _converter(field.type, leaf) for field in kind})
     if pa.types.is_map(kind):
@@ -113,11 +113,11 @@ def _map(item: Convert | None) -> Convert | None:
     return _or_null(lambda pairs: [(key, item(value) if item else value) for key, value in pairs.items()])
 
 
-# ---- text that is none
+# ---- invalid UTF-8
 
 
 def is_valid(column: pa.Array) -> bool:
-    """Whether all of its text is UTF-8."""
+    """Whether all of its text is valid UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -126,7 +126,7 @@ def is_valid(column: pa.Array) -> bool:
 
 
 def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with bytes for text, at any depth."""
+    """The type with binary in place of string, at any depth."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_bytes(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -137,7 +137,7 @@ def _as_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def _decoded(value: Any, kind: pa.DataType) -> Any:
-    """A Python value of `_as_bytes(kind)`, with its text."""
+    """A Python value of type `kind`, from one of `_as_bytes(kind)`."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

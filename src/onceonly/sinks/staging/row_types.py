@@ -1,4 +1,4 @@
-"""The types of staged rows, as Spark names them: kept in the handle, so that no reader has to guess them."""
+"""The types of staged rows, as in Spark. They are part of the handle, so that no reader has to infer them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PLAIN: Mapping[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "void": pa.null(),
 }
-MICROS = {"coerce_int96_timestamp_unit": "us"}  # Spark's times in Parquet: as nanoseconds, they would wrap in 2262
+MICROS = {
+    "coerce_int96_timestamp_unit": "us"
+}  # Spark's timestamps in Parquet: as nanoseconds they would overflow in 2262
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
 
@@ -41,7 +43,7 @@ def of(rows: Any) -> dict[str, Any]:
 
 
 def on_spark(schema: Schema) -> Any:
-    """The same as Spark's StructType."""
+    """The schema as Spark's StructType."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(dict(schema))
@@ -52,7 +54,7 @@ def names(schema: Schema) -> list[str]:
 
 
 def arrow(schema: Schema) -> pa.Schema:
-    """Raises OnlySpark."""
+    """The schema in Arrow. Raises OnlySpark."""
     return pa.schema(_fields(schema))
 
 
@@ -61,7 +63,7 @@ def _fields(struct: Schema) -> list[pa.Field]:
 
 
 def kind_of(kind: Any) -> pa.DataType:
-    """Of one of Spark's types in its JSON form. Raises OnlySpark."""
+    """The Arrow type for one of Spark's types in its JSON form. Raises OnlySpark."""
     if isinstance(kind, str):
         return _plain(kind)
     match kind["type"]:
@@ -88,12 +90,12 @@ def _plain(kind: str) -> pa.DataType:
 
 
 def in_json(kind: Any) -> Any:
-    """A type as it comes back from JSON: keys of maps are text there."""
+    """The type after reading from JSON, in which the keys of maps are text."""
     return _replaced(kind, {}, keys="string")
 
 
 def in_avro(kind: Any) -> Any:
-    """A type as it comes back from Avro, whose least integer is an int."""
+    """The type after reading from Avro, in which the smallest integer is an int."""
     return _replaced(kind, {"byte": "integer", "short": "integer"})
 
 
@@ -110,7 +112,7 @@ def _replaced(kind: Any, by: Mapping[str, str], keys: str | None = None) -> Any:
 
 
 def nullable(schema: Any) -> Any:
-    """As Spark makes a table from a DataFrame: every column nullable (a staged table enforces that), no metadata."""
+    """The schema of a table that Spark creates from a DataFrame: every column is nullable, and has no metadata."""
     if isinstance(schema, list):
         return [nullable(part) for part in schema]
     if not isinstance(schema, dict):

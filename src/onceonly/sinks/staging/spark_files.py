@@ -1,4 +1,4 @@
-"""Files that Spark writes into a staged folder."""
+"""Writes files into a staged folder, with Spark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NO_OPTIONS: Mapping[str, Any] = {}
 def write(
     rows: Any, folder: str, format: str = "parquet", options: Mapping[str, Any] = NO_OPTIONS, by: Sequence[str] = ()
 ) -> int:
-    """All rows in one job, in place of what the folder holds; returns how many there were.
+    """Write all rows in one job, replacing the content of the folder; returns the number of rows.
 
     Args:
-        by: columns that become folders.
+        by: columns that become partition folders.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -29,6 +29,6 @@ def write(
 
 
 def uri(folder: str) -> str:
-    """A folder's path or URI as Spark reads it, whatever its default file system is."""
+    """The folder's URI for Spark, independent of Spark's default file system."""
     local = local_path(folder)
     return f"file://{local}" if local else folder.replace("s3://", "s3a://", 1)

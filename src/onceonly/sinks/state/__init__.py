@@ -1,1 +1,1 @@
-"""Application state, published with the checkpoint that changed it: begin with `sink`."""
+"""Application state, published with the checkpoint that changed it: start reading at `sink`."""

@@ -1,10 +1,10 @@
-"""Application state: rows by key, as runs of changes.
+"""Application state: rows by key, stored as runs of changes.
 
-Each checkpoint adds a run: one folder of Parquet with the rows it changed. Its handle lists the runs that make up the
-state, oldest first, so the state table says which state a checkpoint left, and nothing has to be moved at commit. Runs
-are merged when they are many, the small ones with the new one, so that what is written follows the number of changed
-keys (times the logarithm of the number held). The first run holds whole rows only; in the others `_deleted` marks keys
-that were deleted. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
+Each checkpoint adds a run: a folder of Parquet files with the rows that it changed. Its handle lists the runs that make
+up the state, oldest first. So the state table determines the state after a checkpoint, and commit moves nothing. If
+there are many runs, the small ones are merged with the new one. So the amount written is proportional to the number of
+changed keys (times the logarithm of the number of keys). The first run has no deleted rows; in the others, `_deleted`
+marks deleted keys. Source: O'Neil et al., The Log-Structured Merge-Tree (1996).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Changes, KeepsState, Receipts, Replaceable, Sink, Trace, Traced, cannot_take_back
+from onceonly.counts import count
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.filesystems import confined
 from onceonly.filesystems.folders import Folders
@@ -26,15 +27,16 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, spark_files
 from onceonly.sinks.state import handle as staterun
 
-RUNS = 8  # of which the state is made before the youngest are merged
-KEPT = 100  # checkpoints for which a run that was merged away is kept: readers of an older state may be at work
-DONE = "_published"  # marks the folder of a transaction that was published
-GIVEN_UP = "_given_up"  # and that of one which never will be, so a person says
-LOOKED_AT = 8  # published transactions that are looked at for a trace
+RUNS = 8  # the maximum number of runs before the newest are merged
+KEPT = 100  # checkpoints for which a merged run is kept, because readers of an older state may need it
+DONE = "_published"  # marks the folder of a published transaction
+GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
+_SHOWN = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}
+LOOKED_AT = 8  # published transactions that are read for a trace
 
 
 class StateWriter(Sink, KeepsState, Traced, Replaceable):
-    """The live side of a `StateSink`.
+    """Writes the state of a `StateSink`.
 
     Args:
         uri: its folder's absolute path or URI.
@@ -53,7 +55,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return [f"{self.name}: keeps {self.config.schema} by {', '.join(self.config.key)} in {self._folders.uri}"]
 
     def read(self, spark: Any, before: Handle | None) -> Any:
-        """The state that `before` left, as a DataFrame of the schema; empty for None."""
+        """The state after the handle `before`, as a DataFrame of the schema; empty for None."""
         self._check_same(before)
         runs = self._runs(before)
         state = self._merged(spark, runs).where("NOT _deleted").drop("_deleted", "_epoch")
@@ -72,10 +74,10 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             newest = self._merged(changes.sparkSession, [*merged, run])
             whole = newest if kept else newest.where("NOT _deleted")
             both = self._write(whole, f"{txn.name}/merged")
-            self._folders.delete(f"{txn.name}/changes")  # they are in it
+            self._folders.delete(f"{txn.name}/changes")  # included in `merged`
         retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
         return {
-            "kind": "state",
+            **_SHOWN,
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
@@ -87,12 +89,12 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         }
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        """The recorded handle is the publication; here only what is left over is told from what counts.
+        """Mark the folder as published. Only the record in the state table publishes; the mark protects from cleanup.
 
         Raises:
-            Fenced: it was given up.
+            Fenced: the transaction was given up.
             StateBehind: another transaction has published this epoch.
-            CannotPublish: what was staged no longer exists, or the handle is damaged.
+            CannotPublish: the staged state no longer exists, or the handle is damaged.
         """
         forget = staterun.forgotten(self.name, handle)
         if handle["txn"] is None:  # a rewind: nothing was staged for it
@@ -103,51 +105,51 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return Outcome(already=already, detail={"rows": handle["rows"]})
 
     def _publish(self, txn: Transaction, decision: int) -> bool:
-        """Whether it had been done before."""
+        """Whether it was already published."""
         if self._is_marked(txn, DONE):
             return True
         if not self._folders.has(txn.name):
             raise CannotPublish(
-                f"sink '{self.name}': the state that was staged no longer exists.",
+                f"sink '{self.name}': the staged state no longer exists.",
                 f"{self._folders.path(txn.name)} is missing.",
-                f"Restore it and recover. onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} --reason … "
-                "would leave the pipeline without state.",
+                f"Restore it and recover. With onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} "
+                "--reason …, the pipeline would continue without state.",
             )
         if self._is_marked(txn, GIVEN_UP):
             raise Fenced(
                 f"sink '{self.name}': the state of epoch {txn.epoch} was given up.",
-                f"A person did that: {self._folders.path(txn.name)}/{GIVEN_UP} says so.",
-                f"Where the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
+                f"A person gave it up, as {self._folders.path(txn.name)}/{GIVEN_UP} shows.",
+                f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
                 f"--give-up {self.name} --reason …",
             )
         self._refuse_behind(txn)
         return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_behind(self, txn: Transaction) -> None:
-        """An epoch is published once: another transaction of it shows that the state table gives numbers again."""
+        """Another published transaction of the same epoch shows that the state table assigns numbers a second time."""
         same = (other for other in self._folders.holding(txn.prefix) if other.epoch == txn.epoch and other != txn)
         for other in same:
             if self._is_marked(other, DONE):
                 raise StateBehind(
-                    f"sink '{self.name}': another transaction has published epoch {txn.epoch} before.",
-                    f"{self._folders.path(other.name)} is there, the state table names {txn.name}. The state table was "
-                    "restored from an older copy, and gives its numbers a second time.",
-                    f"Nothing was published. Go on after what is there: onceonly state forward {txn.pipeline} … "
+                    f"sink '{self.name}': another transaction has already published epoch {txn.epoch}.",
+                    f"{self._folders.path(other.name)} exists, and the state table names {txn.name}. The state table "
+                    "was restored from an older copy and assigns the same numbers again.",
+                    f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
                     "(docs/operations.md, Backup and restore)",
                 )
 
     def _forget(self, forget: list[Transaction]) -> None:
-        """Each transaction's folder holds one run."""
+        """Delete these folders. Each contains one run."""
         for txn in forget:
             self._folders.delete(txn.name)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """A mark that a commit looks for. A commit that looked before is no danger, and needs no other fence.
+        """Write a mark that a commit checks for. A commit that checked before the mark was written does no harm.
 
-        What publishes a state is the row in the state table, and there "published" and "given up" exclude each other:
-        the next checkpoint goes on from no state that was given up, whatever lies in its folder.
+        Only the row in the state table publishes a state, and there "published" and "given up" exclude each other. The
+        next checkpoint never continues from a state that was given up, whatever its folder contains.
         """
-        if handle["txn"] is None:  # a rewind: its row in the state table is all there is of it
+        if handle["txn"] is None:  # a rewind: there is only its row in the state table
             return None
         txn = staterun.transaction(self.name, handle["txn"])
         try:
@@ -158,12 +160,12 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             raise OutcomeUnknown(
                 f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
                 f"{type(error).__name__}: {error}",
-                f"Nothing was deleted. Give it up when {self._folders.uri} answers again.",
+                f"Nothing was deleted. Give it up again when {self._folders.uri} can be reached.",
             ) from error
         return Outcome(already=True, detail={"rows": handle["rows"]}) if published else None
 
     def traces(self, pipeline: str) -> list[Trace]:
-        """Such a pipeline's epochs are decided one after the other: the last ones hold the last decision."""
+        """The last decisions are in the last epochs: a pipeline with state decides its epochs in order."""
         by_table: dict[str, list[Transaction]] = {}
         for name in self._folders.names():
             txn = confined.parsed(name)
@@ -175,7 +177,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return [Trace(id, max(decisions), where) for id, decisions in shown.items() if decisions]
 
     def _decision(self, txn: Transaction) -> int:
-        """0 where an earlier version has marked it."""
+        """The decision in the mark; 0 if an earlier version wrote the mark."""
         text = self._folders.text(f"{txn.name}/{DONE}")
         return int(json.loads(text)["decision"]) if text else 0
 
@@ -183,23 +185,23 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return self._folders.has(f"{txn.name}/{mark}")
 
     def check_replace(self, old: Handle) -> None:
-        """Later checkpoints went on from it: a rewind takes back all of them, and one alone cannot be replaced."""
+        """A single checkpoint cannot be replaced, because later ones depend on it. A rewind takes back all of them."""
         raise cannot_take_back(self.name)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        """The state as `held` left it; what was written since is deleted."""
+        """A handle of the state after `held`. Later runs are deleted."""
         runs = self._runs(held)
         if gone := [run["folder"] for run in runs if not self._folders.has(run["folder"])]:
             raise InvalidPipeline(
                 f"sink '{self.name}': the state at that epoch no longer exists.",
-                f"{self._folders.path(gone[0])} is missing: what was merged away is kept for {KEPT} checkpoints.",
+                f"{self._folders.path(gone[0])} is missing. After a merge, runs are kept for {KEPT} checkpoints.",
                 "Go back to a later epoch. Nothing was changed.",
             )
         same = {**{name: held[name] for name in ("schema", "key")}, "metadata": _metadata(held)} if held else {}
         ours = {"schema": self.config.schema, "key": list(self.config.key)}
         retired = self._runs(held, "retired")
         forget = [old["txn"] for old in olds if old["txn"]]
-        plain = {"kind": "state", "txn": None, **ours, **same, "retired": retired}
+        plain = {**_SHOWN, "txn": None, **ours, **same, "retired": retired}
         return {**plain, "runs": runs, "forget": forget, "rows": 0}
 
     def _runs(self, handle: Handle | None, which: str = "runs") -> list[dict[str, Any]]:
@@ -213,14 +215,14 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
     def leftovers(self, prefix: str) -> list[Transaction]:
         return [txn for txn in self._folders.holding(prefix) if not self._is_marked(txn, DONE)]
 
-    # ---- how
+    # ---- runs
 
     @property
     def _kept(self) -> str:
         return f"{self.config.schema}, _deleted BOOLEAN, _epoch BIGINT"
 
     def _merged(self, spark: Any, runs: Sequence[Mapping[str, Any]]) -> Any:
-        """One row per key, the youngest; deleted ones are still marked."""
+        """The newest row of each key. Deleted keys are still marked."""
         from pyspark.sql import functions as F
 
         if not runs:
@@ -236,24 +238,24 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return spark.read.schema(self._kept).parquet(spark_files.uri(self._folders.path(run["folder"])))
 
     def _changes(self, rows: Any, epoch: int) -> Any:
-        """With the columns of a run, in their order."""
+        """The changes with the columns of a run, in their order."""
         from pyspark.sql import functions as F
 
         wanted = rows.sparkSession.createDataFrame([], self.config.schema).schema
         have = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
         problems = [
-            f"the schema has no '{name}', which is in the key" for name in self.config.key if name not in wanted.names
+            f"'{name}' is in the key and not in the schema" for name in self.config.key if name not in wanted.names
         ]
         for field in wanted.fields:
             kind = field.dataType.simpleString()
             if have.get(field.name) != kind:
-                problems.append(f"'{field.name}' is {have.get(field.name, 'missing')}, the state has {kind}")
-        problems += [f"'{name}' is not in the state" for name in have if name not in [*wanted.names, "deleted"]]
+                problems.append(f"'{field.name}' is {have.get(field.name, 'missing')}, the schema has {kind}")
+        problems += [f"'{name}' is not in the schema" for name in have if name not in [*wanted.names, "deleted"]]
         if have.get("deleted", "boolean") != "boolean":
             problems.append(f"'deleted' is {have['deleted']}, not boolean")
         if problems:
             raise InvalidPipeline(
-                f"sink '{self.name}': the changes do not fit the state.",
+                f"sink '{self.name}': the changes do not match the schema of the state.",
                 f"Columns: {'; '.join(problems)}.",
                 "Change what the transform returns (select, cast), or the schema. Nothing was staged.",
             )
@@ -261,7 +263,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return rows.select(*wanted.names, deleted.alias("_deleted"), F.lit(epoch).cast("bigint").alias("_epoch"))
 
     def _check_keys(self, spark: Any, run: Mapping[str, Any]) -> None:
-        """Asked of what was written: the transform's work is not done twice."""
+        """Checks the written run, so that the transform is not computed twice."""
         from pyspark.sql import functions as F
 
         key = list(self.config.key)
@@ -269,24 +271,25 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         null = reduce(lambda one, other: one | other, (F.col(name).isNull() for name in key))
         wrong = written.where(null | (F.col("count") > 1)).limit(3).collect()
         if wrong:
-            shown = "; ".join(f"{[row[name] for name in key]} {row['count']} times" for row in wrong)
+            shown = "; ".join(f"{[row[name] for name in key]} {count(row['count'], 'time')}" for row in wrong)
             raise InvalidPipeline(
-                f"sink '{self.name}': the changes name a key twice, or none.",
+                f"sink '{self.name}': in the changes, a key is null or occurs more than once.",
                 f"{', '.join(key)}: {shown}.",
-                "Return one row per key, and no null in it. Nothing was published.",
+                "Return one row per key, without null in the key. Nothing was published.",
             )
 
     def _check_same(self, before: Handle | None) -> None:
         if before and (before["schema"], before["key"]) != (self.config.schema, list(self.config.key)):
             raise InvalidPipeline(
-                f"sink '{self.name}': the state is kept otherwise.",
-                f"As {before['schema']} by {', '.join(before['key'])}; the pipeline now says {self.config.schema} by "
+                f"sink '{self.name}': the existing state has another schema or key.",
+                f"It is {before['schema']} by {', '.join(before['key'])}. The pipeline now has {self.config.schema} by "
                 f"{', '.join(self.config.key)}.",
-                "Go back to that, or give the sink a new name, which starts with an empty state. Nothing was staged.",
+                "Use the former schema and key, or a new name for the sink, which starts with an empty state. "
+                "Nothing was staged.",
             )
 
     def _to_merge(self, runs: Sequence[Mapping[str, Any]], new: int) -> int:
-        """How many of the youngest runs go into one with the new rows: those that are not much larger than it all."""
+        """How many of the newest runs to merge with the new rows: those at most twice as large as what is merged."""
         if len(runs) < RUNS:
             return 0
         number, rows = 0, new
@@ -296,12 +299,12 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
 
     def _write(self, rows: Any, name: str) -> dict[str, Any]:
         folder = self._folders.path(name)
-        count = spark_files.write(rows, folder)
+        written = spark_files.write(rows, folder)
         if local := local_path(folder):
             LocalFiles().make_durable(str(local))
-        return {"folder": name, "rows": count}
+        return {"folder": name, "rows": written}
 
 
 def _metadata(handle: Handle | None) -> dict[str, Any]:
-    """What the transform has said of columns of the state, by Spark's metadata, which the state keeps."""
+    """Spark's metadata of the columns, which the transform has set and the state keeps."""
     return dict(handle.get("metadata", {})) if handle else {}

@@ -54,7 +54,7 @@ function fillLags() {
   for (const cell of document.querySelectorAll("[data-lag]")) {
     const lag = lags[cell.dataset.lag];
     if (!lag) continue;
-    cell.textContent = lag.text;
+    cell.textContent = lag.text.replace(/(\d) (?=\w)/g, "$1\u00a0");  // a line does not end before a unit
     cell.title = lag.why;
     cell.dataset.state = lag.state;
   }

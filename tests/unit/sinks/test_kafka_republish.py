@@ -13,7 +13,7 @@ from onceonly.sinks.kafka import republish
 from onceonly.sinks.kafka.handle import Part, Tx
 from onceonly.sinks.kafka.limits import Topics
 from onceonly.sinks.kafka.produce import Target
-from onceonly.sinks.kafka.republish import Again
+from onceonly.sinks.kafka.republish import Republisher
 from onceonly.sinks.kafka.transactional_ids import Ids
 
 TXN = Transaction("0123456789ab", "flights", "late", 1, 1, "nonce")
@@ -32,10 +32,10 @@ class Slow:
         monkeypatch.setattr(republish, "side_by_side", self._side_by_side)
         monkeypatch.setattr(republish.produce, "write_all", self._write_all)
 
-    def again(self, timeout: float) -> Again:
+    def again(self, timeout: float) -> Republisher:
         known: Any = self
         ids = Ids("onceonly", TXN, None)
-        return Again(known, Target("late", {}, Topics({}), timeout), ids, lambda part: [], self.confirm)
+        return Republisher(known, Target("late", {}, Topics({}), timeout), ids, lambda part: [], self.confirm)
 
     def publish(self, parts: int, timeout: float) -> list[int]:
         """As a commit does it: round after round, each recorded and ended. How many parts each round had."""

@@ -17,7 +17,7 @@ AT_ONCE = 4  # questions; each has a time limit of its own
 
 
 @dataclass
-class Asked(Generic[T]):
+class Question(Generic[T]):
     since: float
     future: Future[T]
     before: T | None = None  # the answer to the question before
@@ -33,12 +33,12 @@ class Asked(Generic[T]):
         return self.before if failed else self.answer
 
 
-class Patience(Generic[K, T]):
+class Answers(Generic[K, T]):
     """Answers by key."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="onceonly-ui")
-        self._asked: dict[K, Asked[T]] = {}
+        self._asked: dict[K, Question[T]] = {}
         self._lock = Lock()
 
     def ask(self, questions: Mapping[K, Callable[[], T]], seconds: float) -> dict[K, T | None]:
@@ -52,11 +52,11 @@ class Patience(Generic[K, T]):
         wait([each.future for each in asked.values()], timeout=seconds)
         return {key: each.answer for key, each in asked.items()}
 
-    def _ask(self, key: K, question: Callable[[], T]) -> Asked[T]:
+    def _ask(self, key: K, question: Callable[[], T]) -> Question[T]:
         known = self._asked.get(key)
         if known is None or (known.future.done() and time.monotonic() - known.since > FRESH):
             before = known.known if known else None
-            self._asked[key] = known = Asked(time.monotonic(), self._pool.submit(question), before)
+            self._asked[key] = known = Question(time.monotonic(), self._pool.submit(question), before)
         return known
 
     def _forget(self) -> None:

@@ -1,0 +1,31 @@
+"""Rows of the state table in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from onceonly.checkpoint.model import Row
+from onceonly.statetable import row_format
+
+TIME = pa.timestamp("us", tz="UTC")
+_TYPES = {"integer": pa.int32(), "long": pa.int64(), "string": pa.string(), "timestamp": TIME}
+SCHEMA = pa.schema(
+    [pa.field(name, _TYPES[type_], nullable=nullable) for name, (type_, nullable) in row_format.COLUMNS.items()]
+)
+
+
+def to_arrow(rows: Sequence[Row]) -> pa.Table:
+    records = [row_format.record(row) for row in rows]
+    columns = [pa.array([each[field.name] for each in records], field.type) for field in SCHEMA]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)  # from_pylist would import pandas
+
+
+def from_arrow(table: pa.Table) -> list[Row]:
+    """Rows, unsorted.
+
+    Raises:
+        InvalidPipeline: a row of a newer format.
+    """
+    return [row_format.from_record(found) for found in table.to_pylist()]

@@ -1,0 +1,143 @@
+"""The log of a pipeline's table on a local or mounted disk.
+
+An entry is on disk before it gets its name, by a hard link, which fails where the name exists. So an entry is whole or
+not there. Only its name can be lost in a power failure: `keep` syncs the folder, before anything depends on the entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from onceonly.filesystems.durability import to_disk, way_to_disk
+from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
+
+PARSED = 256  # entries that are kept in memory
+KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
+
+
+class LocalLog:
+    """See `Log`."""
+
+    def __init__(self, table: Path) -> None:
+        self.table, self.folder = table, table / "_delta_log"
+        self._kept: int | None = None  # the version up to which the folder is known to be on disk
+        self._seen = NONE
+        self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
+
+    def entries(self) -> tuple[int, Iterator[Entry]]:
+        versions, checkpoint = self.listing()
+        self._seen = max([checkpoint, *versions[-1:]])
+        return self._seen, self._read(versions, checkpoint)
+
+    def listing(self) -> tuple[list[int], int]:
+        """The versions of the entries that there are, in order, and that of the last log checkpoint (or NONE)."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = os.listdir(self.folder)
+        versions = sorted(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
+        checkpoints = [int(name[:20]) for name in names if name.endswith(".checkpoint.parquet") and name[0] != "."]
+        if not (versions or checkpoints) and any(self.table.glob("*.parquet")):
+            raise Damaged(f"{self.folder} is empty, but there are files of rows.")
+        return versions, max(checkpoints, default=NONE)
+
+    def _read(self, versions: list[int], checkpoint: int) -> Iterator[Entry]:
+        """Not below the last log checkpoint by more than `KEPT`.
+
+        Entries there are removed, so that a process which was stopped for hours may have written one of that name.
+        """
+        expected = max([checkpoint, *versions[-1:]])
+        for version in reversed(versions):
+            if version != expected and version >= checkpoint:
+                raise Damaged(f"Version {expected} is missing.")
+            if version != expected or version <= checkpoint - KEPT:
+                return
+            try:
+                yield self._entry(version)
+            except FileNotFoundError:  # removed meanwhile: a newer log checkpoint holds what was in it
+                return
+            expected -= 1
+        if expected > max(checkpoint, NONE):
+            raise Damaged(f"Version {expected} is missing.")
+
+    def _entry(self, version: int) -> Entry:
+        """The entry; parsed again only where its file is another one than it was."""
+        status = self.path(version).stat()
+        file = status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._parsed.get(version)
+        if known is None or known[0] != file:
+            known = self._parsed[version] = file, self._parse(version)
+            if len(self._parsed) > PARSED:
+                del self._parsed[min(self._parsed)]
+        return known[1]
+
+    def _parse(self, version: int) -> Entry:
+        path = self.path(version)
+        with path.open(encoding="utf-8") as lines:
+            try:
+                for line in lines:
+                    action = json.loads(line)
+                    if "commitInfo" in action:
+                        return entry(version, action["commitInfo"])
+            except ValueError as error:
+                raise Damaged(f"{path} cannot be parsed: {error}.") from error
+        return Entry(
+            version, foreign=path.stat().st_size > 0
+        )  # empty: a power failure took a commit of another program
+
+    def path(self, version: int) -> Path:
+        return self.folder / f"{version:020}.json"
+
+    def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        way_to_disk(self.folder)
+        with suppress(Taken):
+            self.commit(0, creation(configuration), None)
+
+    def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
+        path = self.path(version)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            draft.write_text(commit.lines(), encoding="utf-8")
+            to_disk(draft)
+            self._check_after(after)
+            os.link(draft, path)
+        except FileExistsError:
+            raise Taken from None
+        finally:
+            draft.unlink(missing_ok=True)
+        self._seen = version
+        self._check_read(version)
+
+    def _check_after(self, after: Entry | None) -> None:
+        """A restored or replaced folder may have other rows under the same versions, or lack some."""
+        if after is None or after.row is None or after.version == NONE:
+            return
+        try:
+            found = self._entry(after.version).row
+        except FileNotFoundError:
+            raise Taken from None
+        if found is None or found.id != after.row.id:
+            raise Taken
+
+    def _check_read(self, version: int) -> None:
+        """Check that readers see the commit of that version.
+
+        If this process was stopped for hours before it, entries may have been removed meanwhile, so that the name of
+        an old version was free again. Readers never look at such an entry.
+        """
+        _, checkpoint = self.listing()
+        if version <= checkpoint - KEPT:
+            raise OSError(f"version {version} is older than what readers of the log look at")
+
+    def keep(self) -> None:
+        if self._kept == self._seen or self._seen == NONE:
+            return
+        places = [self.folder, self.table, *self.table.parents[:2]]
+        for place in places if self._kept is None else places[:1]:
+            to_disk(place)
+        self._kept = self._seen

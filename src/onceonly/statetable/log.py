@@ -1,0 +1,132 @@
+"""The log of one pipeline's table: each commit is one row, made as exactly the next version.
+
+That is the compare-and-set. Of two processes that make the same version, the second is refused with `Taken`. A few
+commits hold no row: the creation, and those that merge files or remove old ones. A row is part of its own log entry,
+so the last rows are read without a query engine, and without opening the table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from onceonly.checkpoint.model import Row
+from onceonly.statetable import row_format
+
+NONE = -1  # the version of a table that does not exist
+ROW = "row"  # the key of a commit's information which holds its row
+MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
+WITHOUT_ROWS = {"CREATE TABLE", MERGE, "VACUUM START", "VACUUM END"}  # commits that change no row
+CONFIGURATION = {
+    "delta.appendOnly": "true",
+    "delta.logRetentionDuration": "interval 3650 days",  # old entries are removed by `compaction` alone
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+}
+Action = Mapping[str, Mapping[str, Any]]
+
+
+class Taken(Exception):
+    """Another commit has that version."""
+
+
+class Damaged(Exception):
+    """The log is not one that Onceonly has written."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A commit; `row` is None where it holds none.
+
+    Args:
+        merges: all rows before it are in merged files from then on.
+        foreign: it was made by another program and may have changed rows.
+    """
+
+    version: int
+    row: Row | None = None
+    merges: bool = False
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit is to hold."""
+
+    operation: str
+    actions: Sequence[Action]
+    row: Row | None = None
+
+    def told(self) -> dict[str, str]:
+        """What it says of itself, beside what every commit does."""
+        row = {ROW: row_format.to_text(self.row)} if self.row else {}
+        return {**row, **({MERGED: "true"} if self.operation == MERGE else {})}
+
+    def lines(self) -> str:
+        """Its entry of the log."""
+        row = self.row
+        txn = {"appId": row.pipeline, "version": row.seq, "lastUpdated": now()} if row else None
+        # by `txn` a reader of the table alone notices where rows were taken out of it
+        info = {"timestamp": now(), "operation": self.operation, "operationParameters": {}, "engineInfo": "onceonly"}
+        actions = [{"commitInfo": {**info, **self.told()}}, *([{"txn": txn}] if txn else []), *self.actions]
+        return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+
+
+class Log(Protocol):
+    """The commits of one pipeline's table. Each call raises OSError where the storage does not answer."""
+
+    def entries(self) -> tuple[int, Iterator[Entry]]:
+        """The current version (NONE: there is no table) and the entries down from it, as far as they are kept.
+
+        Every entry since the last log checkpoint is among them.
+
+        Raises:
+            Damaged: an entry is missing or cannot be parsed (also while they are read).
+        """
+
+    def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
+        """Create the table, as version 0, unless it exists."""
+
+    def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
+        """Make this commit, as exactly this version, where the log still holds the entry `after` (None: no row yet).
+
+        Raises:
+            Taken: the version exists, or that entry does not. It may be this very commit, if an earlier try failed.
+        """
+
+    def keep(self) -> None:
+        """Make sure that what `entries` has shown survives a power failure.
+
+        Raises:
+            OSError: it may not.
+        """
+
+
+def creation(configuration: Mapping[str, str]) -> Commit:
+    """Creates a table with the columns of rows."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": row_format.schema_json(),
+        "partitionColumns": [],
+        "configuration": configuration,
+        "createdTime": now(),
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    return Commit("CREATE TABLE", [{"protocol": protocol}, {"metaData": metadata}])
+
+
+def entry(version: int, told: Mapping[str, Any]) -> Entry:
+    """The entry of a commit that says this of itself."""
+    if ROW in told:
+        return Entry(version, row_format.from_text(told[ROW]))
+    merges = MERGED in told
+    return Entry(version, merges=merges, foreign=not merges and told.get("operation") not in WITHOUT_ROWS)
+
+
+def now() -> int:
+    """Milliseconds since 1970, as Delta counts them."""
+    return int(time.time() * 1000)

@@ -1,0 +1,88 @@
+"""Finding rows of a pipeline in the files of its table, by delta-rs's own query engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from onceonly.checkpoint.model import Row
+from onceonly.checkpoint.offsets import Interval
+from onceonly.errors import OnceonlyError
+from onceonly.statetable import row_format
+from onceonly.statetable.arrow_format import SCHEMA
+from onceonly.statetable.log import Damaged
+from onceonly.statetable.trouble import damaged, unreadable
+
+TRIES = 3
+IN_ORDER = "OVER (ORDER BY interval_start, interval_end)"
+T = TypeVar("T")
+
+
+class Query:
+    """Queries of one pipeline's table. They are bounded by numbers of rows, so that any later version has the same."""
+
+    def __init__(self, pipeline: str, uri: str) -> None:
+        self.pipeline, self.uri = pipeline, uri
+        self._table: DeltaTable | None = None
+
+    def find(self, where: str, columns: Sequence[str], more: str = "") -> list[dict[str, Any]]:
+        """The chosen rows, unsorted, as records of these columns."""
+        sql = f"SELECT {', '.join(columns)} FROM state WHERE {where} {more}"
+        found: pa.Table = self._ask(lambda table: run(table, sql))
+        records: list[dict[str, Any]] = found.cast(pa.schema([SCHEMA.field(name) for name in columns])).to_pylist()
+        return records
+
+    def covered(self, where: str) -> list[Interval]:
+        """The time that the intervals of those rows cover, as intervals that do not meet."""
+        pinned = f"SELECT interval_start AS s, lag(interval_end) {IN_ORDER} AS b FROM state WHERE {where}"
+        found = self._ask(lambda table: run(table, f"SELECT * FROM ({pinned}) WHERE b IS NULL OR b < s ORDER BY s"))
+        last = self._ask(lambda table: run(table, f"SELECT max(interval_end) AS e FROM state WHERE {where}"))
+        starts = found["s"].to_pylist()
+        ends = [*found["b"].to_pylist()[1:], last["e"][0].as_py()]
+        return [Interval(start, end) for start, end in zip(starts, ends, strict=True)] if starts else []
+
+    def last(self) -> Row | None:
+        """The last row, which has to have the number that the log names last."""
+        number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
+        found = self.find(f"seq = {number}", tuple(row_format.COLUMNS))
+        if number and not found:
+            raise damaged(self.pipeline, self.uri, f"By its log the last row is number {number}, which is not there.")
+        return row_format.from_record(found[0]) if found else None
+
+    def check_complete(self) -> None:
+        """Check that no row is missing or doubled, where another program has written to the table.
+
+        Raises:
+            Damaged: rows were deleted, or others added.
+        """
+        number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
+        count = "SELECT count(*) AS n, count(DISTINCT seq) AS kinds, max(seq) AS last FROM state"
+        (found,) = self._ask(lambda table: run(table, count)).to_pylist()
+        if [found["n"], found["kinds"], found["last"] or 0] != [number] * 3:
+            raise Damaged(f"Another program has changed it: by its log it has {number} rows, and it has {found['n']}.")
+
+    def _ask(self, question: Callable[[DeltaTable], T]) -> T:
+        """The result, from a newer version if files of this one were removed.
+
+        Raises:
+            OutcomeUnknown: the newer version cannot be read either.
+        """
+        trouble: Exception = OSError("not tried")
+        for _ in range(TRIES):
+            try:
+                self._table = self._table or DeltaTable(self.uri)
+                return question(self._table)
+            except OnceonlyError:
+                raise
+            except Exception as error:  # also of the query engine, whose errors have no class of their own
+                trouble, self._table = error, None
+        raise unreadable(self.uri, trouble)
+
+
+def run(table: DeltaTable, sql: str) -> pa.Table:
+    """By delta-rs's own engine: with pyarrow's, some processes abort when they exit."""
+    stream = QueryBuilder().register("state", table).execute(sql).read_all()
+    return pa.RecordBatchReader.from_stream(stream).read_all()  # pa.table would import pandas

@@ -1,0 +1,21 @@
+"""What is said where a pipeline's table cannot be read, or is not as Onceonly left it."""
+
+from __future__ import annotations
+
+from onceonly.errors import OutcomeUnknown
+
+
+def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{pipeline}: the state table at {uri} is damaged.",
+        why,
+        "Nothing was changed. Restore that folder from a backup before running this pipeline.",
+    )
+
+
+def unreadable(uri: str, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the state table at {uri} cannot be read.",
+        f"{type(error).__name__}: {error}",
+        "Nothing was written. Check its storage. If files are missing, restore them, then: onceonly recover",
+    )
