@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import charts, page, results
+from benchmarks.figures import plain, short
 from benchmarks.goals import GOALS, Goal
-from benchmarks.numbers import plain, short
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result, Row, ratio
 
