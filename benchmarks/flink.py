@@ -51,9 +51,7 @@ def flink(folder: Path, rows: int = ROWS, rounds: int = 3, parallelism: int = 2)
         "Flink's speed after its first checkpoint, as the broker saw it; no start, no last checkpoint.",
         [*measured.values(), *ratios, *speeds],
         settings={"Onceonly": OURS} | {name: _settings(SIDES[name]) for name in SIDES},
-        notes=[
-            f"Flink is {flink_process.FLINK.replace('==', ' ')} with {flink_process.CONNECTOR[1]} {flink_process.CONNECTOR[2]}."
-        ],
+        notes=[f"Flink is {flink_process.NAMED}."],
     )
 
 

@@ -20,6 +20,7 @@ HOME = PROJECT / ".bench" / "flink"
 PYTHON = HOME / "venv" / "bin" / "python"
 FLINK = "apache-flink==2.2.1"
 CONNECTOR = ("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2")
+NAMED = f"{FLINK.replace('==', ' ')} with {CONNECTOR[1]} {CONNECTOR[2]}"
 CHECKPOINTS = {"execution.checkpointing.interval": "5s", "execution.checkpointing.mode": "EXACTLY_ONCE"}
 Settings = Mapping[str, Mapping[str, str]]
 DEFAULT: Settings = {"flink": CHECKPOINTS, "fetch": {}, "produce": {}}
