@@ -36,7 +36,7 @@ def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
         }
         measured = against(alternate(sides, rounds))
     return Result(
-        "Kafka → Delta",
+        "Kafka to Delta",
         f"A whole checkpoint (plan, stage, commit) of {rows:,} small records, beside a plain Spark append of the same "
         "rows without any guarantee, and beside a Structured Streaming query (`availableNow`, with its checkpoint).",
         measured,

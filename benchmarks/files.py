@@ -29,7 +29,7 @@ def files(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
         }
         measured = against(alternate(sides, rounds))
     how = f"A whole checkpoint of {rows:,} small records, beside a plain Spark append of the same rows."
-    return Result("Kafka → Parquet files", how, measured, settings=peers.READING)
+    return Result("Kafka to Parquet files", how, measured, settings=peers.READING)
 
 
 def second_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:

@@ -1,4 +1,4 @@
-"""Kafka → Kafka exactly once, against Flink: both cold, both warm, and as a user would start them."""
+"""Kafka to Kafka exactly once, against Flink: both cold, both warm, and as a user would start them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from benchmarks import pyflink, steady
+from benchmarks import flink_process, steady
 from benchmarks.kafka_sink import ours
 from benchmarks.peers import OURS
 from benchmarks.ratio import seconds
@@ -19,12 +19,12 @@ from onceonly.runtime.factory import LiveParts
 
 ROWS = 6_000_000  # enough for a steady state after the first checkpoint, 5 s after the start
 WARM, STEADY = "Onceonly, warm", "Flink, steady"
-SIDES = {"Flink, default settings, warm": pyflink.DEFAULT, "Flink, tuned, warm": pyflink.TUNED}
+SIDES = {"Flink, default settings, warm": flink_process.DEFAULT, "Flink, tuned, warm": flink_process.TUNED}
 
 
 def flink(folder: Path, rows: int = ROWS, rounds: int = 3, parallelism: int = 2) -> Result:
     """In turns on one broker; every run of Flink writes into a topic of its own."""
-    pyflink.prepare()
+    flink_process.prepare()
     times: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     with world(folder, rows, ("ours",)) as parts:
@@ -44,14 +44,14 @@ def flink(folder: Path, rows: int = ROWS, rounds: int = 3, parallelism: int = 2)
         Row(f"{name}: rows per second after its first checkpoint", "rows/s", runs) for name, runs in rates.items()
     ]
     return Result(
-        "Kafka → Kafka, against Flink",
+        "Kafka to Kafka, against Flink",
         f"A whole checkpoint of {rows:,} small records (plan, stage, commit, its spool on disk) beside Flink's job "
         f"over the same topic, parallelism {parallelism}, a checkpoint every 5 s. Warm: a session, a JVM that ran the "
         "job before. Cold: new ones, without their start. Process: from its start to its end. Steady: the rows at "
         "Flink's speed after its first checkpoint, as the broker saw it; no start, no last checkpoint.",
         [*measured.values(), *ratios, *speeds],
         settings={"Onceonly": OURS} | {name: _settings(SIDES[name]) for name in SIDES},
-        notes=[f"Flink is {pyflink.FLINK.replace('==', ' ')} with {pyflink.CONNECTOR[1]} {pyflink.CONNECTOR[2]}."],
+        notes=[f"Flink is {flink_process.NAMED}."],
     )
 
 
@@ -66,7 +66,7 @@ def _warm(
 ) -> None:
     """The first round warms up."""
     bootstrap, numbers = parts.settings.brokers(None), count(1)
-    started = {name: pyflink.Flink(bootstrap, TOPIC, parallelism, settings) for name, settings in SIDES.items()}
+    started = {name: flink_process.Flink(bootstrap, TOPIC, parallelism, settings) for name, settings in SIDES.items()}
     try:
         for number in range(rounds + 1):
             found = {WARM: seconds(lambda: ours(parts, next(numbers)))}
@@ -89,7 +89,7 @@ def _cold(parts: LiveParts, rounds: int, parallelism: int, times: dict[str, list
     for number in range(rounds):
         target, started = f"cold-{number}", time.perf_counter()
         create(bootstrap, target)
-        with pyflink.flink(bootstrap, TOPIC, parallelism, pyflink.TUNED) as process:
+        with flink_process.flink(bootstrap, TOPIC, parallelism, flink_process.TUNED) as process:
             flinks = process.seconds(target)
         found = {"Flink, tuned, cold": flinks, "Flink, tuned, process": time.perf_counter() - started}
         started = time.perf_counter()
@@ -112,5 +112,5 @@ def _add(times: dict[str, list[float]], found: dict[str, float]) -> None:
         times.setdefault(name, []).append(took)
 
 
-def _settings(settings: pyflink.Settings) -> dict[str, str]:
+def _settings(settings: flink_process.Settings) -> dict[str, str]:
     return {key: value for chosen in settings.values() for key, value in chosen.items()}

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from benchmarks.numbers import plain
+from benchmarks.figures import plain
 from benchmarks.results import Result, Row
 from benchmarks.world import TOPIC, anew, create, fill, world
 from onceonly.pipeline.definition import Pipeline

@@ -50,7 +50,7 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     spent = [row for row in found if row.measure.endswith(CPU)]
     shares = [ratio(row, kind[0]) for kind in (walls, spent) for row in kind[1:]]
     return Result(
-        "Kafka → Kafka: where the time goes",
+        "Kafka to Kafka: where the time goes",
         f"{rows:,} small records, on one broker: a whole checkpoint, and each of its steps alone, as a share of it. "
         f"Steps outside Spark run in {WRITERS} processes, one for each core. CPU: of all processes, broker included.",
         [*found, *shares],

@@ -1,4 +1,4 @@
-"""Kafka → Kafka, a whole checkpoint with its spool, against Spark's own at-least-once Kafka sink on the same topic."""
+"""Kafka to Kafka, a whole checkpoint with its spool, against Spark's own at-least-once Kafka sink on the same topic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
         measured = against(alternate(sides, rounds))
     whole, ends = ([1000 * each for each in times] for times in zip(*commits, strict=True))
     return Result(
-        "Kafka → Kafka",
+        "Kafka to Kafka",
         f"A whole checkpoint (plan, stage, commit, with its spool on disk) of {rows:,} small records in staged mode, "
         "beside Spark's own Kafka sink, which delivers at least once. A commit is timed per transaction, also in the "
         "rounds that warm up.",

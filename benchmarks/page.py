@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import charts, goals, results
-from benchmarks.numbers import plain
+from benchmarks.figures import plain
 from benchmarks.results import RATIO
 
 ROOT = Path(__file__).parents[1]

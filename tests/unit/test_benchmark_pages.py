@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import charts, page, results
+from benchmarks.figures import plain, short
 from benchmarks.goals import GOALS, Goal
-from benchmarks.numbers import plain, short
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result, Row, ratio
 
@@ -134,3 +134,9 @@ def test_short_numbers(value: float, text: str) -> None:
 def test_sides_that_take_seconds_have_their_cpu_beside_them() -> None:
     rows = against(alternate({"a": lambda: sum(range(10_000)), "b": lambda: sum(range(10_000))}, rounds=1))
     assert [row.measure for row in rows][:5] == ["a", "b", "a, CPU", "b, CPU", "a ÷ b"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_title_makes_the_same_anchor_everywhere(file: Path) -> None:
+    """GitHub keeps each space as a dash, mkdocs joins them: a sign between two spaces would make two of them."""
+    assert re.fullmatch(r"\w+(?:[:,]? \w+)*", json.loads(file.read_text())["title"])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -20,6 +20,7 @@ HOME = PROJECT / ".bench" / "flink"
 PYTHON = HOME / "venv" / "bin" / "python"
 FLINK = "apache-flink==2.2.1"
 CONNECTOR = ("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2")
+NAMED = f"{FLINK.replace('==', ' ')} with {CONNECTOR[1]} {CONNECTOR[2]}"
 CHECKPOINTS = {"execution.checkpointing.interval": "5s", "execution.checkpointing.mode": "EXACTLY_ONCE"}
 Settings = Mapping[str, Mapping[str, str]]
 DEFAULT: Settings = {"flink": CHECKPOINTS, "fetch": {}, "produce": {}}
@@ -34,7 +35,7 @@ class Flink:
     """One process and its JVM; each job writes the whole source topic into a target."""
 
     def __init__(self, bootstrap: str, source: str, parallelism: int, settings: Settings) -> None:
-        command = [PYTHON, PROJECT / "benchmarks" / "flink_job.py", bootstrap, source, jar(), parallelism]
+        command = [PYTHON, "-P", PROJECT / "benchmarks" / "flink_job.py", bootstrap, source, jar(), parallelism]
         self._errors = TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             [*map(str, command), json.dumps(settings)],
@@ -44,7 +45,8 @@ class Flink:
     def seconds(self, target: str) -> float:
         """Of one job, without the start of its JVM."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"{target} p{uuid.uuid4().hex[:8]}\n")
+        with suppress(BrokenPipeError):  # it has ended, and says why
+            self._process.stdin.write(f"{target} p{uuid.uuid4().hex[:8]}\n")
         for line in self._process.stdout:
             if line.startswith("SECONDS "):
                 return float(line.split()[1])
@@ -53,7 +55,8 @@ class Flink:
 
     def end(self) -> None:
         assert self._process.stdin
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended already, as `seconds` has said
+            self._process.stdin.close()
         self._process.wait(60)
         self._errors.close()
 
