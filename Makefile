@@ -90,6 +90,7 @@ $(SITE): requirements-docs.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
-$(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml | $(SELF)
+# Another Spark or Java takes other prepared classes: that is seen by `jars fetch`, after each change of the environment.
+$(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml src/onceonly/spark/training.py $(DEPS) | $(SELF)
 	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker hdfs
 	@touch $@

@@ -18,6 +18,7 @@ MODULES = {
     "recovery": "recovery",
     "dag_import": "dag_import",
     "pages": "pages",
+    "targets": "targets",
     "fsync": "fsync",
     "checkpoint": "checkpoint",
     "files": "files",
@@ -27,6 +28,7 @@ MODULES = {
     "growth": "growth",
     "partitions": "growth",
     "hot_path": "hot_path",
+    "cold_start": "cold_start",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",
 }

@@ -6,6 +6,10 @@ first asked for, because every process of Airflow loads the plugin and the provi
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +55,51 @@ __all__ = [
 ]
 
 
+_FACTORIES = {"checkpoint_dag", "recovery_dag"}
+_later = False
+
+
+@contextmanager
+def dags_later() -> Iterator[None]:
+    """Within it, the DAG of a file that does not import Airflow itself is made when something is asked of it.
+
+    A command wants the pipeline in the file, and to import Airflow for the DAG takes seconds.
+    """
+    global _later
+    _later = True
+    try:
+        yield
+    finally:
+        _later = False
+
+
+class _Later:
+    """A DAG that is made, by its factory, as soon as something is asked of it."""
+
+    def __init__(self, name: str, *args: Any, **arguments: Any) -> None:
+        self._make: Callable[[], Any] = lambda: _found(name)(*args, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dag, name)
+
+    def __enter__(self) -> Any:
+        return self._dag.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._dag.__exit__(*error)
+
+    @cached_property
+    def _dag(self) -> Any:
+        return self._make()
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _later and name in _FACTORIES and "airflow" not in sys.modules:
+        return partial(_Later, name)
+    return _found(name)
+
+
+def _found(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

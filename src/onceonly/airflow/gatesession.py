@@ -17,13 +17,13 @@ class GateParts(LiveParts):
     target: submit.Target = field(default_factory=submit.Target)
     asked: bool = False
 
-    def spark(self) -> Any:
+    def spark(self, records: int | None = None) -> Any:
         from onceonly.spark.session import session
 
         if not self.target.remote:
             stay_here()
         self.asked = True
-        return session(self.settings, {"spark.master": self.target.master} | self.target.conf)
+        return session(self.settings, {"spark.master": self.target.master} | self.target.conf, records)
 
     def end(self) -> None:
         """What a Connect server does for this process; a session of the process's own ends with it."""
@@ -48,9 +48,9 @@ class RecoveryParts(LiveParts):
     conn_id: str = "spark"
     found: GateParts | None = None
 
-    def spark(self) -> Any:
+    def spark(self, records: int | None = None) -> Any:
         self.found = self.found or parts(LiveParts(self.settings, self.connections), self.conn_id)
-        return self.found.spark()
+        return self.found.spark(records)
 
     def end(self) -> None:
         if self.found:

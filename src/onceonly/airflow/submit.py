@@ -26,12 +26,14 @@ from airflow.sdk.log import mask_secret
 from onceonly import redaction
 from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.airflow.properties import properties
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
-from onceonly.runtime.factory import LiveParts, coordinator, stage
+from onceonly.runtime.factory import LiveParts, coordinator, records, stage
 from onceonly.runtime.jobs import program
 from onceonly.runtime.orphan import die_with_parent
 from onceonly.settings import Settings
+from onceonly.spark import jvm
 from onceonly.spark.conf import ELSEWHERE, conf
 from onceonly.spark.home import spark_home
 from onceonly.spark.progress import Say
@@ -178,9 +180,9 @@ class SubmitJob:
     def run(self, name: str, epoch: int, owner: str) -> None:
         """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
         settings = Settings.from_env()
-        connections = handed_over(_connections(settings, name, epoch))
+        checkpoint = StateTable(settings.state).view(name).checkpoint(epoch)
         tail: list[str] = []
-        with self._started([name, str(epoch), owner], settings, connections) as self.process:
+        with self._started([name, str(epoch), owner], settings, checkpoint) as self.process:
             for line in self.process.stdout or ():
                 told = line.rstrip().removeprefix(MARK)
                 self.say(told)
@@ -191,11 +193,14 @@ class SubmitJob:
 
     @contextmanager
     def _started(
-        self, arguments: list[str], settings: Settings, connections: Mapping[str, str]
+        self, arguments: list[str], settings: Settings, checkpoint: Checkpoint | None
     ) -> Iterator[subprocess.Popen[str]]:
-        with properties(redaction.secret(self.spark.conf)) as hidden:
-            command = [_spark_submit(), *hidden.arguments, *submission(self.spark, settings, "stage", arguments)]
-            with _process(command, settings, connections, hidden.inherited) as process:
+        here = replace(self.spark, conf=jvm.class_path(settings) | self.spark.conf)  # where the driver will run
+        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
+        env |= handed_over(_connections(checkpoint))
+        with properties(redaction.secret(here.conf)) as hidden:
+            command = [_spark_submit(), *hidden.arguments, *submission(here, settings, "stage", arguments)]
+            with _process(command, settings, env, hidden.inherited) as process:
                 yield process
 
     def end(self) -> None:
@@ -209,12 +214,12 @@ class SubmitJob:
 
 @contextmanager
 def _process(
-    command: list[str], settings: Settings, secrets: Mapping[str, str], inherited: Sequence[int] = ()
+    command: list[str], settings: Settings, more: Mapping[str, str], inherited: Sequence[int] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     """The job's process group, which does not outlive this block, nor (on Linux) this process."""
     # The connection says which Spark: what points a process to a Connect server would win over --master.
     ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    env = {**ours, **secrets, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
+    env = {**ours, **more, "PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
     job = subprocess.Popen(
         command,
         env=env,
@@ -254,8 +259,7 @@ def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:
             os.killpg(job.pid, number)
 
 
-def _connections(settings: Settings, name: str, epoch: int) -> set[str]:
-    checkpoint = StateTable(settings.state).view(name).checkpoint(epoch)
+def _connections(checkpoint: Checkpoint | None) -> set[str]:
     return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
 
 

@@ -5,6 +5,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
 
     Sink            two-phase output
     KeepsCopies     keeps data until the outcome is recorded
+    KeepsNames      published output keeps the names of its transactions
     Revocable       staging leaves something that a process could still publish, such as an open transaction
     Traced          its target shows the last decision
     Replaceable     published rows can be taken back
@@ -109,6 +110,25 @@ class KeepsCopies(ABC):
         Unlike `discard`, it need not check whether the rows are published. It never removes published rows, even if the
         target was rewritten and no longer refers to them.
         """
+
+
+class KeepsNames(ABC):
+    """Published output keeps the names of its transactions, so `leftovers` takes longer with every checkpoint.
+
+    A recovery therefore asks for single transactions by name, and for all leftovers once a day.
+    """
+
+    @abstractmethod
+    def holds(self, txn: Transaction) -> bool:
+        """Whether it is one of the `leftovers`, at a cost that does not grow with what is published."""
+
+    @abstractmethod
+    def swept_ago(self, prefix: str) -> float | None:
+        """Seconds since all leftovers with that prefix were processed; None: not known."""
+
+    @abstractmethod
+    def note_swept(self, prefix: str) -> None:
+        """Record that all leftovers with that prefix have been processed now."""
 
 
 class Revocable(ABC):

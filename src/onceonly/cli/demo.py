@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 
@@ -79,4 +80,5 @@ def _words(loaded: Loaded) -> str:
         return f"✓ all {loaded.skipped:,} flights in {period} are there already: nothing to do"
     before = f", {loaded.skipped:,} were there already" if loaded.skipped else ""
     speed = loaded.loaded / loaded.seconds
-    return f"✓ {loaded.loaded:,} flights loaded in {period}{before}  {loaded.seconds:.1f} s ({speed:,.0f} a second)"
+    took = f"{loaded.seconds:.1f} s ({speed:,.0f} a second)"
+    return f"✓ {count(loaded.loaded, 'flight')} loaded in {period}{before}  {took}"

@@ -65,7 +65,7 @@ def run(
     started = time.monotonic()
     asked = span(interval) if interval else None
     with steps.step("check") as words:
-        pipeline = target.load(file, settings.project)
+        pipeline = target.load_alone(file, settings.project)
         parts = _checked(pipeline, asked, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
     running = _start(pipeline, parts, steps, file)

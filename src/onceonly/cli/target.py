@@ -30,6 +30,14 @@ def _use(project: Path, file: str = "") -> str:
     return f"Pass {f'{file}:NAME' if file else example(project)}. Nothing was written."
 
 
+def load_alone(target: str, project: Path) -> Pipeline:
+    """As `load`, without the DAG of the file where nothing else in it needs Airflow."""
+    from onceonly.airflow import dags_later
+
+    with dags_later():
+        return load(target, project)
+
+
 def load(target: str, project: Path) -> Pipeline:
     """The pipeline that `target` names; without a name, the only one in the file.
 

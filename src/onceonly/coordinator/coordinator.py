@@ -230,7 +230,7 @@ class Coordinator:
         before = self.state.view(name)
         errors = self._settle(before, alive)
         try:
-            self.sweep(name)
+            sweep(self.state, self.parts, name, before)
         except Exception as error:
             errors.append(error)
         if errors:

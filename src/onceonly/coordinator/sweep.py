@@ -7,24 +7,33 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction, canonical
-from onceonly.checkpoint.sink import KeepsCopies, PooledTransaction, Revocable, Sink
+from onceonly.checkpoint.sink import KeepsCopies, KeepsNames, PooledTransaction, Revocable, Sink
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
+A_DAY = 24 * 3600.0  # seconds
 
-def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | PooledTransaction]:
+
+def sweep(
+    state: StateTable, parts: Parts, name: str, since: View | None = None
+) -> list[Transaction | PooledTransaction]:
     """End and remove every transaction of the pipeline that no live attempt owns, whichever sink it was for.
 
+    Args:
+        since: an earlier view. A sink in which looking for all of them takes long is asked only for those of the
+            checkpoints that have been open since then, and once a day for all.
     Raises:
         the first error met, after everything else was tried.
     """
     swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
-    for pipeline, sink in _sinks(state.view(name)):
+    view = state.view(name)
+    recent = None if since is None else _recent(since, view)
+    for pipeline, sink in _sinks(view):
         try:
-            swept += _sweep(state, parts.sink(pipeline, sink), name)
+            swept += _sweep(state, parts.sink(pipeline, sink), name, recent)
         except Exception as error:
             errors.append(error)
     if errors:
@@ -32,23 +41,53 @@ def sweep(state: StateTable, parts: Parts, name: str) -> list[Transaction | Pool
     return swept
 
 
-def _sweep(state: StateTable, live: Sink, name: str) -> Iterator[Transaction | PooledTransaction]:
+def _sweep(
+    state: StateTable, live: Sink, name: str, recent: list[Checkpoint] | None
+) -> Iterator[Transaction | PooledTransaction]:
     yield from discard_idle(state, live, name)
-    found = live.leftovers(f"{state.id}-{name}")
+    prefix = f"{state.id}-{name}"
+    held = _held(live, prefix, recent)
+    found = live.leftovers(prefix) if held is None else held
     view = state.view(name)  # after the list: what was claimed since cannot be in it
     for txn in found:
-        owner = view.checkpoint(txn.epoch)
-        if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
-            revoke(live, txn)
-        elif owner is not None and _is_dead(txn, owner):
-            live.discard(txn, None)
-            yield txn
-        elif owner is not None and txn.sink in owner.published:
-            if isinstance(live, KeepsCopies):
-                live.release(txn)
-            yield txn
-        elif owner is not None and txn.sink in owner.given_up:
-            revoke(live, txn)  # a committer that was stopped may have opened it since; the rows are kept
+        yield from _settle(live, view, txn)
+    if held is None and isinstance(live, KeepsNames):
+        live.note_swept(prefix)
+
+
+def _held(live: Sink, prefix: str, recent: list[Checkpoint] | None) -> list[Transaction] | None:
+    """The leftovers of recent checkpoints; None: all leftovers are to be looked for."""
+    if recent is None or not isinstance(live, KeepsNames) or not _is_swept(live, prefix):
+        return None
+    txns = (checkpoint.transaction(live.name, attempt) for checkpoint in recent for attempt in checkpoint.claims)
+    return [txn for txn in txns if live.holds(txn)]
+
+
+def _is_swept(live: KeepsNames, prefix: str) -> bool:
+    """Whether all of its leftovers were dealt with within a day. A clock that was set back does not put that off."""
+    ago = live.swept_ago(prefix)
+    return ago is not None and 0 <= ago < A_DAY
+
+
+def _recent(since: View, now: View) -> list[Checkpoint]:
+    """Those that are open, or were, and the last one; each with its claims as far as they were read already."""
+    last = [now.latest] if now.latest else []
+    return list({checkpoint.epoch: checkpoint for checkpoint in (*since.open, *now.open, *last)}.values())
+
+
+def _settle(live: Sink, view: View, txn: Transaction) -> Iterator[Transaction]:
+    owner = view.checkpoint(txn.epoch)
+    if owner is not None and _is_dead(txn, owner) and owner.keeps(txn.attempt):
+        revoke(live, txn)
+    elif owner is not None and _is_dead(txn, owner):
+        live.discard(txn, None)
+        yield txn
+    elif owner is not None and txn.sink in owner.published:
+        if isinstance(live, KeepsCopies):
+            live.release(txn)
+        yield txn
+    elif owner is not None and txn.sink in owner.given_up:
+        revoke(live, txn)  # a committer that was stopped may have opened it since; the rows are kept
 
 
 def revoke(live: Sink, txn: Transaction) -> None:

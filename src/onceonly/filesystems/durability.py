@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +59,8 @@ def way_to_disk(folder: Path) -> None:
 
 def tree_to_disk(folder: Path) -> None:
     """Sync everything below a folder, the folder, and its parents."""
+    from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(_sync_existing, (Path(root) / name for root, _, names in os.walk(folder) for name in names)))
     for root, _, _ in os.walk(folder):

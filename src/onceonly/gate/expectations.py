@@ -87,7 +87,7 @@ def _checks(result: Any) -> Iterator[Check]:
 def _check_complete(suite: Suite, found: list[Check]) -> None:
     if len(found) != len(suite.expectations):
         raise NotCommitted(
-            f"gate: only {len(found)} of the {len(suite.expectations)} expectations of {suite.path} have a result.",
+            f"gate: of {count(len(suite.expectations), 'expectation')} in {suite.path}, only {len(found)} had results.",
             "Great Expectations left the others out, so their results are not known.",
             "Check whether two of them are the same. Nothing was published.",
         )

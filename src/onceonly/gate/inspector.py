@@ -12,6 +12,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.sink import Sink, inspectable
+from onceonly.counts import count
 from onceonly.gate import bounds, docs, expectations, suites
 from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
@@ -47,7 +48,8 @@ class LiveInspector(Inspector):
             if there is not None:
                 suite.check_columns(sink, there)
             unknown = "" if there is not None else ", whose columns are known once its first rows are staged"
-            notes.append(f"gate: {suite.path} has {_counted(suite)} for sink '{sink}'{unknown}")
+            number = count(len(suite.expectations), "expectation")
+            notes.append(f"gate: {suite.path} has {number} for sink '{sink}'{unknown}")
         return notes
 
     def check_outputs(self, outputs: Mapping[str, Any]) -> None:
@@ -106,11 +108,6 @@ def _checked(gate: Gate) -> list[str]:
     """The sinks that the gate has checks for."""
     each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
     return sorted({sink for option in each for sink in option})
-
-
-def _counted(suite: Suite) -> str:
-    number = len(suite.expectations)
-    return f"{number} expectation{'s' if number != 1 else ''}"
 
 
 def _in_pandas(rows: Any) -> Any:

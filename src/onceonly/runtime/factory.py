@@ -70,10 +70,11 @@ class LiveParts:
             return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
         return KafkaConnection.parse(self.connections(connection), connection)
 
-    def spark(self) -> Any:
+    def spark(self, records: int | None = None) -> Any:
+        """A session; `records`: how many it is for, where that is known."""
         from onceonly.spark.session import session
 
-        return session(self.settings)
+        return session(self.settings, records=records)
 
 
 def coordinator(parts: LiveParts, log: Notify | None = None) -> Coordinator:
@@ -148,6 +149,13 @@ def stage(
         producing.end()
 
 
+def records(checkpoint: Checkpoint) -> int | None:
+    """At most so many records are read for it; None: its state, of any size, is read as well."""
+    if Pipeline.from_json(checkpoint.definition).state:
+        return None
+    return sum(range_.span for range_ in checkpoint.ranges)
+
+
 class _Producing:
     """From pinned ranges to a DataFrame per sink."""
 
@@ -170,7 +178,7 @@ class _Producing:
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
         _check_same(self._seen, claimed)
         self._until_end.enter_context(owners.renewing(lambda: self._renew(claimed)))
-        self._spark = self._parts.spark()
+        self._spark = self._parts.spark(records(claimed))
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
         batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}

@@ -4,6 +4,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
+    KeepsNames,
     Receipts,
     Replaceable,
     Resolvable,
@@ -21,6 +22,7 @@ __all__ = [
     "Handle",
     "Inspectable",
     "KeepsCopies",
+    "KeepsNames",
     "Outcome",
     "Receipts",
     "Replaceable",

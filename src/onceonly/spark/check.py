@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import jars, java
-from onceonly.spark.home import spark_home
+from onceonly.spark import jars, java, jvm
 
 SERIES = "4.2."  # of Spark, which the jars are made for
 PORTS = {"sc": 15002, "spark": 7077}
@@ -68,20 +66,13 @@ def _jars(settings: Settings, env: Mapping[str, str]) -> str:
     missing = [jar.file for jar in jars.missing(settings.jars, "spark")]
     if not missing:
         return f"Spark's jars: {settings.jars / 'spark'}"
-    if not settings.spark_jars() and any("spark.jars" in line for line in _defaults(env)):
+    if not settings.spark_jars() and any("spark.jars" in line for line in jvm.defaults(env)):
         return "Spark's jars: as its spark-defaults.conf has it"
     raise InvalidPipeline(
         f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing)}.",
         "Without them Spark reads no Kafka and writes no Delta, and its spark-defaults.conf names no others.",
         f"onceonly jars fetch; or ONCEONLY_JARS; or spark.jars.packages of `onceonly jars packages`. {UNWRITTEN}",
     )
-
-
-def _defaults(env: Mapping[str, str]) -> Iterator[str]:
-    """The lines of spark-defaults.conf that set something."""
-    file = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or spark_home(), "conf"), "spark-defaults.conf")
-    if file.is_file():
-        yield from (line for line in file.read_text(errors="replace").splitlines() if not line.startswith("#"))
 
 
 def _of_airflow(connection: str) -> list[str]:

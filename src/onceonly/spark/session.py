@@ -6,7 +6,8 @@ import logging
 import os
 import pwd
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -17,14 +18,18 @@ from pyspark.sql import SparkSession
 from onceonly import redaction
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
+from onceonly.spark import jvm
 from onceonly.spark.conf import REDACTION, conf
 
 
-def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+def session(
+    settings: Settings, more: Mapping[str, str] = MappingProxyType({}), records: int | None = None
+) -> SparkSession:
     """The process's session, started if necessary.
 
     Args:
         more: settings of a session that is started here, such as spark.master.
+        records: how many it is started for, where that is known.
     Raises:
         InvalidPipeline: the server refused the token; or Spark would run in this process, whose user has no name.
     """
@@ -41,15 +46,32 @@ def session(settings: Settings, more: Mapping[str, str] = MappingProxyType({})) 
         return connected
     _check_user()
     builder: Any = SparkSession.builder
-    if not os.environ.get("SPARK_ENV_LOADED"):  # spark-submit was given all of this already
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        given = {"spark.ui.enabled": "false"} | conf(settings) | dict(more)
+    given = {} if os.environ.get("SPARK_ENV_LOADED") else _given(settings, more)  # spark-submit was given all of it
+    with _prepared(settings, records):
         if redaction.secret(given):
             _start_jvm(redaction.public(given))
         for key, value in given.items():
             builder = builder.config(key, value)
-    classic: SparkSession = builder.getOrCreate()
+        classic: SparkSession = builder.getOrCreate()
     return classic
+
+
+def _given(settings: Settings, more: Mapping[str, str]) -> dict[str, str]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {"spark.ui.enabled": "false"} | conf(settings) | jvm.class_path(settings) | dict(more)
+
+
+@contextmanager
+def _prepared(settings: Settings, records: int | None) -> Iterator[None]:
+    """While the JVM starts, if it does: what it is to find in its environment, and what is started later is not."""
+    before = {name: os.environ.get(name) for name in jvm.VARIABLES}
+    os.environ.update(jvm.environment(settings.jars, records))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
 
 
 def silence_query_contexts() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -279,6 +278,10 @@ def unsettled(uri: str) -> dict[str, list[int]]:
 def _each(names: Iterable[str], of: Callable[[str], T]) -> dict[str, T]:
     """By name; the queries among them run at once."""
     listed = list(names)
+    if len(listed) < 2:
+        return {name: of(name) for name in listed}
+    from concurrent.futures import ThreadPoolExecutor  # here, so that `onceonly status` starts fast
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(listed, pool.map(of, listed), strict=True))
 

@@ -33,7 +33,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Replaceable, Revocable, Sink, Traced
+from onceonly.checkpoint.sink import Inspectable, KeepsCopies, KeepsNames, Replaceable, Revocable, Sink, Traced
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.fakes import FakeReceipts
 
@@ -116,6 +116,11 @@ def released(sink: Sink, txn: Transaction) -> None:
     """Release the transaction, as the coordinator does after it has recorded the outcome."""
     if isinstance(sink, KeepsCopies):
         sink.release(txn)
+
+
+def held(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
+    """Those that it says are left, one by one; None: it is never asked so."""
+    return [txn for txn in txns if sink.holds(txn)] if isinstance(sink, KeepsNames) else None
 
 
 class SinkContract:
@@ -406,6 +411,7 @@ class SinkContract:
         released(target.sink(), published)
         target.sink().discard(aborted, None)
         assert target.sink().leftovers(prefix) == [waiting]
+        assert held(target.sink(), published, aborted, waiting) in ([waiting], None)
 
     def test_a_release_leaves_what_is_published_and_may_be_repeated(
         self, target: Target, committer: Committer, stage: Stage

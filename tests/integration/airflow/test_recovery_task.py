@@ -190,7 +190,7 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
 
     asked: list[Any] = []
     interrupted: list[Any] = []
-    monkeypatch.setattr(session, "session", lambda settings, more: asked.append((settings.spark_remote, more)))
+    monkeypatch.setattr(session, "session", lambda settings, more, _: asked.append((settings.spark_remote, more)))
     monkeypatch.setattr(submit, "interrupt", interrupted.append)
     monkeypatch.setenv("SPARK_REMOTE", "sc://here")
     recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")

@@ -305,7 +305,7 @@ def test_a_row_that_is_too_large_is_named(make, way, broker):
 @both_ways
 def test_a_partition_that_the_topic_does_not_have(make, way):
     copy = with_transform(make(way), 'batch.selectExpr("value", "partition + 4 AS partition")')
-    refused(copy, "has partition", f"of topic '{copy.out}'", "It has 4 partitions")
+    refused(copy, "has partition", f"of topic '{copy.out}'", "The topic has 4 partitions")
 
 
 def test_a_topic_that_is_not_allowed(make, broker):

@@ -100,6 +100,23 @@ def test_bars_run_from_old_to_new_and_leave_out_what_is_not_known() -> None:
     assert [tick.label for tick in drawn.ticks] == ["0", "100", "200"]
 
 
+def test_the_last_label_is_below_the_last_bar_where_bars_are_few() -> None:
+    from onceonly.airflow.ui import charts
+
+    few, many = ([checkpoint(epoch, NOON, NOON) for epoch in range(count, 0, -1)] for count in (7, 30))
+    drawn = charts.rows(few)
+    assert drawn.end == pytest.approx(drawn.bars[-1].x + drawn.bars[-1].width + 1)
+    assert charts.rows(many).end == pytest.approx(charts.WIDTH - charts.RIGHT)
+
+
+def test_who_did_it_comes_last_and_a_number_stays_with_its_sink() -> None:
+    from onceonly.airflow.ui import pages
+
+    assert pages.words({"by": "recovery", "outcome": "failed", "docs": "x"}) == "outcome failed, by recovery"
+    both = checkpoint(1, NOON, NOON, handles={"delays": {"rows": 4_288}, "late": {"rows": 26}})
+    assert pages.rows(both) == "delays\N{NO-BREAK SPACE}4,288, late\N{NO-BREAK SPACE}26"
+
+
 def test_a_pipeline_without_a_staged_checkpoint_has_empty_charts() -> None:
     from onceonly.airflow.ui import charts
 

@@ -63,3 +63,40 @@ def test_looking_imports_nothing_heavy(home: Path, command: list[str]) -> None:
 def test_a_command_does_not_import_the_others(home: Path) -> None:
     ours = {name.removeprefix("onceonly.cli.") for name in imported(home, "status") if name.startswith("onceonly.cli.")}
     assert ours == {"app", "commands", "console", "output", "status", "target"}
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from onceonly.cli import target
+print(target.load_alone(sys.argv[1], Path.cwd()).name, "airflow" in sys.modules)
+dag = sys.modules["onceonly_target_" + Path(sys.argv[1].partition(":")[0]).stem].dag
+print(type(dag).__name__, dag.dag_id)
+with dag as made:
+    print(sorted(made.task_ids), "airflow" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_takes_the_pipeline_of_a_dag_file_without_airflow(airflow_home: None) -> None:
+    """Its DAG is made as soon as something is asked of it."""
+    root = Path(onceonly.__file__).parents[2]
+    told = subprocess.run(
+        [sys.executable, "-c", LOADED, "dags/flights.py:flights"],
+        cwd=root, check=True, capture_output=True, text=True, timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": str(Path(onceonly.__file__).parents[1])},
+    ).stdout.splitlines()  # fmt: skip
+    assert told == ["flights False", "_Later flights", "['abort', 'commit', 'plan', 'stage'] True"]
+
+
+@pytest.mark.slow
+def test_a_file_that_imports_airflow_has_its_dag_at_once(tmp_path: Path, airflow_home: None) -> None:
+    root = Path(onceonly.__file__).parents[2]
+    text = (root / "dags" / "flights.py").read_text()
+    (tmp_path / "own.py").write_text(f"import airflow\n{text}")
+    told = subprocess.run(
+        [sys.executable, "-c", LOADED, f"{tmp_path}/own.py:flights"],
+        cwd=root, check=True, capture_output=True, text=True, timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": str(Path(onceonly.__file__).parents[1])},
+    ).stdout.splitlines()  # fmt: skip
+    assert told[1] == "DAG flights"

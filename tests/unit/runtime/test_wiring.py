@@ -27,7 +27,7 @@ class WithoutSpark(FakeParts):
         self.settings = Settings.from_env({"ONCEONLY_PROJECT": str(folder)})
         self.asked = 0
 
-    def spark(self):
+    def spark(self, records=None):
         self.asked += 1
         raise RuntimeError("JAVA_GATEWAY_EXITED")
 

@@ -33,7 +33,12 @@ def test_a_staged_checkpoint_warns_from_80_percent_on(minutes, told):
 
 @pytest.mark.parametrize(
     ("events", "count"),
-    [((Event.COMMITTING,), 1), ((Event.COMMITTING, Event.PUBLISHED), 0), ((Event.ABORTING, Event.ABORTED), 0)],
+    [
+        ((Event.COMMITTING,), 1),
+        ((Event.COMMITTING, Event.PUBLISHED), 0),
+        ((Event.COMMITTING, Event.IN_DOUBT), 0),
+        ((Event.ABORTING, Event.ABORTED), 0),
+    ],
 )
 def test_only_what_is_still_pending_warns(events, count):
     assert len(list(timeouts.warnings(checkpoint(*events), OPENED + timedelta(hours=1)))) == count

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
+from onceonly.spark import jvm
 from onceonly.spark.conf import CONF, TOKEN_FILE
 from onceonly.spark.home import spark_home
 
@@ -34,7 +35,7 @@ class SparkConnect(Service):
         options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
         submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
         place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
-        return [*submit, *place, "--driver-class-path", f"{machine.jars('spark', self.home)}/*", *options]
+        return [*submit, *place, "--driver-class-path", os.pathsep.join(jvm.listed(self._jars)), *options]
 
     def environment(self) -> Mapping[str, str]:
         """Make the workers use this interpreter, and find the modules of checkout and project."""
@@ -42,7 +43,7 @@ class SparkConnect(Service):
         paths = [str(machine.checkout() or ""), project, os.environ.get("PYTHONPATH", "")]
         python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         place = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": machine.LOCALHOST}
-        return {**python, **place, TOKEN: self.token() or ""}
+        return {**python, **place, **jvm.environment(self._jars), TOKEN: self.token() or ""}
 
     def token(self) -> str | None:
         """The token of the last start; None before the first."""
@@ -57,6 +58,10 @@ class SparkConnect(Service):
     def address(self, port: int) -> str:
         """The URL for `SparkSession.builder.remote`. PySpark sends a token unencrypted to this host name only."""
         return f"sc://localhost:{port}"
+
+    @property
+    def _jars(self) -> Path:
+        return machine.jars("spark", self.home).parent
 
     @property
     def _token(self) -> Path:

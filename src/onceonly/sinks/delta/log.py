@@ -6,10 +6,11 @@ Source: Delta protocol, "Delta Log Entries", "Change Metadata", "Add File".
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,6 +27,8 @@ from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
 
 Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
+LOG = "_delta_log"
+BEGAN = "onceonly"  # in a staged table's first entry: the target's version, before which it cannot have been published
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
 
 # Writer features under which adding plain files is all that an append is. Others go through Spark.
@@ -63,6 +66,25 @@ def entries(uri: str, folder: str = "", recursive: bool = False) -> list[pafs.Fi
     except TableNotFoundError:
         return []
     return found
+
+
+def entry(version: int) -> str:
+    return f"{LOG}/{version:020}.json"
+
+
+def lines(files: pafs.FileSystem, path: str) -> Iterator[bytes]:
+    """The actions of a log entry, one by one: it may name as many files as the table has."""
+    with files.open_input_stream(path) as stream:
+        yield from io.BufferedReader(stream)
+
+
+def began(files: pafs.FileSystem, version: int) -> dict[str, Any] | None:
+    """That version of a table, by its number and content; None: its log entry is no longer there."""
+    try:
+        with files.open_input_stream(entry(version)) as stream:
+            return {"version": version, "entry": hashlib.file_digest(io.BufferedReader(stream), "sha256").hexdigest()}
+    except FileNotFoundError:
+        return None
 
 
 def fingerprint(table: DeltaTable, without: Iterable[str] = ()) -> str:
@@ -121,16 +143,16 @@ def create_staged(
         },
     ]
     files = file_system(target.table_uri)
-    files.create_dir(f"{folder}/_delta_log", recursive=True)
-    write(files, f"{folder}/_delta_log/{0:020}.json", "\n".join(json.dumps(action) for action in actions))
+    made = {"timestamp": int(time.time() * 1000), "operation": "CREATE TABLE", BEGAN: began(files, target.version())}
+    files.create_dir(f"{folder}/{LOG}", recursive=True)
+    write(files, f"{folder}/{entry(0)}", "\n".join(map(json.dumps, [{"commitInfo": made}, *actions])))
     return target.table_uri.rstrip("/") + "/" + folder
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
     """The add actions of the staged table's only write; paths as in that log. No rows: Spark writes no entry."""
     try:
-        with file_system(target_uri).open_input_stream(f"{folder}/_delta_log/{version:020}.json") as log:
-            actions = [json.loads(line) for line in log.read().decode().splitlines()]
+        actions = [json.loads(line) for line in lines(file_system(target_uri), f"{folder}/{entry(version)}")]
     except FileNotFoundError:
         return []
     if any("remove" in action or "metaData" in action for action in actions):

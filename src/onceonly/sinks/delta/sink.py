@@ -22,6 +22,7 @@ from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
+    KeepsNames,
     Receipts,
     Replaceable,
     Sink,
@@ -34,13 +35,13 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.delta import evidence, gate_view, lock, log, schema, stage, staged_folders, through_spark, txns
+from onceonly.sinks.delta import evidence, gate_view, head, lock, log, schema, stage, staged_folders, through_spark
 from onceonly.sinks.staging import handles, row_types
 
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
+class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectable):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -114,12 +115,23 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        outcome = self._commit(handle, decision)
+        outcome = self._seen(handle, decision) or self._commit(handle, decision)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
+
+    def _seen(self, handle: Handle, decision: int) -> Outcome | None:
+        """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
+        try:
+            shown = head.read(self.uri)
+        except OutcomeUnknown:
+            return None
+        if shown is None or shown.table_id != handle["table_id"]:
+            return None
+        wanted = evidence.version(decision, handle["folder"])
+        return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
         for _ in range(TRIES):
@@ -158,8 +170,8 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
         raise _open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
-        target = log.open_table(self.uri)
-        found = txns.versions(target) if target else {}
+        shown = head.read(self.uri)
+        found = shown.txns if shown else {}
         known = {tuple(app_id.split("/")): evidence.decision_of(number) for app_id, number in found.items()}
         return [
             Trace(app_id[1], decision, f"table {self.uri}")
@@ -244,6 +256,15 @@ class DeltaWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable):
     def leftovers(self, prefix: str) -> list[Transaction]:
         """Transactions whose nested table is there, and of which the outcome is not recorded."""
         return staged_folders.unsettled(self.uri, prefix)
+
+    def holds(self, txn: Transaction) -> bool:
+        return staged_folders.is_unsettled(self.uri, log.STAGED + txn.name)
+
+    def swept_ago(self, prefix: str) -> float | None:
+        return staged_folders.swept_ago(self.uri, f"{prefix}-{self.name}")
+
+    def note_swept(self, prefix: str) -> None:
+        staged_folders.note_swept(self.uri, f"{prefix}-{self.name}")
 
     def release(self, txn: Transaction) -> None:
         staged_folders.settle(self.uri, log.STAGED + txn.name)

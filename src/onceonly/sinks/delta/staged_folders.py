@@ -6,29 +6,29 @@ the data files, which are the target's: its VACUUM takes them in time, and what 
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.filesystems.confined import OwnPath
-from onceonly.sinks.delta import log
-from onceonly.sinks.delta.log import STAGED
+from onceonly.sinks.delta import log, references
+from onceonly.sinks.delta.log import LOG, STAGED
 
 MARK = "_settled"
-LOG = "_delta_log"
+SWEPT = f"{LOG}/.onceonly.swept."  # before a prefix and a sink; readers of the log pass over what is no entry
 AT_ONCE = 16  # folders listed at the same time
 
 
 def delete(uri: str, folder: str) -> None:
     """Delete a staged folder, unless the target refers to it or did."""
     files, own = log.file_system(uri), OwnPath(uri, folder)
-    if not _exists(files, folder) or MARK in _contents(files, folder):
+    if not _exists(files, folder):
         return
-    target = log.open_table(uri)
-    if target is None or folder not in _referred_to(target):
+    held = _contents(files, folder)
+    if held <= {LOG} or (MARK not in held and not references.refers(uri, folder)):
         _delete(files, own)
 
 
@@ -46,6 +46,12 @@ def settle(uri: str, folder: str) -> None:
             _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
 
 
+def is_unsettled(uri: str, folder: str) -> bool:
+    """Whether the folder is there, and its outcome not recorded."""
+    files = log.file_system(uri)
+    return _exists(files, folder) and not _is_settled(_contents(files, folder))
+
+
 def unsettled(uri: str, prefix: str) -> list[Transaction]:
     """Of the staged folders whose names begin with `prefix`. Cost: a listing of each, whatever else the table holds."""
     files = log.file_system(uri)
@@ -54,6 +60,18 @@ def unsettled(uri: str, prefix: str) -> list[Transaction]:
         done = list(pool.map(lambda folder: _is_settled(_contents(files, folder)), folders))
     names = (folder.removeprefix(STAGED) for folder, is_done in zip(folders, done, strict=True) if not is_done)
     return [txn for name in names if (txn := Transaction.parse(name))]
+
+
+def swept_ago(uri: str, names: str) -> float | None:
+    """Seconds since `note_swept`, by the clocks of the storage and of this machine; None: never, as far as is known."""
+    info: pafs.FileInfo = log.file_system(uri).get_file_info(SWEPT + names)
+    return time.time() - info.mtime_ns / 1e9 if info.type == pafs.FileType.File and info.mtime_ns else None
+
+
+def note_swept(uri: str, names: str) -> None:
+    files = log.file_system(uri)
+    if _exists(files, LOG):  # else there is no table yet
+        log.write(files, SWEPT + names, "All leftovers were looked for.\n")
 
 
 def _is_settled(held: set[str]) -> bool:
@@ -71,10 +89,6 @@ def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
 def _exists(files: pafs.FileSystem, folder: str) -> bool:
     there: bool = files.get_file_info(folder).type != pafs.FileType.NotFound
     return there
-
-
-def _referred_to(table: DeltaTable) -> set[str]:
-    return {path.split("/", 1)[0] for path in log.active_files(table) if path.startswith(STAGED)}
 
 
 def _delete(files: pafs.FileSystem, own: OwnPath) -> None:

@@ -1,0 +1,104 @@
+"""From `onceonly run` to a published checkpoint of 100 records into Delta and Kafka: cold, without what makes it quick,
+and warm, on a Spark Connect server. Each is a new process, in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.ratio import alternate
+from benchmarks.results import Result, ratio
+from benchmarks.world import create, fill
+from onceonly.dev.services import Services
+from onceonly.settings import Settings
+from onceonly.spark import archive
+
+ROUNDS, RECORDS, PARTITIONS = 3, 100, 4
+SIDES = ("cold run", "cold run, optimising", "cold run, no prepared classes", "cold run, neither", "warm run")
+OPTIMISING = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}
+PROGRAM = "from onceonly.cli import main; main()"
+PIPELINE = """
+from datetime import datetime
+
+from onceonly import DeltaSink, KafkaSink, KafkaSource, Pipeline
+from onceonly.airflow import checkpoint_dag
+
+small = Pipeline(
+    name="{name}",
+    source=KafkaSource(topic="bench", max_records={records}),
+    transform="small:same",
+    sinks=[DeltaSink("table", path="lake/{name}"), KafkaSink(name="topic", topic="{name}", format="raw")],
+)
+dag = checkpoint_dag(small, schedule=None, start_date=datetime(2013, 1, 1))
+"""
+TRANSFORM = """
+def same(batch):
+    text = batch.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    return {"table": text, "topic": text}
+"""
+
+
+def cold_start(folder: Path) -> Result:
+    """Seconds and CPU of each side; CPU counts this process's children, Spark's JVM among them."""
+    with _project(folder) as env:
+        sides = {name: _Side(folder, name, env) for name in SIDES}
+        rows = alternate({name: side.run for name, side in sides.items()}, ROUNDS)
+    first, *others = (row for row in rows if row.measure in SIDES)
+    return Result(
+        "The first result",
+        f"`onceonly run` in a new process: {RECORDS} records of {PARTITIONS} partitions into a table and a topic, "
+        "the definition in a DAG file; `warm run` uses the server of `onceonly services up --spark`.",
+        [*rows, *(ratio(first, other) for other in others)],
+        settings={"optimising": OPTIMISING},
+        notes=["JVMs outlive their process by a moment, so that the CPU of the one before may count for the next."],
+    )
+
+
+class _Side:
+    """One pipeline of its own, run again and again."""
+
+    def __init__(self, folder: Path, side: str, env: Mapping[str, str]) -> None:
+        name = f"small_{SIDES.index(side)}"
+        self._file = folder / "dags" / f"{name}.py"
+        self._file.parent.mkdir(exist_ok=True)
+        self._file.write_text(PIPELINE.format(name=name, records=RECORDS))
+        bare = {"ONCEONLY_JARS": str(_bare(folder))} if side in SIDES[2:4] else {}
+        slow = OPTIMISING if side in (SIDES[1], SIDES[3]) else {}
+        here = {} if side == "warm run" else {"SPARK_REMOTE": ""}
+        self._env = {**env, **bare, **slow, **here}
+        create(env["ONCEONLY_KAFKA_BOOTSTRAP"], name, PARTITIONS)
+
+    def run(self) -> None:
+        command = [sys.executable, "-c", PROGRAM, "run", f"{self._file}:small"]
+        subprocess.run(command, env=self._env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def _project(folder: Path) -> Iterator[dict[str, str]]:
+    """A broker with records, a Spark server, and the environment of a process that uses them."""
+    archive.make(Settings.from_env().jars)
+    (folder / "small.py").write_text(TRANSFORM)
+    services = Services(folder / "home", port=0, spark_port=0)
+    bootstrap = services.up(spark=True).bootstrap
+    try:
+        create(bootstrap, "bench", PARTITIONS)
+        fill(bootstrap, "bench", RECORDS * (ROUNDS + 2), PARTITIONS)
+        given = {"HOME": folder / "home", "PROJECT": folder, "JARS": Settings.from_env().jars}
+        ours = {f"ONCEONLY_{name}": str(value) for name, value in given.items()}
+        yield {**os.environ, **ours, "ONCEONLY_KAFKA_BOOTSTRAP": bootstrap}
+    finally:
+        services.down()
+
+
+def _bare(folder: Path) -> Path:
+    """The same jars, without prepared classes."""
+    jars = folder / "bare"
+    jars.mkdir(exist_ok=True)
+    if not (jars / "spark").exists():
+        (jars / "spark").symlink_to(Settings.from_env().jars / "spark")
+    return jars

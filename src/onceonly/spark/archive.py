@@ -1,0 +1,122 @@
+"""Spark's classes, prepared: an archive that the JVM maps into its memory, in place of loading 20,000 classes.
+
+The archive fits one Java and one list of jars, which its name tells. The JVM compares them once more, and starts
+without the archive if they differ.
+Source: JEP 350, "Dynamic CDS Archives".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from onceonly.errors import NotCommitted
+from onceonly.filesystems.durability import to_disk
+from onceonly.spark import java
+from onceonly.spark.home import spark_home
+
+PATTERN = "spark-*.jsa"
+LOCK = "preparing.lock"
+QUIET = "-Xlog:cds*=off"  # else the JVM would print why it does not take one
+TAIL = 2000  # characters of the output of a training that failed
+
+
+def options(jars: Path) -> list[str]:
+    """The JVM's options; none without an archive."""
+    there = found(jars)
+    return [f"-XX:SharedArchiveFile={there}", "-Xshare:auto", QUIET] if there else []
+
+
+def found(jars: Path) -> Path | None:
+    """The archive for this machine's Java, this Spark and these jars, where there is one."""
+    key = key_of(jars)
+    return next((file for file in jars.absolute().glob(f"spark-{key}-*.jsa") if _is_whole(file)), None) if key else None
+
+
+def make(jars: Path) -> bool:
+    """Make the archive of `<jars>/spark`, which takes a minute; False if it is there, or the jars are not.
+
+    Of two processes, the second waits for the first.
+
+    Raises:
+        NotCommitted: Spark could not be started for it. Everything works without it.
+    """
+    with _alone(jars):
+        key = key_of(jars)
+        if key is None or found(jars) or not list((jars / "spark").glob("*.jar")):
+            return False
+        with TemporaryDirectory(prefix="preparing-", dir=jars) as folder:
+            draft = Path(folder) / "draft.jsa"
+            _train(jars, draft)
+            to_disk(draft)
+            made = draft.replace(jars.absolute() / f"spark-{key}-{draft.stat().st_size}.jsa")
+        _delete_others(made)
+        return True
+
+
+def _is_whole(file: Path) -> bool:
+    """As large as its name says: of one that is cut off, the JVM dies."""
+    with suppress(OSError, ValueError):
+        return file.stat().st_size == int(file.stem.rpartition("-")[2])
+    return False
+
+
+def key_of(jars: Path) -> str | None:
+    """Made of whatever the JVM compares: other jars, or another Java, have another one.
+
+    None without a Java, and for a folder with a blank in its name: Spark's scripts split options there.
+    """
+    command = java.command()
+    if command is None or " " in str(jars.absolute()):
+        return None
+    runtime = Path(command).resolve().parents[1]
+    parts = [runtime / "release", runtime / "lib" / "modules"]
+    parts += sorted((spark_home() / "jars").glob("*.jar")) + sorted((jars / "spark").glob("*.jar"))
+    known = "\n".join(_identity(part) for part in parts)
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def _identity(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return f"{file} -"
+    return f"{file.resolve()} {status.st_size} {int(status.st_mtime)}"  # a container image keeps whole seconds
+
+
+def _train(jars: Path, draft: Path) -> None:
+    """A Spark that does a little of everything writes down, at its end, the classes that it has loaded."""
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env = quiet | {"ONCEONLY_JARS": str(jars), "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-m", "onceonly.spark.training", str(draft)]
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    if done.returncode or not draft.is_file():
+        raise NotCommitted(
+            "Spark's classes could not be prepared.",
+            done.stdout[-TAIL:].strip() or "The JVM has written no archive.",
+            "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
+        )
+
+
+def _delete_others(made: Path) -> None:
+    """A JVM that has one of them mapped keeps it."""
+    for other in made.parent.glob(PATTERN):
+        if other != made:
+            other.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(jars: Path) -> Iterator[None]:
+    jars.mkdir(parents=True, exist_ok=True)
+    with (jars / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

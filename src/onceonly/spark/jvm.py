@@ -1,0 +1,65 @@
+"""How a JVM of Spark on this machine starts quickly: prepared classes, and for a short job, no optimisation.
+
+Nothing here imports Spark.
+
+All of it goes into variables that Spark's own scripts read, before the options that a user has set: those win.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onceonly.settings import Settings
+from onceonly.spark import archive
+from onceonly.spark.home import spark_home
+
+VARIABLES = OF_JVM, OF_LAUNCHER = "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"
+CLASS_PATH = "spark.driver.extraClassPath"
+SHORT = 10_000  # records
+# The optimising compiler takes more of two processors than a short job itself. No collector is chosen: if a user's
+# options choose another one, the JVM does not start.
+PLAIN = ("-XX:TieredStopAtLevel=1",)
+
+
+def environment(jars: Path, records: int | None = None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process that runs spark-submit needs in its environment.
+
+    Args:
+        records: how many the job reads, where that is known.
+    """
+    short = PLAIN if records is not None and records <= SHORT else ()
+    return {
+        OF_JVM: _before([*short, *archive.options(jars)], env.get(OF_JVM)),
+        OF_LAUNCHER: _before(PLAIN, env.get(OF_LAUNCHER)),  # it only composes a command line
+    }
+
+
+def class_path(settings: Settings) -> dict[str, str]:
+    """The jars on the driver's own class path: prepared classes are found there only.
+
+    Nothing where there are no prepared classes, or where spark-defaults.conf has a class path, which this one would
+    replace. `spark.jars` stays, for executors elsewhere.
+    """
+    jars = listed(settings.jars)
+    if not jars or not archive.found(settings.jars) or any(CLASS_PATH in line for line in defaults()):
+        return {}
+    return {CLASS_PATH: os.pathsep.join(jars)}
+
+
+def listed(jars: Path) -> list[str]:
+    """The jars in the one order in which they are on a class path: another order would take other prepared classes."""
+    return sorted(str(jar) for jar in (jars / "spark").glob("*.jar"))
+
+
+def defaults(env: Mapping[str, str] = os.environ) -> list[str]:
+    """The lines of spark-defaults.conf that set something."""
+    file = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or spark_home(), "conf"), "spark-defaults.conf")
+    if not file.is_file():
+        return []
+    return [line for line in file.read_text(errors="replace").splitlines() if not line.startswith("#")]
+
+
+def _before(ours: Sequence[str], theirs: str | None) -> str:
+    return " ".join([*ours, *([theirs] if theirs else [])])
