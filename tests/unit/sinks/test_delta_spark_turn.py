@@ -82,11 +82,7 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
         far.stage(transaction(2), Session())
     with pytest.raises(CannotPublish, match="refuses the staged rows") as error:
         far.commit(handle, 1, NEVER)
-<<<<<<< HEAD
     assert "with its log store S3SingleDriverLogStore, the last of two writers wins" in error.value.why
-=======
-    assert "S3SingleDriverLogStore, the last of two writers wins" in error.value.why
->>>>>>> targets
     with pytest.raises(OutcomeUnknown, match="is not known"):
         far.fence(handle, 1)
     assert table.version() == 0
