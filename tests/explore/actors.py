@@ -172,7 +172,7 @@ def _remove_by_hand(world: World, epoch: int, sink: str) -> None:
     world.steps.take(f"rows are removed from {sink} by hand", lambda: world.targets[sink].remove(out))
 
 
-def judge(sink: str, epoch: int = 1) -> Act:
+def resolve_doubt(sink: str, epoch: int = 1) -> Act:
     """Says what is true of a transaction whose marker is gone."""
 
     def act(world: World) -> None:

@@ -99,7 +99,7 @@ def _word(command: Any, waiting: list[Checkpoint]) -> tuple[Any, Act | None]:
     epoch = next((cp.epoch for cp in waiting if sink and sink in cp.waiting), 0)
     if not epoch:
         return (command.group(0), sink, epoch), None
-    return (word, sink, epoch), (actors.judge if word == "committed" else actors.give_up)(sink, epoch)
+    return (word, sink, epoch), (actors.resolve_doubt if word == "committed" else actors.give_up)(sink, epoch)
 
 
 def _left(world: World) -> Iterator[str]:

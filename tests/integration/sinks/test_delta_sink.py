@@ -261,7 +261,7 @@ def test_a_target_replaced_after_staging_is_not_touched(delta):
     handle = delta.stage(delta.numbers(3))
     shutil.rmtree(delta.folder / "_delta_log")
     DeltaTable.create(delta.uri, pa.schema([("n", pa.int32())]))
-    with pytest.raises(CannotPublish, match="It is another table now"):
+    with pytest.raises(CannotPublish, match="is now another table"):
         delta.commit(handle)
     assert (delta.version(), delta.read()) == (0, [])
     assert len(delta.staged()) == 1
