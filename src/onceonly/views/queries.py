@@ -15,7 +15,7 @@ from onceonly.settings import Settings
 if TYPE_CHECKING:
     from onceonly.statetable.table import StateTable
 
-FEW = 2  # checkpoints of each pipeline that are read at first, where all pipelines are shown
+FEW = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
 KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
@@ -25,14 +25,14 @@ replaces, rewinds_to (epochs)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
-    """The state table; None when the embedded one is not made yet.
+    """The state table at this moment, for reading; None when the embedded one is not made yet.
 
     Raises:
         InvalidPipeline: there is none where ONCEONLY_STATE says.
     """
-    from onceonly.statetable.table import StateTable
+    from onceonly.statetable.table import Snapshot
 
-    return StateTable(settings.state) if _exists(settings) or not settings.embedded else None
+    return Snapshot(settings.state) if _exists(settings) or not settings.embedded else None
 
 
 def snapshot(settings: Settings) -> StateTable | None:
