@@ -16,7 +16,7 @@ from unit.world import World
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import InDoubt, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
 from onceonly.statetable import location
@@ -176,8 +176,8 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
     stage = type(world.lake).stage
     monkeypatch.setattr(type(world.lake), "stage", lambda sink, txn, rows: {**stage(sink, txn, rows), **opened})
     staged(world)
-    world.lake.fail("commit", "doubt")
-    with pytest.raises(InDoubt):
+    world.lake.fail("commit", "refused")
+    with pytest.raises(CannotPublish):
         recovery.settle()
     assert timeouts.WARN_AT == 0.8
     assert "have used 87% of their time-out" in capsys.readouterr().out
