@@ -43,6 +43,8 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
     _merge(table, pipeline, _small(table), log)
     _shorten(uri)
     DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)
+    if local := local_path(uri):
+        durability.Log(local).keep()  # delta-rs does not sync the two commits of a vacuum
 
 
 def _small(table: DeltaTable) -> dict[str, dict[str, Any]]:
@@ -99,7 +101,7 @@ def _shorten(uri: str) -> None:
 
 
 def _checkpoint(log: LocalLog, version: int) -> None:
-    versions, last = log.listing()
+    _, last = log.listing()
     name = f"{version:020}.checkpoint.parquet"
     if last >= version:
         return
@@ -108,7 +110,7 @@ def _checkpoint(log: LocalLog, version: int) -> None:
         copy.mkdir()
         for each in (path.name for path in log.folder.glob(f"{last:020}.checkpoint.parquet")):
             shutil.copyfile(log.folder / each, copy / each)
-        for each in (log.path(found).name for found in versions if last <= found <= version):
+        for each in (log.path(found).name for found in log.versions() if last <= found <= version):
             shutil.copyfile(log.folder / each, copy / each)
         DeltaTable(scratch).create_checkpoint()
         for made in (name, LAST):  # in this order: the second names the first
@@ -117,8 +119,8 @@ def _checkpoint(log: LocalLog, version: int) -> None:
 
 def _remove_old(log: LocalLog) -> None:
     """Entries before all that readers look at, older log checkpoints, and drafts of killed writers; after an hour."""
-    versions, last = log.listing()
-    old = [log.path(version) for version in versions if version <= last - KEPT]
+    _, last = log.listing()
+    old = [log.path(version) for version in log.versions() if version <= last - KEPT]
     checkpoints = [path for path in log.folder.glob("*.checkpoint.parquet") if int(path.name[:20]) < last]
     for path in (*old, *checkpoints, *log.folder.glob(".*")):
         with suppress(FileNotFoundError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
 
+BLANK = "\0 \n"
 PARSED = 256  # entries that are kept in memory
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
@@ -30,39 +31,39 @@ class LocalLog:
         self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
-        versions, checkpoint = self.listing()
-        self._seen = max([checkpoint, *versions[-1:]])
-        return self._seen, self._read(versions, checkpoint)
+        newest, checkpoint = self.listing()
+        self._seen = newest
+        return newest, self._read(newest, checkpoint)
 
-    def listing(self) -> tuple[list[int], int]:
-        """The versions of the entries that there are, in order, and that of the last log checkpoint (or NONE)."""
+    def listing(self) -> tuple[int, int]:
+        """The current version, and that of the last log checkpoint; each NONE where there is none."""
         names: list[str] = []
         with suppress(FileNotFoundError):
             names = os.listdir(self.folder)
-        versions = sorted(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
+        newest = max((name for name in names if len(name) == 25 and name.endswith(".json")), default=None)
         checkpoints = [int(name[:20]) for name in names if name.endswith(".checkpoint.parquet") and name[0] != "."]
-        if not (versions or checkpoints) and any(self.table.glob("*.parquet")):
+        last = max(checkpoints, default=NONE)
+        if newest is None and last == NONE and any(self.table.glob("*.parquet")):
             raise Damaged(f"{self.folder} is empty, but there are files of rows.")
-        return versions, max(checkpoints, default=NONE)
+        return max(last, int(newest[:20]) if newest else NONE), last
 
-    def _read(self, versions: list[int], checkpoint: int) -> Iterator[Entry]:
+    def versions(self) -> list[int]:
+        """The versions whose entries are there, in order."""
+        return sorted(int(path.name[:20]) for path in self.folder.glob("*.json") if len(path.name) == 25)
+
+    def _read(self, newest: int, checkpoint: int) -> Iterator[Entry]:
         """Not below the last log checkpoint by more than `KEPT`.
 
         Entries there are removed, so that a process which was stopped for hours may have written one of that name.
+        Each is opened by its name: a listing of the folder may leave out what was written while it was made.
         """
-        expected = max([checkpoint, *versions[-1:]])
-        for version in reversed(versions):
-            if version != expected and version >= checkpoint:
-                raise Damaged(f"Version {expected} is missing.")
-            if version != expected or version <= checkpoint - KEPT:
-                return
+        for version in range(newest, max(checkpoint - KEPT, NONE), -1):
             try:
                 yield self._entry(version)
-            except FileNotFoundError:  # removed meanwhile: a newer log checkpoint holds what was in it
+            except FileNotFoundError:
+                if version > self.listing()[1]:  # else a log checkpoint holds what was in it
+                    raise Damaged(f"Version {version} is missing.") from None
                 return
-            expected -= 1
-        if expected > max(checkpoint, NONE):
-            raise Damaged(f"Version {expected} is missing.")
 
     def _entry(self, version: int) -> Entry:
         """The entry; parsed again only where its file is another one than it was."""
@@ -76,18 +77,16 @@ class LocalLog:
         return known[1]
 
     def _parse(self, version: int) -> Entry:
-        path = self.path(version)
+        path, told = self.path(version), False
         with path.open(encoding="utf-8") as lines:
             try:
-                for line in lines:
-                    action = json.loads(line)
+                for action in (json.loads(line) for line in lines if line.strip(BLANK)):
+                    told = True
                     if "commitInfo" in action:
                         return entry(version, action["commitInfo"])
             except ValueError as error:
                 raise Damaged(f"{path} cannot be parsed: {error}.") from error
-        return Entry(
-            version, foreign=path.stat().st_size > 0
-        )  # empty: a power failure took a commit of another program
+        return Entry(version, foreign=told)  # blank: a power failure took a commit of another program
 
     def path(self, version: int) -> Path:
         return self.folder / f"{version:020}.json"
@@ -135,9 +134,10 @@ class LocalLog:
             raise OSError(f"version {version} is older than what readers of the log look at")
 
     def keep(self) -> None:
-        if self._kept == self._seen or self._seen == NONE:
+        seen = self._seen  # what another thread sees while the folder is synced may come too late for it
+        if seen in (self._kept, NONE):
             return
         places = [self.folder, self.table, *self.table.parents[:2]]
         for place in places if self._kept is None else places[:1]:
             to_disk(place)
-        self._kept = self._seen
+        self._kept = seen

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
 FORMAT = 3  # of the folder: a table for each pipeline; up to 2, one table held the rows of all
-PIPELINES = "pipelines"
+PIPELINES = "_pipelines"  # hidden: a VACUUM of the empty table at the root would take its files for left over
 CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
 ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
 

@@ -182,7 +182,7 @@ def assert_no_secret(folder: Path, printed: str) -> None:
     assert SECRET not in printed
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-    (rows,) = (folder / ".onceonly" / "state" / "pipelines").iterdir()
+    (rows,) = (folder / ".onceonly" / "state" / "_pipelines").iterdir()
     state = DeltaTable(str(rows)).to_pyarrow_table()  # compressed in its files
     assert "kafka_secure" in str(state.to_pylist())
     assert SECRET not in str(state.to_pylist())

@@ -1,6 +1,7 @@
 """The state table on a real Delta table: every transition is a compare-and-set."""
 
 import multiprocessing
+import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -333,6 +334,26 @@ def test_a_row_that_does_not_follow_on_its_view_is_not_written(table):
     with pytest.raises(Lost):
         table.append(view, replace(planned(view), seq=9))
     assert sequence(table) == [1]
+
+
+def test_an_entry_that_a_listing_leaves_out_is_no_damage(table, uri, monkeypatch):
+    """It was written while the folder was listed."""
+    view = table.view("flights")
+    for _ in range(4):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [name for name in real(folder) if name != f"{3:020}.json"])
+    assert sequence(StateTable(uri)) == [1, 2, 3, 4]
+
+
+def test_a_vacuum_of_the_folder_deletes_no_rows(table, uri):
+    """Somebody may vacuum every Delta table of a lake."""
+    table.append(table.view("flights"), planned(table.view("flights")))
+    for folder in (uri, location.folder(uri, "flights")):
+        named = {"retention_hours": 0, "dry_run": False, "enforce_retention_duration": False, "full": True}
+        DeltaTable(folder).vacuum(**named)
+    assert sequence(StateTable(uri)) == [1]
+    assert len(DeltaTable(location.folder(uri, "flights")).to_pyarrow_table()) == 1
 
 
 def test_files_of_rows_without_a_log_are_no_new_pipeline(table, uri):
