@@ -75,12 +75,15 @@ class Past:
         self.add(epoch, Event.ABORTED, at + SECOND)
 
     def write(self) -> None:
+        """The first rows are merged already, but for the last one, as after tidying."""
         folder = location.folder(self.state.uri, self.pipeline.name)
         log = LocalLog(Path(folder))
         log.create()
         version = log.entries()[0]
-        *old, last = self._rows
-        files = [row_files.put(folder, old, f"merged-{last.id}")] if old else []
-        log.commit(version + 1, Commit(MERGE, files), None)
-        log.commit(version + 2, Commit("WRITE", [row_files.put(folder, [last], last.id)], last), None)
+        old, new = (self._rows[:-1], self._rows[-1:]) if version == 0 else ([], self._rows)
+        if old:
+            version += 1
+            log.commit(version, Commit(MERGE, [row_files.put(folder, old, f"merged-{old[0].id}")]), None)
+        for number, row in enumerate(new, start=version + 1):
+            log.commit(number, Commit("WRITE", [row_files.put(folder, [row], row.id)], row), None)
         self._rows = []
