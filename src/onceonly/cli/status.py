@@ -16,7 +16,8 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import console as show
 from onceonly.cli import target
-from onceonly.cli.app import json_option, print_json
+from onceonly.cli.app import explain, json_option, print_json, tell
+from onceonly.errors import OutcomeUnknown, exit_code
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries, superseded, timeouts
 from onceonly.views.superseded import Superseded
@@ -29,9 +30,10 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "rows_by_sink", "unsettled", "held", "gaps"}}]}}, and for
-one pipeline {{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "unsettled"
-and "held" are epochs, "gaps" are [{{"start", "end"}}] that no interval covers, and
+"committed_at", "rows", "rows_by_sink", "unsettled", "held", "gaps"}}]}}, with
+"errors" where the rows of others are damaged, and for one pipeline
+{{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "unsettled" and "held"
+are epochs, "gaps" are [{{"start", "end"}}] that no interval covers, and
 checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
 """
@@ -41,7 +43,8 @@ checkpoints have "replaced_by" and "rewound_by" (epochs), and
 @click.argument("pipeline", required=False)
 @click.option("--last", default=RECENT, show_default=True, type=click.IntRange(1), help="How many checkpoints.")
 @json_option
-def status(pipeline: str | None, last: int, as_json: bool) -> None:
+@click.pass_context
+def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -> None:
     settings = Settings.from_env()
     state = queries.existing(settings)
     if pipeline:
@@ -49,7 +52,9 @@ def status(pipeline: str | None, last: int, as_json: bool) -> None:
         queries.check_known(state, pipeline)
         _one(state, pipeline, queries.recent(state, pipeline, last), as_json)
     else:
-        _all(settings, _summaries(state) if state else [], as_json)
+        damaged = _all(settings, state, as_json)
+        if damaged:
+            ctx.exit(exit_code(damaged[0]))
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,28 @@ class _Summary:
         }
 
 
-def _summaries(state: StateTable) -> list[_Summary]:
-    found = queries.overview(state, state.pipelines(), RECENT)
+def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]:
+    """And why other pipelines cannot be read."""
+    found, damaged = queries.overview(state, state.pipelines(), RECENT)
     gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
-    return [_Summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()]
+    return [_Summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()], list(damaged.values())
 
 
-def _all(settings: Settings, found: list[_Summary], as_json: bool) -> None:
+def _all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
+    """Print what can be read; returns why the rest cannot."""
+    found, damaged = _summaries(state) if state else ([], [])
     if as_json:
-        return print_json({"state_table": settings.state, "pipelines": [each.to_json() for each in found]})
+        errors = {"errors": [explain(error) for error in damaged]} if damaged else {}
+        print_json({"state_table": settings.state, "pipelines": [each.to_json() for each in found], **errors})
+    else:
+        if found or not damaged:
+            _print_all(settings, found)
+        for error in damaged:
+            tell(explain(error))
+    return damaged
+
+
+def _print_all(settings: Settings, found: list[_Summary]) -> None:
     out = show.console()
     if not found:
         out.print(f"Nothing has run yet: there is no checkpoint in {formatting.place(settings.state)}.", markup=False)

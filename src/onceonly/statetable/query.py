@@ -79,7 +79,7 @@ class Query:
                 raise
             except Exception as error:  # also of the query engine, whose errors have no class of their own
                 trouble, self._table = error, None
-        raise unreadable(self.uri, trouble)
+        raise unreadable(self.pipeline, self.uri, trouble)
 
 
 def run(table: DeltaTable, sql: str) -> pa.Table:

@@ -118,7 +118,7 @@ class Past:
         except Damaged as damage:
             raise damaged(self.pipeline, self.uri, str(damage)) from damage
         except OSError as error:
-            raise unreadable(self.uri, error) from error
+            raise unreadable(self.pipeline, self.uri, error) from error
 
 
 @dataclass(frozen=True)

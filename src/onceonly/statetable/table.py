@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -91,17 +92,18 @@ class StateTable:
         return location.pipelines(self.uri)
 
     def versions(self) -> dict[str, int]:
-        """The last sequence number of each pipeline: an unchanged pipeline need not be read again."""
-        last = {name: self._rows(name).last() for name in self.pipelines()}
-        return {name: entry.row.seq for name, entry in last.items() if entry and entry.row}
+        """The last sequence number of each pipeline (0: it cannot be read): an unchanged one need not be read again."""
+        return {name: self._last_seq(name) for name in self.pipelines()}
 
     def owners(self, since_seq: Mapping[str, int]) -> dict[str, set[str]]:
-        """By pipeline: the owners of its checkpoints in rows above that sequence number."""
+        """By pipeline that can be read: the owners of its checkpoints in rows above that sequence number."""
 
-        def of(name: str) -> set[str]:
-            return {owner for (owner,) in self._rows(name).values(OWNED & above(since_seq[name]), "owner")}
+        def of(name: str) -> set[str] | None:
+            with suppress(OutcomeUnknown):
+                return {owner for (owner,) in self._rows(name).values(OWNED & above(since_seq[name]), "owner")}
+            return None
 
-        return _each(since_seq, of)
+        return {name: found for name, found in _each(since_seq, of).items() if found is not None}
 
     def gaps(self, pipelines: Iterable[str]) -> dict[str, list[Interval]]:
         """By pipeline: the gaps between its first and its last pinned interval, oldest first."""
@@ -144,6 +146,11 @@ class StateTable:
         except Exception as error:  # the rows are unchanged, whatever failed
             warnings.warn(f"the state table at {self.uri} was not compacted: {error}", RuntimeWarning, stacklevel=2)
         return self.view(view.pipeline)
+
+    def _last_seq(self, name: str) -> int:
+        with suppress(OutcomeUnknown):
+            return _seq(self._rows(name).last())
+        return 0
 
     def _recent(self, name: str, most: int) -> list[Row]:
         rows = self._rows(name)

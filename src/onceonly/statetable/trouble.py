@@ -13,9 +13,10 @@ def damaged(pipeline: str, uri: str, why: str) -> OutcomeUnknown:
     )
 
 
-def unreadable(uri: str, error: Exception) -> OutcomeUnknown:
+def unreadable(pipeline: str, uri: str, error: Exception) -> OutcomeUnknown:
+    why = str(error).partition("\n")[0]  # what follows is delta-rs's call stack
     return OutcomeUnknown(
-        f"the state table at {uri} cannot be read.",
-        f"{type(error).__name__}: {error}",
+        f"{pipeline}: the state table at {uri} cannot be read.",
+        f"{type(error).__name__}: {why}",
         "Nothing was written. Check its storage. If files are missing, restore them, then: onceonly recover",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, fold
 from onceonly.checkpoint.offsets import Interval, has_data
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.redaction import CREDENTIALS
 from onceonly.settings import Settings
 
@@ -85,11 +85,23 @@ def recent_of(state: StateTable, pipelines: Iterable[str], most: int) -> dict[st
     return {name: _newest_first(fold(rows)) for name, rows in state.recent(pipelines, most).items()}
 
 
-def overview(state: StateTable, pipelines: Iterable[str], most: int) -> dict[str, list[Checkpoint]]:
-    """The last checkpoints of each, the last committed one among them unless it is further back than `most`."""
-    found = recent_of(state, pipelines, FEW)
-    without = [name for name, known in found.items() if not any(cp.state is State.COMMITTED for cp in known)]
-    return found | recent_of(state, without, most)
+def overview(
+    state: StateTable, pipelines: Iterable[str], most: int
+) -> tuple[dict[str, list[Checkpoint]], dict[str, OutcomeUnknown]]:
+    """The last checkpoints of each, the last committed one among them unless it is further back than `most`.
+
+    And why others cannot be read: one whose rows are damaged does not hide the others.
+    """
+    found: dict[str, list[Checkpoint]] = {}
+    damaged: dict[str, OutcomeUnknown] = {}
+    for name in pipelines:
+        try:
+            known = recent(state, name, FEW)
+            committed = any(cp.state is State.COMMITTED for cp in known)
+            found[name] = known if committed else recent(state, name, most)
+        except OutcomeUnknown as error:
+            damaged[name] = error
+    return found, damaged
 
 
 def between(state: StateTable, pipeline: str, first: int, last: int) -> list[Checkpoint]:

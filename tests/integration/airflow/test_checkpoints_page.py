@@ -37,6 +37,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import airflow_run
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
+from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -287,6 +288,24 @@ def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site
     assert reason in (aborted.reason or "")
     said = {"pipeline": "doomed", "epoch": 1, "reason": reason}
     assert site.audited("onceonly_abort")[0] == ("uma", "doomed", said)
+
+
+def test_a_pipeline_whose_rows_are_damaged_hides_no_other(site: Site) -> None:
+    broken = Past(site.state, pipeline("broken"))
+    broken.plan(1, NOW - HOUR, airflow_run("broken", "a run"), {0: (0, 1)})
+    broken.abort(1, NOW, "wrong")
+    broken.write()
+    log = Path(location.folder(site.state.uri, "broken"), "_delta_log")
+    whole = (log / f"{1:020}.json").read_text()
+    (log / f"{1:020}.json").write_text("{")
+    with site.server.login("adam") as adam:
+        shown = adam.get("/").text
+        assert "broken: the state table at" in shown
+        assert ">flights</a>" in shown
+        assert adam.get("/pipelines/flights").status_code == 200
+        assert "cannot be read" in adam.get("/pipelines/broken").text
+        (log / f"{1:020}.json").write_text(whole)
+        assert ">broken</a>" in adam.get("/").text
 
 
 def test_recover_publishes_what_an_ended_run_has_staged(site: Site) -> None:

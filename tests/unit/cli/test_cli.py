@@ -246,6 +246,25 @@ def test_recover_tries_everything_and_ends_with_the_first_error(onceonly: Invoke
     assert became == [("first", "staged", "committing"), ("second", "planned", "aborted")]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("as_json", [True, False])
+def test_status_shows_the_others_where_the_rows_of_one_pipeline_are_damaged(
+    as_json: bool, onceonly: Invoke, table: Table
+) -> None:
+    table.stage("first")
+    table.plan("second")
+    rows = DeltaTable(location.folder(table.state.uri, "first"))
+    rows.alter.set_table_properties({"delta.appendOnly": "false"}, raise_if_not_exists=False)
+    rows.delete("seq = 3")
+    result = onceonly("status", *(["--json"] if as_json else []))
+    assert result.exit_code == 3
+    if as_json:
+        assert [each["pipeline"] for each in told(result)["pipelines"]] == ["second"]
+        assert ["damaged" in each["what"] for each in told(result)["errors"]] == [True]
+    else:
+        assert "second" in result.stdout and "first: the state table" in result.stderr
+
+
 def test_recover_goes_on_where_the_rows_of_one_pipeline_are_damaged(onceonly: Invoke, table: Table) -> None:
     table.stage("first")
     table.plan("second")

@@ -29,6 +29,7 @@ from onceonly.spark import check as spark_check
 from onceonly.spark import jars
 from onceonly.statetable import location
 from onceonly.testing.fakes import FakeSink, FakeSource
+from onceonly.views import queries
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 PIPELINES = """
@@ -260,6 +261,15 @@ def moved(here: Here) -> list[Any]:
     return []
 
 
+def has_a_damaged_pipeline(here: Here) -> list[Any]:
+    def damaged(*_: Any) -> None:
+        raise OutcomeUnknown("flights: the state table is damaged.", "", "")
+
+    here.staged()
+    here.patch.setattr(queries, "recent", damaged)
+    return []
+
+
 def has_a_table(here: Here) -> list[Any]:
     assert here.world
     return []
@@ -357,7 +367,7 @@ CODES: dict[str, dict[int, Provoke]] = {
         3: publishing_is_unknown,
         4: fails_its_gate("held"),
     },
-    "status": {0: known(), 2: nobody()},
+    "status": {0: known(), 2: nobody(), 3: has_a_damaged_pipeline},
     "describe": {0: known(1), 2: known(7)},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},

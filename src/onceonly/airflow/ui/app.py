@@ -20,7 +20,7 @@ from onceonly.airflow.ui.access import ReaderDep, Viewer, ViewerDep
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.counts import count
-from onceonly.errors import OnceonlyError
+from onceonly.errors import OnceonlyError, OutcomeUnknown
 from onceonly.views import formatting, superseded
 from onceonly.views import queries as reading
 
@@ -88,13 +88,15 @@ def asset(name: str) -> Response:
 
 @app.get("/")
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
-    return pages.render(request, "pipelines.html", pipelines=_all(viewer), pending=page_data.pending)
+    found, damaged = _all(viewer)
+    told = [masking.shown(str(error)) for error in damaged]
+    return pages.render(request, "pipelines.html", pipelines=found, damaged=told, pending=page_data.pending)
 
 
 @app.get("/lag")
 def lag(viewer: ViewerDep) -> dict[str, Any]:
     """By pipeline: {"state", "text", "why"}; state is "behind", "even", "unknown" or "asked" (not answered yet)."""
-    return {name: _lag_words(found) for name, found in live.lags(_all(viewer)).items()}
+    return {name: _lag_words(found) for name, found in live.lags(_all(viewer)[0]).items()}
 
 
 @app.get("/runs")
@@ -109,7 +111,10 @@ def run(request: Request, dag_id: str, run_id: str, viewer: ViewerDep) -> Respon
 
 @app.get("/pipelines/{pipeline}")
 def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int = 1) -> HTMLResponse:
-    (summary,) = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
+    found, damaged = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
+    if damaged:
+        raise damaged[0]
+    (summary,) = found
     shown = page_data.page(viewer.state, pipeline, summary.latest.epoch, page)
     drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
     fresh = charts.freshness(shown.checkpoints, _until(shown))
@@ -156,9 +161,10 @@ def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) 
     return data_docs.served(reading.verdict(viewer.state, pipeline, epoch, attempt), pipeline, epoch, attempt, page)
 
 
-def _all(viewer: Viewer) -> list[page_data.Summary]:
+def _all(viewer: Viewer) -> tuple[list[page_data.Summary], list[OutcomeUnknown]]:
+    """And why other pipelines cannot be read."""
     mine = viewer.pipelines()
-    return _summaries.get(viewer.state, mine) if mine else []
+    return _summaries.get(viewer.state, mine) if mine else ([], [])
 
 
 def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:

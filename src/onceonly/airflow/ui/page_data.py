@@ -9,6 +9,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
+from onceonly.errors import OutcomeUnknown
 from onceonly.runtime.owners import airflow_run
 from onceonly.statetable.table import StateTable
 from onceonly.views import queries, timeouts
@@ -39,14 +40,15 @@ class Summaries:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[int, Summary]] = {}
 
-    def get(self, state: StateTable, versions: Mapping[str, int]) -> list[Summary]:
-        """In the order of `versions`, which names each pipeline's last row."""
-        old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq]
-        recent = queries.overview(state, old, RECENT)
+    def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
+        """In the order of `versions`, which names each pipeline's last row; and why others cannot be read."""
+        old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq or not seq]
+        recent, damaged = queries.overview(state, old, RECENT)
         gaps = queries.gaps(state, [found[0] for found in recent.values()])
         for name, found in recent.items():
             self._known[state.id, name] = versions[name], _summary(name, found, gaps.get(name, []))
-        return [self._known[state.id, name][1] for name in versions]
+        summaries = [self._known[state.id, name][1] for name in versions if name not in damaged]
+        return summaries, list(damaged.values())
 
 
 def _summary(pipeline: str, found: list[Checkpoint], gaps: list[Interval]) -> Summary:
