@@ -186,7 +186,7 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     judged = through.gate(pipeline.name, planned.epoch, "test")
     assert judged.verdict is not None
     assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)
-    with pytest.raises(GateFailed, match="at least 1 rows"):
+    with pytest.raises(GateFailed, match="at least 1 row"):
         through.commit(pipeline.name, planned.epoch)
     through.approve(pipeline.name, planned.epoch, "ann", "a holiday")
     assert through.commit(pipeline.name, planned.epoch).state is State.COMMITTED

@@ -322,7 +322,7 @@ def test_a_topic_that_is_not_allowed(make, broker):
         ('batch.select("key")', "'value' is missing"),
         ('batch.selectExpr("value", "offset AS key")', "'key' is bigint, not binary"),
         ('batch.select("value", "topic")', "'topic' is not allowed, because every row goes to"),
-        ('batch.select("value", "offset")', "'offset' is no part of a record"),
+        ('batch.select("value", "offset")', "'offset' is not a part of a record"),
         ('batch.selectExpr("offset AS value")', "'value' is bigint, and the sink writes it as it is"),
     ],
 )

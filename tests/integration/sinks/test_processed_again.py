@@ -123,7 +123,7 @@ def test_rows_that_are_rewritten_after_the_staging_stop_the_commit(hours: Hours)
     hours.run(0)
     staged = hours.stage(0, "mended", again=True)
     hours.table.delete("n = 3")
-    with pytest.raises(CannotPublish, match="are not what they were"):
+    with pytest.raises(CannotPublish, match="were changed"):
         hours.commit(staged.epoch)
     assert hours.read()[0] == Counter(n for n in range(10) if n != 3)
 
