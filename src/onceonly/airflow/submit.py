@@ -180,7 +180,7 @@ class SubmitJob:
     def run(self, name: str, epoch: int, owner: str) -> None:
         """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
         settings = Settings.from_env()
-        checkpoint = StateTable(settings.state).view(name).checkpoint(epoch)
+        checkpoint = _pinned(settings, name, epoch)
         tail: list[str] = []
         with self._started([name, str(epoch), owner], settings, checkpoint) as self.process:
             for line in self.process.stdout or ():
@@ -257,6 +257,10 @@ def _signal(job: subprocess.Popen[str], number: signal.Signals) -> None:
     if job.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, number)
+
+
+def _pinned(settings: Settings, name: str, epoch: int) -> Checkpoint | None:
+    return StateTable(settings.state).view(name).checkpoint(epoch)
 
 
 def _connections(checkpoint: Checkpoint | None) -> set[str]:

@@ -291,7 +291,7 @@ def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(
 def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
     handle = delta.stage(delta.numbers(4).repartition(4))
     Path(DeltaTable(str(delta.folder / handle["folder"])).file_uris()[0]).unlink()
-    with pytest.raises(CannotPublish, match=f"1 of {handle['files']} in"):
+    with pytest.raises(CannotPublish, match=f"1 of {handle['files']} files"):
         delta.commit(handle)
     assert delta.ns() == []
 

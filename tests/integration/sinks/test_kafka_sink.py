@@ -323,7 +323,7 @@ def test_a_topic_that_is_not_allowed(make, broker):
         ('batch.selectExpr("value", "offset AS key")', "'key' is bigint, not binary"),
         ('batch.select("value", "topic")', "'topic' is not allowed, because every row goes to"),
         ('batch.select("value", "offset")', "'offset' is not a part of a record"),
-        ('batch.selectExpr("offset AS value")', "'value' is bigint, and the sink writes it as it is"),
+        ('batch.selectExpr("offset AS value")', "'value' is bigint, and format='raw' needs binary or string"),
     ],
 )
 def test_columns_that_make_no_record(make, body, words):

@@ -145,10 +145,10 @@ def test_only_what_was_never_published_is_a_leftover(memory: Memory) -> None:
     ("rows", "schema", "why"),
     [
         ([("a", 1, 1, False), ("a", 1, 2, False)], WHOLE, "['a', 1] 2 times"),
-        ([("a", None, 1, False)], WHOLE, "['a', None] 1 times"),
+        ([("a", None, 1, False)], WHOLE, "['a', None] 1 time."),
         ([("a", 1)], "page STRING, place INT", "'views' is missing"),
-        ([("a", 1, 1)], "page STRING, place INT, views INT", "'views' is int, the state has bigint"),
-        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, day INT", "'day' is not in the state"),
+        ([("a", 1, 1)], "page STRING, place INT, views INT", "'views' is int, the schema has bigint"),
+        ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, day INT", "'day' is not in the schema"),
         ([("a", 1, 1, 1)], "page STRING, place INT, views BIGINT, deleted INT", "'deleted' is int, not boolean"),
     ],
 )

@@ -43,7 +43,8 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(jars: Path, folder: Path) -> tuple[str, str]:
     """What a process that writes a Delta table prints, and its errors; the archive was mapped: the second word."""
-    env = {**os.environ, "ONCEONLY_JARS": str(jars), "ONCEONLY_HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env = {**plain, "ONCEONLY_JARS": str(jars), "ONCEONLY_HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-c", JOB, str(folder / "table")],
         env=env, capture_output=True, text=True, timeout=2 * PATIENCE, check=True,
