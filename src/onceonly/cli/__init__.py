@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import click
+import gc
 
-from onceonly.cli.app import Cli
-from onceonly.cli.commands import Commands
-from onceonly.settings import VARIABLES
+gc.set_threshold(100_000)  # what is imported stays: to look through it again and again takes a tenth of the start
+
+import click  # noqa: E402
+
+from onceonly.cli.app import Cli  # noqa: E402
+from onceonly.cli.commands import Commands  # noqa: E402
+from onceonly.settings import VARIABLES  # noqa: E402
 
 HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 

@@ -16,7 +16,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import row_format
 from onceonly.statetable.log import NONE, Damaged, Entry, Log
 from onceonly.statetable.trouble import damaged, unreadable
-from onceonly.statetable.where import Where, from_epoch, of_epochs
+from onceonly.statetable.where import EVERY, Where, from_epoch, of_epochs
 
 if TYPE_CHECKING:
     from onceonly.statetable.query import Query
@@ -169,12 +169,14 @@ class Rows:
             self.past.read_back(seq)
         return [row for row in self._known() if row.seq >= seq]
 
-    def from_epoch(self, epoch: int) -> list[Row]:
-        """The rows of that epoch and later ones, in order."""
+    def from_epoch(self, epoch: int, where: Where = EVERY) -> list[Row]:
+        """Of the rows of that epoch and later ones, those, in order: from the log, if its entries go back as far."""
         if self.past.last():
             self.past.read_back_to_epoch(epoch)
         known = self._known()
-        return [row for row in known if row.epoch >= epoch] if _is_whole(known, epoch) else self.find(from_epoch(epoch))
+        if not _is_whole(known, epoch):
+            return self.find(from_epoch(epoch) & where)
+        return [row for row in known if row.epoch >= epoch and where.test(row)]
 
     def checkpoints(self, epochs: Sequence[int]) -> dict[int, Checkpoint]:
         """These checkpoints as the rows show them."""

@@ -125,8 +125,8 @@ class StateTable:
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
         """Later checkpoints that replace one of these epochs, or take some of them back, in order; for people."""
         rows = self._rows(pipeline)
-        chosen = from_epoch(min(epochs) + 1) & (of_event(Event.REWOUND) | REPLACES)
-        found = sorted({row.epoch for row in rows.find(chosen) if _supersedes(row, epochs)})
+        chosen = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
+        found = sorted({row.epoch for row in chosen if _supersedes(row, epochs)})
         loaded = rows.checkpoints(found)
         return [loaded[epoch] for epoch in found]
 
