@@ -112,10 +112,6 @@ class Log:
         start = version_of(checkpoints[-1]) if checkpoints else 0
         return [name for name in names if version_of(name) >= start]
 
-    def passes_over(self, version: int) -> bool:
-        """Whether readers start after that version, so that its entry may have been cleaned up."""
-        return version_of(self.tail()[0]) >= version
-
     def _has_content(self, name: str) -> bool:
         with suppress(FileNotFoundError):
             return (self.folder / name).stat().st_size > 0

@@ -28,9 +28,9 @@ class Query:
         self.pipeline, self.uri = pipeline, uri
         self._table: DeltaTable | None = None
 
-    def find(self, where: str, columns: Sequence[str], more: str = "") -> list[dict[str, Any]]:
+    def find(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The chosen rows, unsorted, as records of these columns."""
-        sql = f"SELECT {', '.join(columns)} FROM state WHERE {where} {more}"
+        sql = f"SELECT {', '.join(columns)} FROM state WHERE {where}"
         found: pa.Table = self._ask(lambda table: run(table, sql))
         records: list[dict[str, Any]] = found.cast(pa.schema([SCHEMA.field(name) for name in columns])).to_pylist()
         return records

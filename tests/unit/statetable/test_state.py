@@ -51,6 +51,14 @@ def settle(table: StateTable, view: View, epoch: int) -> View:
     return view
 
 
+def fill(table: StateTable, rows: int) -> View:
+    """That many settled checkpoints, of one row each."""
+    view = table.view("flights")
+    for _ in range(rows):
+        view = table.append(view, planned(view, event=Event.EMPTY))
+    return view
+
+
 def sequence(table: StateTable, pipeline: str = "flights") -> list[int]:
     return [row.seq for row in table.history(pipeline)]
 
@@ -287,9 +295,7 @@ def test_so_it_is_where_the_copy_has_reached_the_same_version(table, uri, tmp_pa
 
 
 def test_a_log_without_its_middle_is_damaged(table, uri):
-    view = table.view("flights")
-    for _ in range(4):
-        view = table.append(view, planned(view, event=Event.EMPTY))
+    fill(table, 4)
     log = Path(location.folder(uri, "flights"), "_delta_log")
     (log / f"{3:020}.json").unlink()
     with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Version 3 is missing"):
@@ -300,9 +306,7 @@ def test_a_log_without_its_middle_is_damaged(table, uri):
 
 
 def test_a_log_without_its_beginning_is_damaged(table, uri):
-    view = table.view("flights")
-    for _ in range(3):
-        view = table.append(view, planned(view, event=Event.EMPTY))
+    fill(table, 3)
     for version in (0, 1):
         (Path(location.folder(uri, "flights"), "_delta_log") / f"{version:020}.json").unlink()
     with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Version 1 is missing"):
@@ -310,9 +314,7 @@ def test_a_log_without_its_beginning_is_damaged(table, uri):
 
 
 def test_rows_out_of_order_are_damage(table, uri):
-    view = table.view("flights")
-    for _ in range(3):
-        view = table.append(view, planned(view, event=Event.EMPTY))
+    fill(table, 3)
     log = Path(location.folder(uri, "flights"), "_delta_log")
     shutil.copy(log / f"{1:020}.json", log / f"{2:020}.json")
     with pytest.raises(OutcomeUnknown, match=r"damaged(.|\n)*Row 2 was expected, and row 1"):
@@ -338,9 +340,7 @@ def test_a_row_that_does_not_follow_on_its_view_is_not_written(table):
 
 def test_an_entry_that_a_listing_leaves_out_is_no_damage(table, uri, monkeypatch):
     """It was written while the folder was listed."""
-    view = table.view("flights")
-    for _ in range(4):
-        view = table.append(view, planned(view, event=Event.EMPTY))
+    fill(table, 4)
     real = os.listdir
     monkeypatch.setattr(os, "listdir", lambda folder: [name for name in real(folder) if name != f"{3:020}.json"])
     assert sequence(StateTable(uri)) == [1, 2, 3, 4]
