@@ -6,7 +6,6 @@ not there. Only its name can be lost in a power failure: `keep` syncs the folder
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.filesystems.durability import to_disk, way_to_disk
-from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
+from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
 
-BLANK = "\0 \n"
 PARSED = 256  # entries that are kept in memory
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
@@ -78,16 +76,12 @@ class LocalLog:
         return known[1]
 
     def _parse(self, version: int) -> Entry:
-        path, told = self._path(version), False
-        with open(path, encoding="utf-8") as lines:
+        path = self._path(version)
+        with open(path, "rb") as lines:
             try:
-                for action in (json.loads(line) for line in lines if line.strip(BLANK)):
-                    told = True
-                    if "commitInfo" in action:
-                        return entry(version, action["commitInfo"])
+                return parsed(version, lines)
             except ValueError as error:
                 raise Damaged(f"{path} cannot be parsed: {error}.") from error
-        return Entry(version, foreign=told)  # blank: a power failure took a commit of another program
 
     def path(self, version: int) -> Path:
         return Path(self._path(version))
