@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
+
+EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,9 @@ class KafkaSource:
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
+        start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
+            zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
+            Later ones begin where the one before ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
@@ -30,9 +37,11 @@ class KafkaSource:
     bootstrap: str | None = None
     connection: str | None = None
     grace: float = 0.0
+    start: str | Mapping[str, int] = EARLIEST
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
+        object.__setattr__(self, "start", _start(self.start))
         if not 0 <= self.grace <= 3600 * 24 * 366:
             raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
         if not TOPIC.fullmatch(self.topic):
@@ -50,6 +59,35 @@ class KafkaSource:
 
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
-    """The source as JSON; without a grace, the same as in older versions."""
-    data = {"kind": "kafka", **asdict(source)}
-    return data if source.grace else {name: value for name, value in data.items() if name != "grace"}
+    """The source as JSON; without what came later, the same as in older versions."""
+    later = {"grace": source.grace, "start": source.start != EARLIEST}
+    return {name: value for name, value in {"kind": "kafka", **asdict(source)}.items() if later.get(name, True)}
+
+
+def _start(given: Any) -> str | dict[str, int]:
+    """As plain data: a word, the ISO text of a time, or offsets by partition."""
+    if isinstance(given, Mapping):
+        return _offsets(given)
+    if given in (EARLIEST, LATEST):
+        return str(given)
+    try:
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is None:
+        todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
+        raise invalid(f"start {given!r}", "is not a place in a topic", todo)
+    return time.isoformat()
+
+
+def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
+    plain = {str(partition): offset for partition, offset in given.items()}
+    if not plain or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in plain.items()):
+        raise invalid(
+            f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
+        )
+    return plain
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
