@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
+LATER = ("grace", "registry", "subject")  # fields that older versions did not have
+
 
 @dataclass(frozen=True)
 class KafkaSource:
@@ -15,6 +17,9 @@ class KafkaSource:
     Args:
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
+        registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
+            decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
+        subject: the subject of the values in the registry; by default '<topic>-value'.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
@@ -30,6 +35,8 @@ class KafkaSource:
     bootstrap: str | None = None
     connection: str | None = None
     grace: float = 0.0
+    registry: str | None = None
+    subject: str | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
@@ -41,15 +48,30 @@ class KafkaSource:
             )
         if self.format not in ("raw", "json", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
+        self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
-        if (suffix is None) != (self.schema is None) or (suffix and not str(self.schema).endswith(suffix)):
+        by_latest = self.registry is not None and self.schema is None
+        fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
+        if not fits and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
             raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
 
+    def _check_registry(self) -> None:
+        if self.registry is None:
+            if self.subject is not None:
+                raise invalid(f"subject '{self.subject}'", "is of no registry", "Set KafkaSource(registry=…).")
+            return
+        check_connection(self.registry, None)
+        if self.format != "avro":
+            raise invalid(f"format '{self.format}'", "has no schemas in a registry", "Use 'avro', or no registry.")
+        if self.subject is not None and self.schema is not None:
+            why = "is not used: the reader's schema is in a file"
+            raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
+
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
-    """The source as JSON; without a grace, the same as in older versions."""
+    """The source as JSON; without what came later, the same as in older versions."""
     data = {"kind": "kafka", **asdict(source)}
-    return data if source.grace else {name: value for name, value in data.items() if name != "grace"}
+    return {name: value for name, value in data.items() if value or name not in LATER}
