@@ -104,6 +104,16 @@ class Coordinator:
         """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
         return self._stager.renew(mine)
 
+    def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
+        """Record, before a row is decoded, by which registered schemas this attempt and every later one decode.
+
+        What an earlier attempt has pinned stays, and is in the result.
+
+        Raises:
+            Fenced: the claim has ended.
+        """
+        return self._stager.pin(mine, schemas)
+
     # ---- gate
 
     def gate(self, name: str, epoch: int, by: str) -> Checkpoint:

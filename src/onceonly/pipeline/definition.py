@@ -123,7 +123,15 @@ class Pipeline:
     @property
     def connections(self) -> set[str]:
         """The ids of the Airflow connections of its sources and sinks."""
-        named = (getattr(part, "connection", None) for part in (*self.sources, *self.sinks))
+        return self._named("connection") | self.registries
+
+    @property
+    def registries(self) -> set[str]:
+        """Those of them that are connections of schema registries."""
+        return self._named("registry")
+
+    def _named(self, field: str) -> set[str]:
+        named = (getattr(part, field, None) for part in (*self.sources, *self.sinks))
         return {conn_id for conn_id in named if conn_id}
 
     def to_json(self) -> dict[str, Any]:

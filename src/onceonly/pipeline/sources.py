@@ -10,6 +10,8 @@ from typing import Any, Literal
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
 EARLIEST, LATEST = "earliest", "latest"
+# Fields that older versions did not have, and what is not written of them.
+LATER = {"grace": 0.0, "registry": None, "subject": None, "start": EARLIEST}
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,9 @@ class KafkaSource:
     Args:
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
+        registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
+            decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
+        subject: the subject of the values in the registry; by default '<topic>-value'.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
             zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
@@ -38,6 +43,8 @@ class KafkaSource:
     connection: str | None = None
     grace: float = 0.0
     start: str | Mapping[str, int] = EARLIEST
+    registry: str | None = None
+    subject: str | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
@@ -50,18 +57,33 @@ class KafkaSource:
             )
         if self.format not in ("raw", "json", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
+        self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
-        if (suffix is None) != (self.schema is None) or (suffix and not str(self.schema).endswith(suffix)):
+        by_latest = self.registry is not None and self.schema is None
+        fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
+        if not fits and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
             raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
 
+    def _check_registry(self) -> None:
+        if self.registry is None:
+            if self.subject is not None:
+                raise invalid(f"subject '{self.subject}'", "is of no registry", "Set KafkaSource(registry=…).")
+            return
+        check_connection(self.registry, None)
+        if self.format != "avro":
+            raise invalid(f"format '{self.format}'", "has no schemas in a registry", "Use 'avro', or no registry.")
+        if self.subject is not None and self.schema is not None:
+            why = "is not used: the reader's schema is in a file"
+            raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
+
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
     """The source as JSON; without what came later, the same as in older versions."""
-    later = {"grace": source.grace, "start": source.start != EARLIEST}
-    return {name: value for name, value in {"kind": "kafka", **asdict(source)}.items() if later.get(name, True)}
+    data = {"kind": "kafka", **asdict(source)}
+    return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
 
 
 def _start(given: Any) -> str | dict[str, int]:
