@@ -406,7 +406,7 @@ def test_what_several_transactions_ask_first_is_asked_once(
     requests = count_requests(monkeypatch)
     transactions.prepare(since, ids)
     transactions.prepare_ends(each.id for each in opened)
-    assert requests == ["MetadataRequest", "FetchRequest", "ApiVersionsRequest", "FindCoordinatorRequest"]
+    assert requests == ["MetadataRequest", "FetchRequest", "FindCoordinatorRequest"]
 
     requests.clear()
     looks = [transactions.look_at_all(starts, *who, ids, True) for who, starts in since.items()]
