@@ -62,7 +62,7 @@ def create(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)  # a thousand partitions take a while
 
 
 def record(number: int) -> tuple[bytes, bytes]:
