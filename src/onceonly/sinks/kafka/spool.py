@@ -20,7 +20,11 @@ from onceonly.filesystems.folders import file_system
 
 ROW_GROUP = 16 << 20  # bytes of rows that are collected before they are written
 READ = 4096  # rows per batch; fewer if a row group is small
-CHEAP: dict[str, Any] = {"compression": "snappy", "use_dictionary": ["topic"]}  # half the CPU of lz4 with dictionaries
+CHEAP: dict[str, Any] = {  # half the CPU of lz4 with dictionaries; nobody searches a spool, so it has no statistics
+    "compression": "snappy",
+    "use_dictionary": ["topic"],
+    "write_statistics": False,
+}
 SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
