@@ -16,6 +16,7 @@ from unit.lightdelta import LightMerge, no_spark, transaction
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems import durability
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import log, merge
@@ -271,6 +272,34 @@ def test_after_the_outcome_a_merge_leaves_no_logs_beside_its_copies(lake: LightM
     assert logs == [Path(lake.uri)]
     assert lake.content() == content(change(1, 2), change(2, 1))
     assert lake.leftovers(transaction().prefix) == []
+
+
+def test_copies_are_on_disk_before_the_entry_that_names_them(lake: LightMerge, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(lake, 1, change(1, 1), change(2, 1))
+    handle, events = lake.stage(transaction(2), [change(1, 2)]), []
+    synced, committed = durability.tree_to_disk, delta._commit_files
+
+    def tree_to_disk(folder: Path) -> None:
+        synced(folder)
+        events.append("disk" if log.COPIES in folder.name and any(folder.glob("*.parquet")) else "other")
+
+    monkeypatch.setattr(durability, "tree_to_disk", tree_to_disk)
+    monkeypatch.setattr(
+        delta, "_commit_files", lambda *given, **more: events.append("entry") or committed(*given, **more)
+    )
+    commit(lake, handle, 2)
+    assert events == ["disk", "entry"]
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}])
+def test_a_table_with_constraints_is_merged_into(lake: LightMerge, properties: dict[str, str]) -> None:
+    """Copies are of rows that the table has, so its constraints are not applied again: delta-rs may not know them."""
+    publish(lake, 1, change(1, 1), change(2, 1))
+    DeltaTable(lake.uri).alter.add_constraint({"low": "at < 1000"})
+    if properties:
+        DeltaTable(lake.uri).alter.set_table_properties(properties)
+    publish(lake, 2, change(1, 2), change(3, 1))
+    assert lake.content() == content(change(1, 2), change(2, 1), change(3, 1))
 
 
 # ---- refused
