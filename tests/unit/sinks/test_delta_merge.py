@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,39 @@ def test_a_row_moves_to_another_partition(tmp_path: Path) -> None:
     assert lake.content() == content(change(1, 2), change(2, 1))
     days = {row["n"]: row["day"] for row in DeltaTable(lake.uri).to_pyarrow_table().to_pylist()}
     assert days == {1: "c/d%", 2: "a b"}
+
+
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint": (pa.int8(), [-1, 2, 3]),
+    "decimal": (pa.decimal128(38, 6), [Decimal("1.000001"), Decimal("2.5"), Decimal(10) ** 20]),
+    "text": (pa.string(), ["é", "e" * 100 + "1", "e" * 100 + "2"]),
+    "flag": (pa.bool_(), [True, False]),
+    "day": (pa.date32(), [date(1900, 1, 1), date(2013, 1, 1), date(2262, 1, 1)]),
+    "time": (pa.timestamp("us", "UTC"), [datetime(2013, 1, 1, 0, 0, 0, 999_999 - n, tzinfo=UTC) for n in range(3)]),
+    "local": (pa.timestamp("us"), [datetime(2013, 1, 1, 0, 0, 0, 1 + n) for n in range(3)]),
+}
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_each_type_are_told_apart(tmp_path: Path, kind: str, partitioned: bool) -> None:
+    """Also where the table is partitioned by them, and where statistics of files are rounded or shortened."""
+    by, (type_, keys) = ["key"] if partitioned else [], KEYS[kind]
+    config = DeltaSink("lake", str(tmp_path / "lake"), partition_by=by, merge=Merge(["key"], ["at"]))
+    sink = delta.DeltaWriter(config, config.path, no_spark)
+    for at, changed in enumerate([keys, keys[1:2], keys[:1]], 1):
+        rows = pa.table({"key": pa.array(changed, type_), "at": [at] * len(changed)})
+        if at == 1:
+            write_deltalake(config.path, rows, partition_by=by)
+            continue
+        target, txn = DeltaTable(config.path), transaction(at)
+        folder = log.STAGED + txn.name
+        write_deltalake(log.create_staged(target, folder, True, [], {}), rows, mode="append")
+        handle = {"table_id": target.metadata().id, "fingerprint": log.fingerprint(target), "app_id": txn.app_id}
+        handle |= {"uri": config.path, "folder": folder, "added": [], "publish": "delta-rs", "files": 1, "rows": 1}
+        sink.commit({**handle, "merge": {"keys": ["key"], "order_by": ["at"]}}, at, RECEIPTS)
+    found = {row["key"]: row["at"] for row in DeltaTable(config.path).to_pyarrow_table().to_pylist()}
+    assert found == dict(zip(keys, [3, 2, 1], strict=False))
 
 
 def test_order_by_several_columns_compares_the_first_that_differ(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     touched, older = search.touched(applied), len(search.changes) - len(applied)
     copied = list(staged.get_fragments()) if older and len(applied) else []
     parts = [_without(table, part, applied, handle) for part in touched]
-    parts += [_only(staged, part, applied, handle) for part in copied]
+    parts += [_only(table, part, applied, handle) for part in copied]
     written = _write(target, uri, handle["folder"], table.schema, parts) if parts else []
     updated = search.updated(applied)
     return Merged(
@@ -172,9 +172,9 @@ def _without(table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, handle
         yield batch.filter(pc.invert(_has_key(batch, applied, handle)))
 
 
-def _only(staged: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, handle: Handle) -> Iterator[pa.RecordBatch]:
+def _only(table: ds.Dataset, fragment: ds.Fragment, applied: pa.Table, handle: Handle) -> Iterator[pa.RecordBatch]:
     """The staged changes that apply."""
-    for batch in _batches(fragment, staged.schema):
+    for batch in _batches(fragment, table.schema):
         yield batch.filter(_has_key(batch, applied, handle))
 
 
