@@ -24,7 +24,7 @@ POINT = sys.argv[3]
 PLACES: list[tuple[Any, str, str]] = [
     (sink.DeltaWriter, "stage", "stage"),
     (sink.DeltaWriter, "commit", "commit"),
-    (merge, "_searched", "search"),
+    (merge, "_search", "search"),
     (merge, "_write", "copies"),
     (merge, "write_deltalake", "files of copies"),
     (sink, "_commit_files", "entry"),

@@ -207,6 +207,29 @@ def test_what_another_writer_commits_between_the_look_and_the_commit_is_merged_w
     assert lake.content() == leaves
 
 
+def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
+    lake: LightMerge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(lake, 1, change(1, 1), change(2, 1))
+    handle, looked, written, tries = lake.stage(transaction(2), [change(1, 2), change(3, 1)]), [], [], []
+    look, write, commit_ = merge._look_into, merge._write, delta._commit_files
+
+    def commit_files(*given: Any, **more: Any) -> None:
+        tries.append(1)
+        if len(tries) < 4:  # of the second one, a key that the changes have
+            append(lake, [3 if len(tries) == 2 else 10 + len(tries)])
+        commit_(*given, **more)
+
+    monkeypatch.setattr(merge, "_look_into", lambda *given: looked.append(1) or look(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(merge, "_write", lambda *given: written.append(1) or write(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(delta, "_commit_files", commit_files)
+    assert commit(lake, handle, 2)["older"] == 1
+    foreign = {key: (3, "foreign") for key in (3, 11, 13)}
+    assert lake.content() == content(change(1, 2), change(2, 1)) | foreign
+    assert (len(tries), len(written)) == (4, 2)
+    assert len(looked) == 2, "the file that was there, and that of the append with a key in the range of the changes"
+
+
 def test_an_insert_alone_is_not_committed_beside_an_insert_of_the_same_key(
     lake: LightMerge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ one batch of the table at a time.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -41,63 +41,69 @@ class Merged:
 
 
 @dataclass
-class _Search:
-    """The changes, and what the table has of their keys.
+class Known:
+    """What several tries of one publication have to find out only once, because files never change.
 
     Args:
-        stale: numbers of changes that have no effect.
-        found: by fragment, the numbers of the changes of whose keys it has rows.
+        changes: keys and order of the staged changes, numbered.
+        files: by path, the numbers of the changes of whose keys it has rows, and of those that it makes stale.
+        copied: paths and numbers of changes, and the copies that were written for them.
     """
 
-    changes: pa.Table
-    stale: list[pa.Array] = field(default_factory=list)
-    found: list[tuple[ds.ParquetFileFragment, pa.Array]] = field(default_factory=list)
+    changes: pa.Table = None
+    files: dict[str, tuple[pa.Array, pa.Array]] = field(default_factory=dict)
+    copied: tuple[list[str], pa.Array, list[AddAction]] | None = None
 
-    def look_into(self, fragment: ds.ParquetFileFragment, batches: Iterable[pa.Table]) -> None:
-        matches = []
-        for batch in batches:
-            both = batch.join(self.changes, _keys(self.changes), join_type="inner", use_threads=False)
-            matches.append(_numbers(both))
-            self.stale.append(_numbers(both.filter(pc.invert(_is_newer(both)))))
-        if any(len(part) for part in matches):
-            self.found.append((fragment, pc.unique(pa.concat_arrays(matches))))
+    def copies(self, paths: list[str], numbers: pa.Array) -> list[AddAction] | None:
+        same = self.copied and self.copied[0] == paths and self.copied[1].equals(numbers)
+        return self.copied[2] if self.copied and same else None
 
-    def applied(self) -> pa.Table:
-        stale = pa.concat_arrays([pa.array([], pa.int64()), *self.stale])
-        return self.changes.filter(pc.invert(pc.is_in(self.changes["change"], stale)))
 
-    def touched(self, applied: pa.Table) -> list[ds.ParquetFileFragment]:
+@dataclass(frozen=True)
+class _Found:
+    """Of one snapshot: files with keys of the changes, and the changes that apply."""
+
+    files: list[tuple[ds.ParquetFileFragment, pa.Array]]
+    applied: pa.Table
+
+    @property
+    def touched(self) -> list[ds.ParquetFileFragment]:
         """The files with rows that a change replaces."""
-        numbers = _numbers(applied)
-        return [fragment for fragment, found in self.found if pc.any(pc.is_in(found, numbers)).as_py()]
+        numbers = _numbers(self.applied)
+        found = [fragment for fragment, matched in self.files if pc.any(pc.is_in(matched, numbers)).as_py()]
+        return sorted(found, key=lambda fragment: fragment.path)
 
-    def updated(self, applied: pa.Table) -> int:
-        matched = pa.concat_arrays([pa.array([], pa.int64()), *(found for _, found in self.found)])
-        return int(pc.sum(pc.is_in(applied["change"], matched)).as_py() or 0)
+    @property
+    def updated(self) -> int:
+        matched = pa.concat_arrays([pa.array([], pa.int64()), *(found for _, found in self.files)])
+        return int(pc.sum(pc.is_in(self.applied["change"], matched)).as_py() or 0)
 
 
-def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]]) -> Merged:
+def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], known: Known) -> Merged:
     """Write the copies that are needed, durably, and return what to commit. Nothing is visible before that.
 
     Args:
         adds: the add actions of the staged rows.
+        known: of earlier tries of the same publication by this process.
     """
-    staged_uri = f"{uri.rstrip('/')}/{handle['folder']}"
     if not adds:
         return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
-    table, staged = _dataset(target), _dataset(DeltaTable(staged_uri))
-    search = _searched(target, table, staged, handle)
-    applied = search.applied()
-    touched, older = search.touched(applied), len(search.changes) - len(applied)
+    table, staged = _dataset(target), _dataset(DeltaTable(f"{uri.rstrip('/')}/{handle['folder']}"))
+    found = _search(target, table, staged, handle, known)
+    applied, touched = found.applied, found.touched
+    older = len(known.changes) - len(applied)
     copied = list(staged.get_fragments()) if older and len(applied) else []
     parts = [_without(table, part, applied, handle) for part in touched]
     parts += [_only(table, part, applied, handle) for part in copied]
-    written = _write(target, uri, handle["folder"], table.schema, parts) if parts else []
-    updated = search.updated(applied)
+    paths, numbers = [part.path for part in touched], _numbers(applied)
+    if (written := known.copies(paths, numbers)) is None:
+        written = _write(target, uri, handle["folder"], table.schema, parts) if parts else []
+        known.copied = paths, numbers, written
+    detail = {"inserted": len(applied) - found.updated, "updated": found.updated}
     return Merged(
         [*written, *([] if older else log.as_target_adds(adds, handle["folder"]))],
         _removed(target, touched),
-        {"inserted": len(applied) - updated, "updated": updated, "older": older, "rewritten": len(touched)},
+        {**detail, "older": older, "rewritten": len(touched)},
     )
 
 
@@ -112,16 +118,30 @@ def _numbers(table: pa.Table) -> pa.Array:
 # ---- which changes apply, and to which files
 
 
-def _searched(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: Handle) -> _Search:
+def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: Handle, known: Known) -> _Found:
     keys, order = handle["merge"]["keys"], handle["merge"]["order_by"]
-    changes = staged.to_table(columns=_named(keys, "key") | _named(order, "new"))
-    changes = changes.append_column("change", pa.array(range(len(changes)), pa.int64()))
-    search = _Search(changes)
-    columns = _named(keys, "key") | _named(order, "old")
-    for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes)):
-        batches = _batches(fragment, table.schema, columns)
-        search.look_into(fragment, (pa.Table.from_batches([batch]) for batch in batches))
-    return search
+    if known.changes is None:
+        changes = staged.to_table(columns=_named(keys, "key") | _named(order, "new"))
+        known.changes = changes.append_column("change", pa.array(range(len(changes)), pa.int64()))
+    columns, files, stale = _named(keys, "key") | _named(order, "old"), [], [pa.array([], pa.int64())]
+    for fragment in table.get_fragments(filter=_bounds(target, table, keys, known.changes)):
+        if fragment.path not in known.files:
+            known.files[fragment.path] = _look_into(_batches(fragment, table.schema, columns), known.changes)
+        matched, not_newer = known.files[fragment.path]
+        files.append((fragment, matched))
+        stale.append(not_newer)
+    applied = pc.invert(pc.is_in(known.changes["change"], pa.concat_arrays(stale)))
+    return _Found(files, known.changes.filter(applied))
+
+
+def _look_into(batches: Iterator[pa.RecordBatch], changes: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Numbers of the changes of whose keys there are rows, and of those that are not newer than such a row."""
+    matched, stale = [pa.array([], pa.int64())], [pa.array([], pa.int64())]
+    for batch in batches:
+        both = pa.Table.from_batches([batch]).join(changes, _keys(changes), join_type="inner", use_threads=False)
+        matched.append(_numbers(both))
+        stale.append(_numbers(both.filter(pc.invert(_is_newer(both)))))
+    return pc.unique(pa.concat_arrays(matched)), pc.unique(pa.concat_arrays(stale))
 
 
 def _named(columns: list[str], role: str) -> dict[str, ds.Expression]:

@@ -152,6 +152,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
+        known = merge.Known()
         for _ in range(TRIES):
             target = self._target(handle)
             if done := self._shown(target, handle, decision):
@@ -159,7 +160,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             try:
                 if _add_columns(target, handle):
                     continue  # another snapshot now, in which it may be published
-                return self._publish(target, handle, decision)
+                return self._publish(target, handle, decision, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
@@ -328,7 +329,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         with suppress(CommitFailedError):  # another writer was first: there is another look
             _commit_files(target, [], [], app_id, version)
 
-    def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
+    def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known) -> Outcome:
         folder = handle["folder"]
         version = evidence.version(decision, folder)
         adds = log.staged_adds(self.uri, folder, 1)
@@ -343,7 +344,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             )
         altered = _is_altered(target, handle)
         if "merge" in handle:
-            return self._merge(target, handle, version, adds, altered)
+            changes.refuse(self.name, target, handle, altered)
+            return self._merge(target, handle, version, merge.compute(target, self.uri, handle, adds, known))
         out = self._taken_out(target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             look = partial(self._look, handle, decision)
@@ -352,12 +354,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         _commit_files(target, log.as_target_adds(adds, folder), removes, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
-    def _merge(
-        self, target: DeltaTable, handle: Handle, version: int, adds: list[dict[str, Any]], altered: bool
-    ) -> Outcome:
+    def _merge(self, target: DeltaTable, handle: Handle, version: int, merged: merge.Merged) -> Outcome:
         """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again."""
-        changes.refuse(self.name, target, handle, altered)
-        merged = merge.compute(target, self.uri, handle, adds)
         removes = log.as_removes(merged.removes)
         _commit_files(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
         return Outcome(detail={"rows": handle["rows"], **merged.detail})
