@@ -332,6 +332,24 @@ def test_after_the_outcome_a_merge_leaves_no_logs_beside_its_copies(lake: LightM
     assert lake.leftovers(transaction().prefix) == []
 
 
+def test_a_full_vacuum_deletes_copies_that_were_not_committed(
+    lake: LightMerge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(lake, 1, change(1, 1), change(2, 1))
+    handle = lake.stage(transaction(2), [change(1, 2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "as_removes", lambda files: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            commit(lake, handle, 2)
+    commit(lake, handle, 2)
+    for epoch in (1, 2):
+        lake.release(transaction(epoch))
+    copies = set(Path(lake.uri).glob(f"*/{log.COPIES}*/*.parquet"))
+    DeltaTable(lake.uri).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert len(copies) == 2 and len(set(Path(lake.uri).rglob("*.parquet")) & copies) == 1
+    assert lake.content() == content(change(1, 2), change(2, 1))
+
+
 def test_copies_are_on_disk_before_the_entry_that_names_them(lake: LightMerge, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, events = lake.stage(transaction(2), [change(1, 2)]), []
