@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
-from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
+from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
@@ -118,9 +119,18 @@ class KafkaReader:
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
         from onceonly.spark.decode import decode
+
+        return decode(self._records(spark, ranges), self._config.format, self._schema())
+
+    def _records(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
-        return decode(read_ranges(spark, java.options(self._kafka), ranges), self._config.format, self._schema())
+        if few.expected():
+            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
+                if (rows := few.frame(spark, self._topic.records(dict(ranges[0].partitions)))) is not None:
+                    return rows
+        return read_ranges(spark, java.options(self._kafka), ranges)
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
