@@ -22,7 +22,7 @@ IMAGES = ROOT / "docs" / "images"
 MARK = re.compile(r"<!-- (?P<kind>value|loads|sections|goals)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL)
 ORDER = (
     "kafka_sink", "flink", "hot_path", "checkpoint", "files", "second_sink", "growth", "partitions", "targets",
-    "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start",
+    "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start", "demo",
 )  # fmt: skip
 BEFORE = results.RESULTS / "before"  # the same benchmarks of an earlier version, where a change is to be shown
 
