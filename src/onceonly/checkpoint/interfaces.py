@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
@@ -61,6 +61,21 @@ class Source(Protocol):
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """Why a read failed, if it can be determined: a BadRecord with partition and offset. Otherwise `error`."""
+
+
+@runtime_checkable
+class PinsSchemas(Protocol):
+    """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
+
+    def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
+        """By which schemas the ranges are decoded if this is the first attempt: plain JSON; empty: by none of those."""
+
+    def pinned_to(self, schemas: Mapping[str, Any]) -> Source:
+        """The source that decodes by these.
+
+        Raises:
+            InvalidPipeline: they are not what they were.
+        """
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Event(Enum):
     EMPTY = "empty"  # no records, or skipped: boundaries are pinned and the checkpoint is settled, in one step
     CLAIMED = "claimed"  # a stage process began the next attempt
     RENEWED = "renewed"  # the stage process is still running
+    PINNED = "pinned"  # by which registered schemas the records are decoded, now and in every later attempt
     STAGED = "staged"
     VERDICT = "verdict"  # the gate's, on the staged rows; one per attempt, the first one counts
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
@@ -64,6 +65,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.EMPTY: (frozenset({None}), State.COMMITTED),
     Event.CLAIMED: (frozenset({State.PLANNED, State.ABORTED}), State.PLANNED),
     Event.RENEWED: (frozenset({State.PLANNED}), State.PLANNED),
+    Event.PINNED: (frozenset({State.PLANNED}), State.PLANNED),
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
     Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
     Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),
@@ -173,6 +175,7 @@ class Checkpoint:
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
     claimed_under: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by attempt: its definition
     staging: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
+    schemas: Mapping[str, Any] = field(default_factory=dict)  # by topic: the registered schemas it is decoded by
     handles: Mapping[str, Handle] = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
@@ -319,9 +322,11 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
                 "owners": (*known.owners, row.owner or ""),
                 "instances": (*known.instances, row.body.get("instance")),
             }
-            return {**owners, **same, **NOTHING_STAGED}
+            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row)}
         case Event.CLAIMED:
             return _claimed(known, row)
+        case Event.PINNED:
+            return {"schemas": row.body["schemas"]}
         case Event.STAGED:
             return {"handles": row.body["handles"], "staging": None}
         case Event.VERDICT | Event.APPROVED:
@@ -338,6 +343,12 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             return {"claims": claims, "gone": known.gone | left}
         case _:
             return {}
+
+
+def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:
+    """Whoever changes a source's definition asks for another way to read the same records."""
+    same = known.definition.get("source") == row.body["definition"].get("source")
+    return known.schemas if same else {}
 
 
 def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
     notes += spark.notes(parts.settings)
-    notes += [_connection(parts, conn_id) for conn_id in sorted(pipeline.connections)]
+    notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
     found = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
@@ -67,8 +67,10 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     return [*notes, *found, _state(settings)]
 
 
-def _connection(parts: LiveParts, conn_id: str) -> str:
-    return f"connection '{conn_id}' is there: {parts.kafka(conn_id, None).describe()}"
+def _connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:
+    found = parts.registry(conn_id) if conn_id in pipeline.registries else None
+    there = found.connection.describe() if found else parts.kafka(conn_id, None).describe()
+    return f"connection '{conn_id}' is there: {there}"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:

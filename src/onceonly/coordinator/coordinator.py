@@ -104,6 +104,16 @@ class Coordinator:
         """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
         return self._stager.renew(mine)
 
+    def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
+        """Record, before a row is decoded, by which registered schemas this attempt and every later one decode.
+
+        What an earlier attempt has pinned stays, and is in the result.
+
+        Raises:
+            Fenced: the claim has ended.
+        """
+        return self._stager.pin(mine, schemas)
+
     # ---- gate
 
     def gate(self, name: str, epoch: int, by: str) -> Checkpoint:
@@ -235,8 +245,8 @@ class Coordinator:
             errors.append(error)
         if errors:
             raise errors[0]
-        view = self.state.view(name)
-        return [view.require(checkpoint.epoch) for checkpoint in before.open]
+        now = self.state.view(name) if before.open else before
+        return [now.require(checkpoint.epoch) for checkpoint in before.open]
 
     def _settle(self, seen: View, alive: Alive) -> list[Exception]:
         name, errors = seen.pipeline, list[Exception]()

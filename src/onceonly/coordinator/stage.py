@@ -75,6 +75,16 @@ class Stager:
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide).staging == mine.staging
 
+    def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
+        """See `Coordinator.pin`."""
+
+        def decide(view: View, now: Checkpoint) -> Row | None:
+            if now.staging is None or now.staging != mine.staging:
+                raise fenced(now, f"this was attempt {mine.attempt}, which has been ended")
+            return None if now.schemas else view.row(mine.epoch, Event.PINNED, mine.attempt, body={"schemas": schemas})
+
+        return self._transitions.advance(mine.pipeline, mine.epoch, decide)
+
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
         _verify(sources, checkpoint)

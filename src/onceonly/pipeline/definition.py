@@ -15,7 +15,7 @@ from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sources import KafkaSource, source_json
+from onceonly.pipeline.sources import EARLIEST, KafkaSource, source_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,8 @@ class Pipeline:
             raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
         if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
             raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
+        if self.mode == "interval" and any(source.start != EARLIEST for source in self.sources):
+            raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
 
@@ -121,7 +123,15 @@ class Pipeline:
     @property
     def connections(self) -> set[str]:
         """The ids of the Airflow connections of its sources and sinks."""
-        named = (getattr(part, "connection", None) for part in (*self.sources, *self.sinks))
+        return self._named("connection") | self.registries
+
+    @property
+    def registries(self) -> set[str]:
+        """Those of them that are connections of schema registries."""
+        return self._named("registry")
+
+    def _named(self, field: str) -> set[str]:
+        named = (getattr(part, field, None) for part in (*self.sources, *self.sinks))
         return {conn_id for conn_id in named if conn_id}
 
     def to_json(self) -> dict[str, Any]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
+
+EARLIEST, LATEST = "earliest", "latest"
+# Fields that older versions did not have, and what is not written of them.
+LATER = {"grace": 0.0, "registry": None, "subject": None, "start": EARLIEST}
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,13 @@ class KafkaSource:
     Args:
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
+        registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
+            decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
+        subject: the subject of the values in the registry; by default '<topic>-value'.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
+        start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
+            zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
+            Later ones begin where the one before ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
@@ -30,9 +42,13 @@ class KafkaSource:
     bootstrap: str | None = None
     connection: str | None = None
     grace: float = 0.0
+    start: str | Mapping[str, int] = EARLIEST
+    registry: str | None = None
+    subject: str | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
+        object.__setattr__(self, "start", _start(self.start))
         if not 0 <= self.grace <= 3600 * 24 * 366:
             raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
         if not TOPIC.fullmatch(self.topic):
@@ -41,15 +57,59 @@ class KafkaSource:
             )
         if self.format not in ("raw", "json", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
+        self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
-        if (suffix is None) != (self.schema is None) or (suffix and not str(self.schema).endswith(suffix)):
+        by_latest = self.registry is not None and self.schema is None
+        fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
+        if not fits and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
             raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
 
+    def _check_registry(self) -> None:
+        if self.registry is None:
+            if self.subject is not None:
+                raise invalid(f"subject '{self.subject}'", "is of no registry", "Set KafkaSource(registry=…).")
+            return
+        check_connection(self.registry, None)
+        if self.format != "avro":
+            raise invalid(f"format '{self.format}'", "has no schemas in a registry", "Use 'avro', or no registry.")
+        if self.subject is not None and self.schema is not None:
+            why = "is not used: the reader's schema is in a file"
+            raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
+
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
-    """The source as JSON; without a grace, the same as in older versions."""
+    """The source as JSON; without what came later, the same as in older versions."""
     data = {"kind": "kafka", **asdict(source)}
-    return data if source.grace else {name: value for name, value in data.items() if name != "grace"}
+    return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
+
+
+def _start(given: Any) -> str | dict[str, int]:
+    """As plain data: a word, the ISO text of a time, or offsets by partition."""
+    if isinstance(given, Mapping):
+        return _offsets(given)
+    if given in (EARLIEST, LATEST):
+        return str(given)
+    try:
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is None:
+        todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
+        raise invalid(f"start {given!r}", "is not a place in a topic", todo)
+    return time.isoformat()
+
+
+def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
+    plain = {str(partition): offset for partition, offset in given.items()}
+    if not plain or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in plain.items()):
+        raise invalid(
+            f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
+        )
+    return plain
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

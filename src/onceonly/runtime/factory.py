@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly.checkpoint.interfaces import Source
+from onceonly.checkpoint.interfaces import PinsSchemas, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
@@ -18,6 +18,8 @@ from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
+from onceonly.registry.client import Registry
+from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
@@ -48,7 +50,12 @@ class LiveParts:
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
         return {
-            config.topic: KafkaReader(config, self.kafka(config.connection, config.bootstrap), self.settings.project)
+            config.topic: KafkaReader(
+                config,
+                self.kafka(config.connection, config.bootstrap),
+                self.settings.project,
+                self.registry(config.registry),
+            )
             for config in pipeline.sources
         }
 
@@ -70,6 +77,16 @@ class LiveParts:
         if connection is None:
             return KafkaConnection.plaintext(self.settings.brokers(bootstrap))
         return KafkaConnection.parse(self.connections(connection), connection)
+
+    def registry(self, connection: str | None) -> Registry | None:
+        """The schema registry of the connection of that name. It is not asked anything yet.
+
+        Raises:
+            InvalidPipeline: no such connection, or one that cannot be used.
+        """
+        if connection is None:
+            return None
+        return Registry(RegistryConnection.parse(self.connections(connection), connection))
 
     def spark(self, records: int | None = None) -> Any:
         """A session; `records`: how many it is for, where that is known."""
@@ -138,7 +155,7 @@ def stage(
     """
     view = through.state.view(name)
     checkpoint = view.require(epoch)
-    producing = _Producing(parts, checkpoint, state_before(view, checkpoint), through.renew, say)
+    producing = _Producing(parts, checkpoint, state_before(view, checkpoint), through, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
     except OnceonlyError:
@@ -165,25 +182,26 @@ class _Producing:
         parts: LiveParts,
         seen: Checkpoint,
         before: Handle | None,
-        renew: Callable[[Checkpoint], bool],
+        through: Coordinator,
         say: Say | None,
     ) -> None:
-        self._say, self._renew, self._until_end = say, renew, ExitStack()
+        self._say, self._through, self._until_end = say, through, ExitStack()
         self._parts, self._seen, self._before = parts, seen, before
         self._pipeline = pipeline = Pipeline.from_json(seen.definition)
         self._transform = transforms.load(pipeline.transform, parts.settings)
-        self._sources = parts.sources(pipeline)
+        self._sources = dict(parts.sources(pipeline))
         self._spark: Any = None
         self._held: list[Any] = []
 
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
         _check_same(self._seen, claimed)
-        self._until_end.enter_context(owners.renewing(lambda: self._renew(claimed)))
+        self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
         known = records(claimed)
         self._spark = self._parts.spark(known)
         self._until_end.enter_context(few.reading(known))
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
+        self._pin(claimed)
         batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
@@ -193,6 +211,17 @@ class _Producing:
         assert isinstance(writer, KeepsState)
         outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
         return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
+
+    def _pin(self, claimed: Checkpoint) -> None:
+        """What an earlier attempt decoded by, this one does; else it is recorded before a row is decoded."""
+        pinning = {topic: source for topic, source in self._sources.items() if isinstance(source, PinsSchemas)}
+        if not claimed.schemas:
+            ranges = [range_ for range_ in claimed.ranges if range_.topic in pinning]
+            found = {range_.topic: pinning[range_.topic].schemas(self._spark, (range_,)) for range_ in ranges}
+            named = {topic: schemas for topic, schemas in found.items() if schemas}
+            claimed = self._through.pin(claimed, named) if named else claimed
+        for topic, schemas in claimed.schemas.items():
+            self._sources[topic] = pinning[topic].pinned_to(schemas)
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any
 
 from onceonly.checkpoint.interfaces import FirstRecord
@@ -19,7 +20,9 @@ from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.registry.client import Registry
 from onceonly.sources.consumer_group import Group, OffsetMetadata
+from onceonly.sources.registered import VALUE, RegisteredValues
 
 MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
@@ -30,11 +33,21 @@ class KafkaReader:
     Args:
         kafka: how to reach the brokers; plain addresses (as in `bootstrap.servers`) mean no security.
         root: the project's folder, in which schema files are searched.
+        registry: where the schemas are that its values name.
+        pins: by which of them they are decoded, once that is known.
     """
 
-    def __init__(self, config: KafkaSource, kafka: KafkaConnection | str, root: Path) -> None:
+    def __init__(
+        self,
+        config: KafkaSource,
+        kafka: KafkaConnection | str,
+        root: Path,
+        registry: Registry | None = None,
+        pins: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._config, self._root = config, root
         self._kafka = KafkaConnection.plaintext(kafka) if isinstance(kafka, str) else kafka
+        self._registry, self._pins = registry, pins
 
     @cached_property
     def _topic(self) -> TopicClient:
@@ -42,7 +55,7 @@ class KafkaReader:
         return TopicClient(self._config.topic, self._kafka)
 
     def check(self) -> list[str]:
-        """No notes; an error if the pipeline could not read the topic.
+        """Notes; an error if the pipeline could not read the topic.
 
         Raises:
             InvalidPipeline: no such topic, no usable schema file, or the brokers refuse the credentials.
@@ -50,7 +63,7 @@ class KafkaReader:
         """
         self._check_schema()
         self._topic.describe()
-        return []
+        return self._registered.check() if self._registered else []
 
     def log(self) -> TopicLog:
         """The log start and last stable offset of every partition, by three requests."""
@@ -120,9 +133,12 @@ class KafkaReader:
         """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
         from onceonly.spark.decode import decode
 
-        return decode(self._records(spark, ranges), self._config.format, self._schema())
+        rows = self._undecoded(spark, ranges)
+        if self._registered:
+            return self._registered.decode(rows, self._pins[VALUE])
+        return decode(rows, self._config.format, self._schema())
 
-    def _records(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def _undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
@@ -131,6 +147,20 @@ class KafkaReader:
                 if (rows := few.frame(spark, self._topic.records(dict(ranges[0].partitions)))) is not None:
                     return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
+
+    # --- schemas of a registry
+
+    @cached_property
+    def _registered(self) -> RegisteredValues | None:
+        return RegisteredValues(self._config, self._registry, self._schema()) if self._registry else None
+
+    def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
+        return {VALUE: self._registered.pins(self._undecoded(spark, ranges))} if self._registered else {}
+
+    def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
+        return KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+
+    # --- what went wrong
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
@@ -149,12 +179,13 @@ class KafkaReader:
 
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
-        from onceonly.spark.read import read_ranges
 
-        rows = read_ranges(spark, java.options(self._kafka), ranges)
+        rows = self._undecoded(spark, ranges)
         bad = find_malformed(error, rows, self._config.format, self._schema())
         if bad is None:
             return None
+        if self._registered:
+            return self._registered.bad_record(bad.partition, bad.offset, bad.why, rows, self._pins[VALUE])
         return BadRecord(
             f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the record cannot be decoded as "
             f"{self._config.format} with '{self._config.schema}'.",

@@ -20,7 +20,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 CORRUPT = "_onceonly_corrupt"
-RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)")
+RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: ([^\n]*?\.(?= |$|\n)))?", re.MULTILINE)
 MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages|records) are detected")
 
 
@@ -56,7 +56,8 @@ def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str |
     For JSON the error names it. For Avro the rows are read again, to find the first malformed one.
     """
     if raised := RAISED.search(str(error)):
-        return Malformed(raised[1], int(raised[2]), int(raised[3]), "It is not a single JSON object of that schema.")
+        why = raised[4] or "It is not a single JSON object of that schema."
+        return Malformed(raised[1], int(raised[2]), int(raised[3]), why)
     if format != "avro" or schema is None:
         return None
     return next(_malformed_avro(rows, schema), None)

@@ -83,6 +83,8 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
 
     def produce(claimed):
         assert coordinator.renew(claimed)
+        reader = {"subject": "flights-value", "version": 2, "id": 7, "sha256": "ab" * 32}
+        coordinator.pin(claimed, {"flights": {"value": {"reader": reader, "writers": {"3": "cd" * 32}}}})
         return parts.produce(claimed)
 
     coordinator.stage("flights", 2, produce)

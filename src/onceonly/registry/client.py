@@ -1,0 +1,140 @@
+"""What a schema registry is asked, in our words and with our errors."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import finalize
+
+from onceonly.checkpoint.model import canonical
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.registry.connection import RegistryConnection
+
+REFUSED = (401, 403)
+MISSING = 404
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A registered schema, which never changes.
+
+    Args:
+        kind: AVRO, JSON or PROTOBUF.
+        references: by the name under which its text uses them.
+    """
+
+    id: int
+    kind: str
+    text: str
+    references: tuple[tuple[str, Schema], ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """Of all that decides how bytes are read by it; the same wherever it is registered."""
+        parts = [self.kind, self.text, [[name, schema.sha256] for name, schema in self.references]]
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Version:
+    """A schema as a version of a subject."""
+
+    subject: str
+    version: int
+    schema: Schema
+
+
+class Registry:
+    """One registry. Each answer is asked for once.
+
+    Raises, every call:
+        InvalidPipeline: the registry refuses the credentials, or what was asked.
+        NotCommitted: it does not answer; safe to retry.
+    """
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self.connection = connection
+        self._known: dict[int, Schema | None] = {}
+
+    def schema(self, id: int) -> Schema | None:
+        """The schema of that id; None if the registry has none."""
+        if id not in self._known:
+            with self._asking(f"schema id {id}"):
+                found = _found(lambda: self._client.get_schema(id))
+                self._known[id] = self._schema(id, found) if found else None
+        return self._known[id]
+
+    def latest(self, subject: str) -> Version | None:
+        """The latest version of a subject; None if there is no such subject."""
+        with self._asking(f"subject '{subject}'"):
+            found = _found(lambda: self._client.get_latest_version(subject))
+            return found and Version(subject, found.version, self._schema(found.schema_id, found.schema))
+
+    def _schema(self, id: int, found: Any) -> Schema:
+        references = tuple((each.name, self._version(each.subject, each.version)) for each in found.references or ())
+        return Schema(id, found.schema_type or "AVRO", found.schema_str, references)
+
+    def _version(self, subject: str, version: int) -> Schema:
+        found = self._client.get_version(subject, version, deleted=True)
+        return self._schema(found.schema_id, found.schema)
+
+    @cached_property
+    def _client(self) -> Any:
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it names every request
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # raised by authlib's own import
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        try:
+            client = SchemaRegistryClient(self.connection.client())
+            finalize(self, client.close)
+            return client
+        except (ValueError, TypeError, OSError) as error:
+            why = self.connection.scrub(f"{type(error).__name__}: {error}.")
+            raise self.connection.invalid(why, "Correct the connection's extra.") from None
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Its errors as ours. Whatever else is raised on the way is the network's, or an answer that is no JSON."""
+        client = self._client
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        assert client
+        try:
+            yield
+        except SchemaRegistryError as error:
+            raise self._answered(what, error) from None
+        except (InvalidPipeline, NotCommitted):
+            raise
+        except Exception as error:
+            raise NotCommitted(
+                f"the schema registry {self.connection.describe()} does not answer.",
+                self.connection.scrub(f"Asked for {what}: {type(error).__name__}: {error}."),
+                "Retry when it does, or correct the connection. Nothing was written.",
+            ) from None
+
+    def _answered(self, what: str, error: Any) -> NotCommitted:
+        status, code = error.http_status_code, error.error_code
+        said = self.connection.scrub(f"Asked for {what}, it answers {status} ({code}): {error.error_message}.")
+        where = f"the schema registry {self.connection.describe()}"
+        if status in REFUSED:
+            todo = "Correct the connection's credentials, or grant the right to read it. Nothing was written."
+            return InvalidPipeline(f"{where} refuses {what}.", said, todo)
+        if 400 <= status < 500 and status not in (408, 429):
+            return InvalidPipeline(f"{where} has no usable {what}.", said, "Correct that. Nothing was written.")
+        return NotCommitted(f"{where} fails.", said, "Retry when it works again. Nothing was written.")
+
+
+def _found(ask: Any) -> Any:
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    try:
+        return ask()
+    except SchemaRegistryError as error:
+        if error.http_status_code == MISSING:
+            return None
+        raise

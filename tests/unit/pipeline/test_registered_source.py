@@ -1,0 +1,44 @@
+"""A source whose values have schemas in a registry, as it is defined and stored."""
+
+from typing import Any
+
+import pytest
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource, source_json
+
+
+def test_it_is_read_by_a_file_or_by_a_subject() -> None:
+    KafkaSource("orders", "avro", registry="registry")
+    KafkaSource("orders", "avro", registry="registry", schema="order.avsc")
+    KafkaSource("orders", "avro", registry="registry", subject="shop.Order")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"format": "raw", "registry": "registry"}, "has no schemas in a registry"),
+        ({"format": "avro", "registry": "http://ann:secret@host"}, "is not an Airflow connection id"),
+        ({"format": "avro", "schema": "a.avsc", "subject": "orders"}, "is of no registry"),
+        ({"format": "avro", "schema": "a.avsc", "subject": "o", "registry": "r"}, "Remove one of subject and schema"),
+        ({"format": "avro", "schema": "a.json", "registry": "r"}, "needs a schema file ending in .avsc"),
+        ({"format": "avro"}, "needs a schema file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidPipeline, match=why) as caught:
+        KafkaSource("orders", **fields)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_registry_it_is_stored_as_before() -> None:
+    assert not {"grace", "registry", "subject"} & set(source_json(KafkaSource("orders")))
+
+
+def test_its_registry_is_one_of_the_connections() -> None:
+    source = KafkaSource("orders", "avro", connection="kafka", registry="registry")
+    made = Pipeline(name="orders", source=source, transform="a:b", sinks=[DeltaSink("lake", "lake")])
+    assert (made.connections, made.registries) == ({"kafka", "registry"}, {"registry"})
+    assert Pipeline.from_json(made.to_json()) == made
