@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
-LATER = ("grace", "registry", "subject")  # fields that older versions did not have
+LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw"}  # defaults of fields that came later
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class KafkaSource:
         registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
             decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
         subject: the subject of the values in the registry; by default '<topic>-value'.
+        key_format: 'avro' and 'json': keys begin with schema ids, too, and become the latest version of '<topic>-key'.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
@@ -37,6 +38,7 @@ class KafkaSource:
     grace: float = 0.0
     registry: str | None = None
     subject: str | None = None
+    key_format: Literal["raw", "avro", "json"] = "raw"
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
@@ -50,7 +52,7 @@ class KafkaSource:
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
         self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
-        by_latest = self.registry is not None and self.schema is None
+        by_latest = self.registry is not None and self.format != "raw" and self.schema is None
         fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
         if not fits and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
@@ -60,12 +62,15 @@ class KafkaSource:
 
     def _check_registry(self) -> None:
         if self.registry is None:
-            if self.subject is not None:
-                raise invalid(f"subject '{self.subject}'", "is of no registry", "Set KafkaSource(registry=…).")
+            for name, value in (("subject", self.subject), ("key_format", self.key_format)):
+                if value != LATER[name]:
+                    raise invalid(f"{name} '{value}'", "is of no registry", "Set KafkaSource(registry=…).")
             return
         check_connection(self.registry, None)
-        if self.format != "avro":
-            raise invalid(f"format '{self.format}'", "has no schemas in a registry", "Use 'avro', or no registry.")
+        if self.key_format not in ("raw", "avro", "json"):
+            raise invalid(f"key_format '{self.key_format}'", "is not known", "Use 'raw', 'avro' or 'json'.")
+        if self.format == "raw" and (self.key_format == "raw" or self.subject is not None):
+            raise invalid("format 'raw'", "has no schemas in a registry", "Use 'avro' or 'json', or no registry.")
         if self.subject is not None and self.schema is not None:
             why = "is not used: the reader's schema is in a file"
             raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
@@ -74,4 +79,4 @@ class KafkaSource:
 def source_json(source: KafkaSource) -> dict[str, Any]:
     """The source as JSON; without what came later, the same as in older versions."""
     data = {"kind": "kafka", **asdict(source)}
-    return {name: value for name, value in data.items() if value or name not in LATER}
+    return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}

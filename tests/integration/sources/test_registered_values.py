@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 from integration.kafka_reader import create_topic
@@ -53,8 +54,14 @@ from pathlib import Path
 def orders(batch):
     if (Path(__file__).parent / "dies").exists():
         raise RuntimeError("it dies here")
-    return batch.select("partition", "offset", "value.*")
+    shown = ["key.*"] if batch.schema["key"].dataType.typeName() == "struct" else []
+    return batch.select("partition", "offset", *shown, "value.*")
 """
+OBJECT = {
+    "title": "Order",
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "note": {"type": ["null", "string"]}},
+}
 
 
 class Shop:
@@ -79,16 +86,22 @@ class Shop:
             serializer = AvroSerializer(client, json.dumps(schema))
             return [serializer(value, context) or b"" for value in values]
 
-    def produce(self, *values: bytes | None, partition: int = 0) -> None:
+    def json(self, schema: Any, *values: Any) -> list[bytes]:
+        context = SerializationContext(self.topic, MessageField.VALUE)
+        with SchemaRegistryClient({"url": self.registry.url}) as client:
+            serializer = JSONSerializer(json.dumps(schema), client)
+            return [serializer(value, context) or b"" for value in values]
+
+    def produce(self, *values: bytes | None, key: bytes | None = None) -> None:
         producer = Producer({"bootstrap.servers": self.broker, "log_level": 0})
         for value in values:
-            producer.produce(self.topic, value, partition=partition)
+            producer.produce(self.topic, value, key, partition=0)
         assert producer.flush(PATIENCE) == 0
 
-    def pipeline(self, **source: Any) -> Pipeline:
+    def pipeline(self, format: Any = "avro", **source: Any) -> Pipeline:
         return Pipeline(
             name="orders",
-            source=KafkaSource(self.topic, "avro", registry="registry", **source),
+            source=KafkaSource(self.topic, format, registry="registry", **source),
             transform=f"transforms_{self.topic}:orders",
             sinks=[DeltaSink("orders", path="lake/orders")],
         )
@@ -205,7 +218,58 @@ def test_types_of_other_subjects(shop: Shop) -> None:
     assert [(row["net"], row["gross"]) for row in shop.rows()] == [({"cents": 7}, {"cents": 9})]
 
 
+def test_json_of_several_schemas(shop: Shop) -> None:
+    more = {**OBJECT, "properties": {**OBJECT["properties"], "tags": {"type": "array", "items": {"type": "string"}}}}
+    shop.registry.levels[f"{shop.topic}-value"] = "NONE"
+    old = shop.json(OBJECT, {"id": 1, "note": "old"})
+    new = shop.json(more, {"id": 2, "note": None, "tags": ["a", "b"]})
+    shop.produce(*old, *new, None)
+    shop.run(format="json")
+    assert [(row["id"], row["note"], row["tags"]) for row in shop.rows()] == [
+        (1, "old", None),
+        (2, None, ["a", "b"]),
+        (None, None, None),
+    ]
+
+
+def test_json_by_columns_of_the_users_own(shop: Shop) -> None:
+    (shop.folder / "order.ddl").write_text("id INT")
+    shop.produce(*shop.json(OBJECT, {"id": 1, "note": "old"}))
+    shop.run(format="json", schema="order.ddl")
+    assert shop.rows() == [{"partition": 0, "offset": 0, "id": 1}]
+
+
+@pytest.mark.parametrize("text", [b'{"id": "one"}', b'{"id": 1} {"id": 2}', b'{"id": 1', b"", b"null", b"\xff"])
+def test_json_that_does_not_fit(shop: Shop, text: bytes) -> None:
+    id = shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
+    shop.produce(b"\0" + id.to_bytes(4, "big") + text)
+    shop.plan(format="json")
+    shop.refused(BadRecord, "partition 0 offset 0(.|\n)*do not match schema 1")
+
+
+def test_a_schema_of_another_format_is_refused(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
+    with pytest.raises(InvalidPipeline, match=r"cannot be read as avro(.|\n)*is JSON"):
+        factory.check(shop.pipeline(), shop.parts)
+
+
+def test_keys_have_schemas_too(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-key", {**V1, "name": "Id", "fields": [{"name": "shop", "type": "string"}]})
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}), key=b"\0\0\0\0\x01\x06abc")
+    shop.produce(*shop.written(V1, {"id": 2, "note": "n"}))
+    shop.run(key_format="avro")
+    assert [(row["shop"], row["id"]) for row in shop.rows()] == [("abc", 1), (None, 2)]
+    assert sorted(shop.checkpoint.schemas[shop.topic]) == ["key", "value"]
+
+
 # ---- bad input: nothing is written
+
+
+def test_a_key_without_an_id(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-key", {**V1, "name": "Id", "fields": [{"name": "shop", "type": "string"}]})
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}), key=b"abc")
+    shop.plan(key_format="avro")
+    shop.refused(BadRecord, "partition 0 offset 0: the key (.|\n)*does not begin with a zero byte")
 
 
 def test_an_id_that_the_registry_does_not_have(shop: Shop) -> None:
