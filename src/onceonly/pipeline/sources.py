@@ -7,7 +7,14 @@ from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
-LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw"}  # defaults of fields that came later
+FORMATS = ("raw", "json", "avro", "protobuf")
+LATER = {
+    "grace": 0.0,
+    "registry": None,
+    "subject": None,
+    "key_format": "raw",
+    "message": None,
+}  # defaults of fields that came later
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,8 @@ class KafkaSource:
         registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
             decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
         subject: the subject of the values in the registry; by default '<topic>-value'.
-        key_format: 'avro' and 'json': keys begin with schema ids, too, and become the latest version of '<topic>-key'.
+        key_format: unless 'raw', keys begin with schema ids, too, and become the latest version of '<topic>-key'.
+        message: the full name of the Protobuf message of the values; by default the first one of the subject's schema.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
@@ -30,7 +38,7 @@ class KafkaSource:
     """
 
     topic: str
-    format: Literal["raw", "json", "avro"] = "raw"
+    format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     schema: str | None = None
     max_records: int | None = None
     bootstrap: str | None = None
@@ -38,7 +46,8 @@ class KafkaSource:
     grace: float = 0.0
     registry: str | None = None
     subject: str | None = None
-    key_format: Literal["raw", "avro", "json"] = "raw"
+    key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
+    message: str | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
@@ -48,8 +57,8 @@ class KafkaSource:
             raise invalid(
                 f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
             )
-        if self.format not in ("raw", "json", "avro"):
-            raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
+        if self.format not in FORMATS:
+            raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
         self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
         by_latest = self.registry is not None and self.format != "raw" and self.schema is None
@@ -62,15 +71,19 @@ class KafkaSource:
 
     def _check_registry(self) -> None:
         if self.registry is None:
-            for name, value in (("subject", self.subject), ("key_format", self.key_format)):
-                if value != LATER[name]:
+            if self.format == "protobuf":
+                raise invalid("format 'protobuf'", "is read with a schema registry", "Set KafkaSource(registry=…).")
+            for name in ("subject", "key_format", "message"):
+                if (value := getattr(self, name)) != LATER[name]:
                     raise invalid(f"{name} '{value}'", "is of no registry", "Set KafkaSource(registry=…).")
             return
         check_connection(self.registry, None)
-        if self.key_format not in ("raw", "avro", "json"):
-            raise invalid(f"key_format '{self.key_format}'", "is not known", "Use 'raw', 'avro' or 'json'.")
+        if self.key_format not in FORMATS:
+            raise invalid(f"key_format '{self.key_format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
+        if self.message is not None and self.format != "protobuf":
+            raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
         if self.format == "raw" and (self.key_format == "raw" or self.subject is not None):
-            raise invalid("format 'raw'", "has no schemas in a registry", "Use 'avro' or 'json', or no registry.")
+            raise invalid("format 'raw'", "has no schemas in a registry", "Use another format, or no registry.")
         if self.subject is not None and self.schema is not None:
             why = "is not used: the reader's schema is in a file"
             raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")

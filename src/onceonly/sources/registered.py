@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry import avro, json_schema
+from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 
 KEY, VALUE = "key", "value"
-KINDS = {"avro": "AVRO", "json": "JSON"}
+KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
 
 
@@ -23,8 +24,10 @@ def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -
     """What of the topic's records has a schema in the registry. `file`: the text of the reader's schema of values."""
     if registry is None:
         return []
-    key = Registered(config.topic, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None)
-    value = Registered(config.topic, VALUE, config.format, config.subject or f"{config.topic}-{VALUE}", registry, file)
+    key = Registered(config.topic, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None)
+    value = Registered(
+        config.topic, VALUE, config.format, config.subject or f"{config.topic}-{VALUE}", registry, file, config.message
+    )
     return [part for part in (key, value) if part.format != "raw"]
 
 
@@ -34,6 +37,7 @@ class Registered:
 
     Args:
         file: text of the reader's schema; None: the latest version of the subject.
+        message: of Protobuf: the full name of the one that is read; None: the first one of the reader's schema.
     """
 
     topic: str
@@ -42,6 +46,7 @@ class Registered:
     subject: str
     registry: Registry
     file: str | None
+    message: str | None
 
     def check(self) -> list[str]:
         """A note.
@@ -55,7 +60,9 @@ class Registered:
             self._type(self._schema(latest["id"]))
             named = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
             return [f"each {self.part} of topic '{self.topic}' is read as {named}"]
-        self.registry.latest(self.subject)  # it answers, and grants it; other schemas may well be all there is
+        self.registry.latest(
+            self.subject, self._compiled
+        )  # it answers, and grants it; other schemas may well be all there is
         return []
 
     def pins(self, rows: Any) -> Pins:
@@ -109,9 +116,40 @@ class Registered:
 
         if self.format == "avro":
             return registered.avro(self._writers(pins), self._avro(pins))
-        for id, sha256 in pins["writers"].items():
-            self._pinned(int(id), sha256)
-        return registered.json_text(map(int, pins["writers"]), self._struct(pins))
+        schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
+        if self.format == "json":
+            return registered.json_text(list(schemas), self._struct(pins))
+        read = protobuf.files(self._reader(pins))
+        name = self._message(read)
+        allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
+        return registered.protobuf(allowed, read, name, self._struct(pins))
+
+    def _message(self, files: bytes) -> str:
+        return self.message or protobuf.message_at(files, (0,))
+
+    def _indexes(self, written: Schema, read: bytes, name: str) -> tuple[int, ...]:
+        """Of the message in the writer's file; none of it where it has no such message.
+
+        Raises:
+            InvalidPipeline: values of the writer's cannot be read as the reader's.
+        """
+        with self._usable(written):
+            files = protobuf.files(written)
+            indexes = protobuf.indexes_of(files, name)
+            if indexes is not None and (why := protobuf.misfit(files, read, name)):
+                raise protobuf.Unusable(why)
+            return indexes or ()
+
+    @contextmanager
+    def _usable(self, schema: Schema) -> Iterator[None]:
+        try:
+            yield
+        except protobuf.Unusable as error:
+            raise InvalidPipeline(
+                f"each {self.part} of topic '{self.topic}' cannot be decoded.",
+                f"Of Protobuf schema {schema.id} in {self.registry.connection.describe()}: {error}.",
+                "Correct KafkaSource(subject=…, message=…), or read it raw. Nothing was written.",
+            ) from None
 
     def _avro(self, pins: Pins) -> str:
         """The reader's schema."""
@@ -129,6 +167,10 @@ class Registered:
         """Of JSON; Avro's has one in any case."""
         if self.format == "avro":
             return None
+        if self.format == "protobuf":
+            with self._usable(schema):
+                files = protobuf.files(schema)
+                return protobuf.spark_type(files, self._message(files))
         try:
             found = json_schema.spark_type(schema)
             if isinstance(found, dict) and found["type"] == "struct":
@@ -144,8 +186,12 @@ class Registered:
 
     # ---- schemas
 
+    @property
+    def _compiled(self) -> bool:
+        return self.format == "protobuf"
+
     def _latest(self) -> dict[str, Any]:
-        found = self.registry.latest(self.subject)
+        found = self.registry.latest(self.subject, self._compiled)
         if found is None:
             raise InvalidPipeline(
                 f"topic '{self.topic}' has no schema to read each {self.part} by.",
@@ -163,7 +209,7 @@ class Registered:
         return {int(id): avro.whole(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
 
     def _pinned(self, id: int, sha256: str) -> Schema:
-        schema = self.registry.schema(id)
+        schema = self.registry.schema(id, self._compiled)
         if schema is None or schema.sha256 != sha256:
             raise InvalidPipeline(
                 f"schema {id} of topic '{self.topic}' is not the one that was pinned.",
@@ -174,12 +220,12 @@ class Registered:
         return schema
 
     def _schema(self, id: int) -> Schema:
-        schema = self.registry.schema(id)
+        schema = self.registry.schema(id, self._compiled)
         assert schema is not None
         return schema
 
     def _writer(self, id: int, rows: Any) -> Schema:
-        schema = self.registry.schema(id)
+        schema = self.registry.schema(id, self._compiled)
         if schema is None:
             raise self._unknown(id, rows)
         self._check_kind(schema)

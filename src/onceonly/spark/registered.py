@@ -6,12 +6,15 @@ Each decoding says per row why it failed, in a column of its own. What follows f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
 from onceonly.spark.decode import CORRUPT, single_object
@@ -32,14 +35,14 @@ class Decoding:
     """How the bytes after the head become a value: in a first column, from which value and soundness are taken.
 
     Args:
-        by_id: how what names that schema is read; what names another has failed.
-        typed: any of them, for their type.
+        ids: those that it reads; what names another schema has failed.
+        take: of the whole bytes: the first column.
         value: of the first column.
-        sound: of the first column and the bytes: true where they could be read.
+        sound: of the first column and the bytes after the head: true where they could be read.
     """
 
-    by_id: Mapping[int, Decode]
-    typed: Decode
+    ids: Collection[int]
+    take: Decode
     value: Decode
     sound: Callable[[Column, Column], Column]
 
@@ -63,21 +66,15 @@ def head_of(id: int) -> bytes:
 def decoded(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
     """`rows` with the binary `column` decoded, and a text `why` it could not be: null where it was, or is null."""
     bytes_, taken = F.col(column), F.col(f"{why}_taken")
-    head, payload = F.substring(bytes_, 1, HEAD), F.expr(f"substring(`{column}`, {HEAD + 1})")
-    chosen = F.when(F.lit(False), decoding.typed(payload))
-    for id, decode in decoding.by_id.items():
-        chosen = chosen.when(head == F.lit(head_of(id)), decode(payload))
-    heads = [F.lit(head_of(id)) for id in decoding.by_id]
-    known = head.isin(heads) if heads else F.lit(False)
     id_text = F.conv(F.hex(F.substring(bytes_, 2, HEAD - 1)), 16, 10)
     problem = (
-        F.when(bytes_.isNull() | decoding.sound(taken, payload), F.lit(None).cast("string"))
-        .when(~_framed(head), F.lit(UNFRAMED))
-        .when(~known, F.format_string(UNKNOWN, id_text))
+        F.when(bytes_.isNull() | decoding.sound(taken, _payload(bytes_)), F.lit(None).cast("string"))
+        .when(~_framed(_head(bytes_)), F.lit(UNFRAMED))
+        .when(~_names(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
         .otherwise(F.format_string(UNREADABLE, id_text))
     )
     # A column of its own: used twice, and computed once.
-    both = rows.withColumn(f"{why}_taken", chosen).withColumn(why, problem)
+    both = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
     return both.withColumn(column, decoding.value(taken)).drop(f"{why}_taken")
 
 
@@ -85,6 +82,19 @@ def failing(rows: DataFrame, column: str, why: str) -> DataFrame:
     """The rows without `why`; a row that has one fails the query. Part of the column, so it cannot be pruned alone."""
     raised = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", F.lit(column), why))
     return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(raised)).drop(why)
+
+
+def _head(bytes_: Column) -> Column:
+    return F.substring(bytes_, 1, HEAD)
+
+
+def _payload(bytes_: Column) -> Column:
+    return F.substring(bytes_, HEAD + 1, 2**31 - 1)
+
+
+def _names(bytes_: Column, ids: Collection[int]) -> Column:
+    """Whether it begins with one of these ids."""
+    return _head(bytes_).isin([F.lit(head_of(id)) for id in ids]) if ids else F.lit(False)
 
 
 def _framed(head: Column) -> Column:
@@ -99,14 +109,19 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
     """
     wanted = _framing(reader, {"name": "sound", "type": "boolean", "default": True})
 
-    def decode(writer: str) -> Decode:
-        return lambda payload: from_avro(payload, _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
+    def decode(bytes_: Column, writer: str) -> Column:
+        return from_avro(_payload(bytes_), _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
 
-    by_id = {id: decode(writer) for id, writer in writers.items()}
-    return Decoding(by_id, decode(reader), lambda taken: taken["value"], lambda taken, _: taken["sound"])
+    def take(bytes_: Column) -> Column:
+        chosen = F.when(F.lit(False), decode(bytes_, reader))  # for the type, should nothing name a schema
+        for id, writer in writers.items():
+            chosen = chosen.when(_head(bytes_) == F.lit(head_of(id)), decode(bytes_, writer))
+        return chosen
+
+    return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
-def json_text(writers: Iterable[int], reader: StructType) -> Decoding:
+def json_text(ids: Collection[int], reader: StructType) -> Decoding:
     """JSON by the reader's type alone: a field that the text does not have is null, and others are left out.
 
     A single object is asked for, as in `decode`.
@@ -114,13 +129,34 @@ def json_text(writers: Iterable[int], reader: StructType) -> Decoding:
     schema = StructType(reader.fields).add(CORRUPT, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
-    def decode(payload: Column) -> Column:
-        return F.from_json(payload.cast("string"), schema, options)
+    def take(bytes_: Column) -> Column:
+        return F.when(_names(bytes_, ids), F.from_json(_payload(bytes_).cast("string"), schema, options))
 
     def sound(taken: Column, payload: Column) -> Column:
         return single_object(payload.cast("string")) & taken.isNotNull() & taken[CORRUPT].isNull()
 
-    return Decoding(dict.fromkeys(writers, decode), decode, lambda taken: taken.dropFields(CORRUPT), sound)
+    return Decoding(ids, take, lambda taken: taken.dropFields(CORRUPT), sound)
+
+
+def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:
+    """Protobuf by the reader's message, in Python on the workers, which need this package, protobuf and pyarrow.
+
+    Args:
+        allowed, files, message: see `onceonly.registry.protobuf.reader`.
+    """
+    both = StructType().add("value", type_).add("sound", "boolean")
+
+    def read_all(values: pa.Array) -> pa.Array:
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        from onceonly.registry import protobuf
+
+        read = protobuf.reader(files, message, allowed)
+        return pa.array(map(read, values.to_pylist()), to_arrow_type(both, timezone="UTC"))
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    take: Decode = made(read_all, both)
+    return Decoding(allowed, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
 def _framing(schema: str, *more: Mapping[str, object]) -> str:
