@@ -12,7 +12,7 @@ SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo test unit crash lint format bench trial wheel explore mutants docs lock clean
+.PHONY: help setup demo test unit heavy crash lint format bench trial wheel explore mutants docs lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -25,11 +25,14 @@ setup: $(SELF) $(JARS)  ## the environment in .venv and the jars in .jars
 demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 ends when it is done
 	$(BIN)/onceonly demo run $(if $(EXIT),--exit)
 
-test: setup  ## every test: unit, contract, integration; ARGS='-k name' selects
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
+test: setup  ## unit, contract, integration: all but the heavy ones; ARGS='-k name' selects
+	$(BIN)/pytest -m 'not heavy' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 unit: setup  ## the tests that need no service, on a state table in memory
 	ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
+
+heavy: setup  ## the tests that take minutes each on real services, of which `make test` takes some; ARGS='-k name' selects
+	$(BIN)/pytest -m heavy -n 2 --dist loadfile --durations 20 $(ARGS)
 
 crash: setup  ## processes killed at every point, of which `make test` takes a sample; ARGS='-k kafka' selects
 	ONCEONLY_CRASH=whole $(BIN)/pytest -m crash -n 2 --dist loadfile --durations 10 $(ARGS)

@@ -24,6 +24,7 @@ MODULES = {
     "files": "files",
     "second_sink": "files",
     "keys": "keys",
+    "merge": "merge",
     "kafka_sink": "kafka_sink",
     "growth": "growth",
     "partitions": "growth",

@@ -24,7 +24,7 @@ def shape(batch):  # type: ignore[no-untyped-def]
     return batch.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", "offset")
 
 
-def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
+def checkpoint(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     """All sides in one warm session, from the same topic, into a table of their own."""
     with world(folder, rows) as parts:
         numbers = count(1)

@@ -28,7 +28,7 @@ def copy(batch):  # type: ignore[no-untyped-def]
     return batch.select("key", "value")
 
 
-def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 5) -> Result:
+def kafka_sink(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     """All sides in one warm session, to a topic of their own."""
     commits: list[tuple[float, float]] = []
     with world(folder, rows, ("ours", "theirs")) as parts:

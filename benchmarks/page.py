@@ -12,14 +12,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts, goals, results
+from benchmarks import arithmetic, charts, goals, results
 from benchmarks.figures import plain
 from benchmarks.results import RATIO
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 IMAGES = ROOT / "docs" / "images"
-MARK = re.compile(r"<!-- (?P<kind>value|loads|sections|goals)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL)
+MARK = re.compile(
+    r"<!-- (?P<kind>value|loads|sections|goals|arithmetic)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL
+)
 ORDER = (
     "kafka_sink", "flink", "hot_path", "checkpoint", "files", "second_sink", "growth", "partitions", "targets",
     "state_table", "pipelines", "many_pipelines", "recovery", "history", "cold_start",
@@ -49,6 +51,8 @@ def _content(kind: str, of: str | None) -> str:
             return _loads((of or "").split(", "))
         case "sections":
             return "".join(_section(name) for name in _in_order())
+        case "arithmetic":
+            return f"\n\n{arithmetic.table()}\n\n"
     return _goals()
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, first
 from onceonly.checkpoint.model import Row as StateRow
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.pipeline.definition import Pipeline
-from onceonly.statetable import location, row_files
+from onceonly.statetable import location, row_files, row_format
 from onceonly.statetable.arrow_format import from_arrow, to_arrow
 from onceonly.statetable.log import MERGE, Action, Commit, now
 from onceonly.statetable.row_format import Head
@@ -35,7 +36,7 @@ def write(state: StateTable, pipelines: Sequence[Pipeline], epochs: int, topic_i
     Only their names differ.
     """
     model = pipelines[0].name
-    rows = to_arrow(_lives(state, pipelines[0], topic_id, epochs))
+    rows = to_arrow([row_format.record(row) for row in _lives(state, pipelines[0], topic_id, epochs)])
     for pipeline in pipelines:
         _append(location.folder(state.uri, pipeline.name), _named(rows, model, pipeline.name))
 
@@ -53,9 +54,20 @@ def _file(folder: str, rows: pa.Table) -> Action:
     """As `row_files.put`, for millions of rows: without making an object of each."""
     path = f"merged-{rows['seq'][0]}.parquet"
     pq.write_table(rows, f"{folder}/{path}")
-    size, stats = os.path.getsize(f"{folder}/{path}"), json.dumps(row_files._stats(rows))
+    size, stats = os.path.getsize(f"{folder}/{path}"), json.dumps(_stats(rows))
     add = {"path": path, "partitionValues": {}, "size": size, "modificationTime": now(), "dataChange": False}
     return {"add": {**add, "stats": stats}}
+
+
+def _stats(rows: pa.Table) -> dict[str, Any]:
+    names = [name for name in rows.column_names if name not in row_files.NOT_FOR_SKIPPING]
+    ends = {name: pc.min_max(rows[name]).as_py() for name in names if rows[name].null_count < rows.num_rows}
+    return {
+        "numRecords": rows.num_rows,
+        "minValues": {name: row_files._plain(each["min"]) for name, each in ends.items()},
+        "maxValues": {name: row_files._plain(each["max"]) for name, each in ends.items()},
+        "nullCount": {name: rows[name].null_count for name in names},
+    }
 
 
 def _named(rows: pa.Table, model: str, name: str) -> pa.Table:

@@ -19,6 +19,10 @@ Every message has three lines: what happened, why, what to do.
 
 from __future__ import annotations
 
+import re
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
 
 class OnceonlyError(Exception):
     """Base class of all errors; `exit_code` is that of the command line."""
@@ -26,6 +30,8 @@ class OnceonlyError(Exception):
     exit_code = 3
 
     def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+        if "\x1b" in why:  # object stores' clients tell a chain of causes in colours, over many lines
+            why = " ".join(COLOURS.sub("", why).split())
         super().__init__("\n".join(part for part in (what, why, todo) if part))
         self.what, self.why, self.todo = what, why, todo
 

@@ -420,6 +420,8 @@ def _settled(checkpoint: Checkpoint) -> str:
         return f"published before, as recorded by {checkpoint.owner} ({checkpoint.reason})"
     if checkpoint.skipped is not None:
         return f"the interval {checkpoint.interval} was skipped by {checkpoint.owner} ({checkpoint.skipped}). {AGAIN}"
+    if not checkpoint.decision and checkpoint.interval is None:
+        return "it says where the pipeline begins; there are no records yet"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     return f"already committed (by {checkpoint.owner}), nothing to do. {AGAIN}"

@@ -120,13 +120,20 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
             )
 
 
-def chain(previous: TopicRange | None, log: TopicLog) -> TopicRange:
-    """From the end of the last checkpoint to the last stable offset. The first range starts at the log's start.
+def beginning(log: TopicLog, starts: Offsets) -> TopicRange:
+    """The first range of a pipeline: from these offsets, elsewhere from the log's start, to the last stable offset."""
+    return TopicRange(
+        log.topic,
+        log.topic_id,
+        {p: (first := max(start, starts.get(p, start)), max(end, first)) for p, (start, end) in log.partitions.items()},
+    )
+
+
+def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
+    """From the end of the last checkpoint to the last stable offset.
 
     A partition that was added since then starts at 0.
     """
-    if previous is None:
-        return TopicRange(log.topic, log.topic_id, dict(log.partitions))
     same_topic(previous.topic_id, log, "the last checkpoint")
     for partition in previous.partitions:
         if partition not in log.partitions:

@@ -236,6 +236,9 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
     if checkpoint.state is not State.COMMITTED:
         again = "" if fresh else " (planned before; the same offsets again)"
         return "", f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
+    if checkpoint.interval is None and not checkpoint.decision:
+        where = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
+        return "no_new_data", f"epoch {checkpoint.epoch} says where the pipeline begins ({where}): no records there yet"
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:

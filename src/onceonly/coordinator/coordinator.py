@@ -245,8 +245,8 @@ class Coordinator:
             errors.append(error)
         if errors:
             raise errors[0]
-        view = self.state.view(name)
-        return [view.require(checkpoint.epoch) for checkpoint in before.open]
+        now = self.state.view(name) if before.open else before
+        return [now.require(checkpoint.epoch) for checkpoint in before.open]
 
     def _settle(self, seen: View, alive: Alive) -> list[Exception]:
         name, errors = seen.pipeline, list[Exception]()

@@ -17,7 +17,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, Top
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.sources import EARLIEST, LATEST, KafkaSource
 from onceonly.statetable.view import View
 
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
@@ -45,6 +45,10 @@ class Cut:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
         return tuple(pins.range(view) for pins in self._pins)
+
+    def chooses_start(self, view: View) -> bool:
+        """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
+        return view.latest is None and any(source.start != EARLIEST for source in self._pipeline.sources)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
         """Refuse to go on from a checkpoint of other topics, or of the other mode."""
@@ -84,9 +88,41 @@ class Pins:
         previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
         if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
             self._log = None  # the checkpoint may be younger than our look at the log
-        range_ = offsets.chain(previous, self.log)
+        range_ = offsets.chain(previous, self.log) if previous else offsets.beginning(self.log, self._starts())
         most = self.config.max_records
         return offsets.cap(range_, most) if most else range_
+
+    def _starts(self) -> Offsets:
+        """Where the first checkpoint begins, by partition; without one, at the log's start."""
+        start = self.config.start
+        if isinstance(start, Mapping):
+            return self._held({int(partition): offset for partition, offset in start.items()})
+        if start == LATEST:
+            return {partition: end for partition, (_, end) in self.log.partitions.items()}
+        if start == EARLIEST:
+            return {}
+        time = datetime.fromisoformat(start).astimezone(UTC)
+        found = self._look_up(time)
+        self._refuse_held(time, found, None)
+        return {partition: record.offset for partition, record in found.items()}
+
+    def _held(self, chosen: Offsets) -> Offsets:
+        """These offsets, if the log holds each of them, or ends there."""
+        for partition, offset in sorted(chosen.items()):
+            if partition not in self.log.partitions:
+                why = f"the topic has the partitions {sorted(self.log.partitions)}"
+            elif not self.log.partitions[partition][0] <= offset <= self.log.partitions[partition][1]:
+                first, end = self.log.partitions[partition]
+                why = f"its records have the offsets {first} to {end - 1}" if end > first else f"it is empty at {end}"
+            else:
+                continue
+            raise InvalidPipeline(
+                f"{self.pipeline.name}: topic '{self.log.topic}' cannot be read from partition {partition} offset "
+                f"{offset} on.",
+                f"KafkaSource(start=…) names it, and {why}.",
+                "Correct start. Nothing was written.",
+            )
+        return chosen
 
     def _span(self, view: View, interval: Interval) -> TopicRange:
         start = self._boundary(view, interval.start, None)

@@ -92,10 +92,11 @@ class Planning:
     def _pin(self, view: View) -> Row | None:
         """The row that pins the next checkpoint; None when there is nothing new."""
         ranges, interval = self.cut.ranges(view), self.cut.interval
-        if not has_data(ranges) and interval is None:
+        if not has_data(ranges) and interval is None and not self.cut.chooses_start(view):
             return None
         body = {**self._origin, "ranges": [range_.to_json() for range_ in ranges]}
-        event = Event.PLANNED if has_data(ranges) or self.pipeline.gates_empty_intervals() else Event.EMPTY
+        gated = interval is not None and self.pipeline.gates_empty_intervals()
+        event = Event.PLANNED if has_data(ranges) or gated else Event.EMPTY
         return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
 
     @property

@@ -29,7 +29,7 @@ def sweep(
     """
     swept: list[Transaction | PooledTransaction] = []
     errors: list[Exception] = []
-    view = state.view(name)
+    view = since if since and not since.open else state.view(name)
     recent = None if since is None else _recent(since, view)
     for pipeline, sink in _sinks(view):
         try:
@@ -47,10 +47,11 @@ def _sweep(
     yield from discard_idle(state, live, name)
     prefix = f"{state.id}-{name}"
     held = _held(live, prefix, recent)
-    found = live.leftovers(prefix) if held is None else held
-    view = state.view(name)  # after the list: what was claimed since cannot be in it
-    for txn in found:
-        yield from _settle(live, view, txn)
+    found = list(live.leftovers(prefix)) if held is None else held
+    if found:
+        view = state.view(name)  # after the list: what was claimed since cannot be in it
+        for txn in found:
+            yield from _settle(live, view, txn)
     if held is None and isinstance(live, KeepsNames):
         live.note_swept(prefix)
 

@@ -104,10 +104,14 @@ def look(
 
 
 def first_pages(
-    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str]
+    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str], leaders: dict[Partition, int]
 ) -> dict[Partition, Page]:
-    """One fetch per leader instead of one per partition. A partition with an unclear response is left out."""
-    return client.call(lambda: _first_pages(client, since, topic_ids))
+    """One fetch per leader instead of one per partition. A partition with an unclear response is left out.
+
+    Args:
+        leaders: those known already, of topics with these ids; looked up and added here. One that fails is removed.
+    """
+    return client.call(lambda: _first_pages(client, since, topic_ids, leaders))
 
 
 def _read(scan: MarkerScan, page: Page, name: str) -> MarkerState | None:
@@ -164,12 +168,28 @@ async def _fetch(client: BrokerClient, partition: Partition, offset: int, topic_
 
 
 async def _first_pages(
-    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str]
+    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str], leaders: dict[Partition, int]
+) -> dict[Partition, Page]:
+    from kafka.errors import KafkaError
+
+    if not since.keys() <= leaders.keys():
+        leaders |= await client.leaders(topic_ids)
+    try:
+        found = await _fetch_first(client, since, leaders)
+    except KafkaError:
+        leaders.clear()
+        raise
+    for partition in since.keys() - found.keys():
+        leaders.pop(partition, None)
+    return found
+
+
+async def _fetch_first(
+    client: BrokerClient, since: Mapping[Partition, int], leaders: Mapping[Partition, int]
 ) -> dict[Partition, Page]:
     at: dict[int, dict[Partition, int]] = defaultdict(dict)
-    for partition, node in (await client.leaders(topic_ids)).items():
-        if partition in since:
-            at[node][partition] = since[partition]
+    for partition in since.keys() & leaders.keys():
+        at[leaders[partition]][partition] = since[partition]
     found = {}
     for node, offsets in at.items():
         response = await client.send(_request(offsets), node)

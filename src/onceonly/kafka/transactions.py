@@ -24,6 +24,7 @@ from onceonly.kafka.markers import MarkerState, Partition
 __all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
 FENCE_TIMEOUT = 30.0  # seconds: the abort markers of a large transaction have to be written first
+Producer = tuple[int, int]  # its id and epoch
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -52,6 +53,34 @@ class EndRefused(OutcomeUnknown):
 class Transactions(Cluster):
     """The transactions of one cluster. Producer id and epoch identify one."""
 
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._leaders: dict[Partition, int] = {}
+        self._pages: dict[Producer, dict[Partition, markers.Page]] = {}  # fetched by `prepare`, each for one look
+        self._nodes: dict[str, int] = {}  # coordinators that it found, each for one request
+
+    def prepare(self, since: Mapping[Producer, Mapping[Partition, int]], topic_ids: Mapping[str, str]) -> None:
+        """Fetch at once what the first `look_at_all` of each of these transactions reads.
+
+        Those that begin at the same offset share a page: then it is what each would have fetched.
+
+        Args:
+            since: by producer id and epoch, as for `look_at_all`.
+        """
+        shared: dict[Partition, int] = {}
+        for starts in since.values():
+            shared |= {partition: start for partition, start in starts.items() if partition not in shared}
+        pages = markers.first_pages(self._client, shared, topic_ids, self._leaders)
+        for producer, starts in since.items():
+            same = {at: pages[at] for at, start in starts.items() if at in pages and shared[at] == start}
+            self._pages[producer] = same
+
+    def prepare_ends(self, ids: Iterable[str]) -> None:
+        """Find at once what `end` needs for each of these ids."""
+        self.transaction_version()
+        wanted = list(ids)
+        self._nodes |= self._client.call(lambda: self._client.coordinators(wanted))
+
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
         """What the coordinators report about these ids; an unknown id is left out."""
         wanted = sorted(set(ids))
@@ -76,7 +105,8 @@ class Transactions(Cluster):
             EndRefused: the coordinator refused.
             OutcomeUnknown: no response.
         """
-        ending = _Ending(self._client, id, producer_id, epoch, commit, self.transaction_version())
+        version, node = self.transaction_version(), self._nodes.pop(id, None)
+        ending = _Ending(self._client, id, producer_id, epoch, commit, version, node)
         try:
             self._client.call(ending.attempt)
         except (NotCommitted, ResponseLost) as error:
@@ -125,7 +155,9 @@ class Transactions(Cluster):
         self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
     ) -> dict[Partition, MarkerState]:
         """As `look`, for each partition of one transaction."""
-        first = markers.first_pages(self._client, since, topic_ids)
+        first = self._pages.pop((producer_id, epoch), None)
+        if first is None:
+            first = markers.first_pages(self._client, since, topic_ids, self._leaders)
         return {
             at: markers.look(self._client, at, producer_id, epoch, since[at], topic_ids[at[0]], alone, first.get(at))
             for at in sorted(since)
@@ -189,16 +221,27 @@ class Transactions(Cluster):
 class _Ending:
     """One EndTxn request with its retries."""
 
-    def __init__(self, client: BrokerClient, id: str, producer_id: int, epoch: int, commit: bool, version: int) -> None:
+    def __init__(
+        self,
+        client: BrokerClient,
+        id: str,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        version: int,
+        node: int | None = None,
+    ) -> None:
         self._client, self._id, self._producer_id, self._epoch, self._commit = client, id, producer_id, epoch, commit
         self._max_version = 5 if version >= 2 else 4  # as Kafka's own client: 5 requires transaction.version 2
         self._limit = monotonic() + client.timeout
-        self.sent = False
+        self.sent, self._node = False, node
 
     async def attempt(self) -> None:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        node = (await self._client.coordinators([self._id]))[self._id]
+        node, self._node = self._node, None  # a retry asks again
+        if node is None:
+            node = (await self._client.coordinators([self._id]))[self._id]
         request = EndTxnRequest(
             transactional_id=self._id,
             producer_id=self._producer_id,

@@ -15,7 +15,7 @@ from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sources import KafkaSource, source_json
+from onceonly.pipeline.sources import EARLIEST, KafkaSource, source_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,8 @@ class Pipeline:
             raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
         if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
             raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
+        if self.mode == "interval" and any(source.start != EARLIEST for source in self.sources):
+            raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
 

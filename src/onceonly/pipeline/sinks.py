@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
 from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
 
 PARTITIONS = "partitions"
@@ -16,7 +17,7 @@ PARTITIONS = "partitions"
 
 @dataclass(frozen=True)
 class DeltaSink(SinkConfig):
-    """A Delta table to append to.
+    """A Delta table to append to, or to merge changes into.
 
     Args:
         path: folder or URI; a relative path is below ONCEONLY_HOME.
@@ -27,6 +28,7 @@ class DeltaSink(SinkConfig):
         replace: the rows that each checkpoint replaces, in one commit, no matter who wrote them. 'partitions': all rows
             of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
             in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
+        merge: rows are changes, of which the table keeps the newest of each key. By default rows are appended.
     """
 
     path: str
@@ -34,6 +36,7 @@ class DeltaSink(SinkConfig):
     add_columns: bool = False
     widen: bool = False
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
+    merge: Merge | None = None
 
     kind = "delta"
     writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
@@ -45,6 +48,14 @@ class DeltaSink(SinkConfig):
         if self.replace is not None and self.replace != PARTITIONS:
             object.__setattr__(self, "replace", tuple(condition(self.name, part) for part in self.replace))
         self._check_replace()
+        self._check_merge()
+
+    def _check_merge(self) -> None:
+        if isinstance(self.merge, Mapping):  # read from a stored definition
+            object.__setattr__(self, "merge", Merge(**self.merge))
+        if self.merge and (self.replace is not None or self.widen):
+            other = "widen" if self.widen else "replace"
+            raise invalid(f"sink '{self.name}'", f"has merge and {other}", "Remove one of the two.")
 
     def _check_replace(self) -> None:
         if self.replace is None:

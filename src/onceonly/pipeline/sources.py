@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
 FORMATS = ("raw", "json", "avro", "protobuf")
-LATER = {
-    "grace": 0.0,
-    "registry": None,
-    "subject": None,
-    "key_format": "raw",
-    "message": None,
-}  # defaults of fields that came later
+EARLIEST, LATEST = "earliest", "latest"
+# Fields that older versions did not have, and what is not written of them.
+LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST}
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,9 @@ class KafkaSource:
         key_format: unless 'raw', keys begin with schema ids, too, and become the latest version of '<topic>-key'.
         message: the full name of the Protobuf message of the values; by default the first one of the subject's schema.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
+        start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
+            zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
+            Later ones begin where the one before ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
@@ -44,6 +45,7 @@ class KafkaSource:
     bootstrap: str | None = None
     connection: str | None = None
     grace: float = 0.0
+    start: str | Mapping[str, int] = EARLIEST
     registry: str | None = None
     subject: str | None = None
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
@@ -51,6 +53,7 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
+        object.__setattr__(self, "start", _start(self.start))
         if not 0 <= self.grace <= 3600 * 24 * 366:
             raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
         if not TOPIC.fullmatch(self.topic):
@@ -93,3 +96,32 @@ def source_json(source: KafkaSource) -> dict[str, Any]:
     """The source as JSON; without what came later, the same as in older versions."""
     data = {"kind": "kafka", **asdict(source)}
     return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
+
+
+def _start(given: Any) -> str | dict[str, int]:
+    """As plain data: a word, the ISO text of a time, or offsets by partition."""
+    if isinstance(given, Mapping):
+        return _offsets(given)
+    if given in (EARLIEST, LATEST):
+        return str(given)
+    try:
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is None:
+        todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
+        raise invalid(f"start {given!r}", "is not a place in a topic", todo)
+    return time.isoformat()
+
+
+def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
+    plain = {str(partition): offset for partition, offset in given.items()}
+    if not plain or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in plain.items()):
+        raise invalid(
+            f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
+        )
+    return plain
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

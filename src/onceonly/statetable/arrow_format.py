@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,8 +17,8 @@ SCHEMA = pa.schema(
 )
 
 
-def to_arrow(rows: Sequence[Row]) -> pa.Table:
-    records = [row_format.record(row) for row in rows]
+def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows, each as `row_format.record` gives it."""
     columns = [pa.array([each[field.name] for each in records], field.type) for field in SCHEMA]
     return pa.Table.from_arrays(columns, schema=SCHEMA)  # from_pylist would import pandas
 

@@ -6,7 +6,6 @@ not there. Only its name can be lost in a power failure: `keep` syncs the folder
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from onceonly.filesystems.durability import to_disk, way_to_disk
-from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, entry
+from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
 
-BLANK = "\0 \n"
 PARSED = 256  # entries that are kept in memory
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
@@ -26,6 +24,7 @@ class LocalLog:
 
     def __init__(self, table: Path) -> None:
         self.table, self.folder = table, table / "_delta_log"
+        self._prefix = f"{self.folder}{os.sep}"
         self._kept: int | None = None  # the version up to which the folder is known to be on disk
         self._seen = NONE
         self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
@@ -67,7 +66,7 @@ class LocalLog:
 
     def _entry(self, version: int) -> Entry:
         """The entry; parsed again only where its file is another one than it was."""
-        status = self.path(version).stat()
+        status = os.stat(self._path(version))
         file = status.st_ino, status.st_mtime_ns, status.st_size
         known = self._parsed.get(version)
         if known is None or known[0] != file:
@@ -77,19 +76,18 @@ class LocalLog:
         return known[1]
 
     def _parse(self, version: int) -> Entry:
-        path, told = self.path(version), False
-        with path.open(encoding="utf-8") as lines:
+        path = self._path(version)
+        with open(path, encoding="utf-8") as lines:
             try:
-                for action in (json.loads(line) for line in lines if line.strip(BLANK)):
-                    told = True
-                    if "commitInfo" in action:
-                        return entry(version, action["commitInfo"])
+                return parsed(version, lines)
             except ValueError as error:
                 raise Damaged(f"{path} cannot be parsed: {error}.") from error
-        return Entry(version, foreign=told)  # blank: a power failure took a commit of another program
 
     def path(self, version: int) -> Path:
-        return self.folder / f"{version:020}.json"
+        return Path(self._path(version))
+
+    def _path(self, version: int) -> str:
+        return f"{self._prefix}{version:020}.json"  # as text: a Path for each of thousands of entries takes time
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

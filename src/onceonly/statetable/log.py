@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onceonly.checkpoint.model import Row
 from onceonly.statetable import row_format
 
+BLANK = "\0 \n"
 NONE = -1  # the version of a table that does not exist
 ROW = "row"  # the key of a commit's information which holds its row
 MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
@@ -125,6 +126,22 @@ def entry(version: int, told: Mapping[str, Any]) -> Entry:
         return Entry(version, row_format.from_text(told[ROW]))
     merges = MERGED in told
     return Entry(version, merges=merges, foreign=not merges and told.get("operation") not in WITHOUT_ROWS)
+
+
+def parsed(version: int, lines: Iterable[str]) -> Entry:
+    """The entry of a log file with these lines.
+
+    Raises:
+        ValueError: they cannot be parsed.
+    """
+    told = False
+    for line in lines:
+        if not line.strip(BLANK):
+            continue
+        action, told = json.loads(line), True
+        if "commitInfo" in action:
+            return entry(version, action["commitInfo"])
+    return Entry(version, foreign=told)  # blank: a power failure took a commit of another program
 
 
 def now() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -80,6 +81,12 @@ class Query:
             except Exception as error:  # also of the query engine, whose errors have no class of their own
                 trouble, self._table = error, None
         raise unreadable(self.pipeline, self.uri, trouble)
+
+
+@lru_cache(1)
+def of_rows_up_to(id: str, pipeline: str, uri: str) -> Query:
+    """For questions about the row with that id and those before it: they never change, so the table is opened once."""
+    return Query(pipeline, uri)
 
 
 def run(table: DeltaTable, sql: str) -> pa.Table:

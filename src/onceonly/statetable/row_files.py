@@ -8,17 +8,15 @@ What only writers need of pyarrow is imported when something is written, so that
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
+from onceonly.statetable import row_format
 from onceonly.statetable.log import Action, now
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NOT_FOR_SKIPPING = ("head", "body")
 
@@ -34,15 +32,15 @@ def put(uri: str, rows: Sequence[Row], name: str, changes: bool = True) -> Actio
 
     from onceonly.statetable.arrow_format import to_arrow
 
-    table = to_arrow(rows)
+    records = [row_format.record(row) for row in rows]
     out = pa.BufferOutputStream()
     small = len(rows) == 1  # then a dictionary and statistics in the file help nobody, and take time
-    pq.write_table(table, out, use_dictionary=not small, write_statistics=not small)
+    pq.write_table(to_arrow(records), out, use_dictionary=not small, write_statistics=not small)
     content = out.getvalue().to_pybytes()
     path = path_of(name)
     _write(uri, path, content)
     add = {"path": path, "partitionValues": {}, "size": len(content), "modificationTime": now(), "dataChange": changes}
-    return {"add": {**add, "stats": json.dumps(_stats(table))}}
+    return {"add": {**add, "stats": json.dumps(_stats(records))}}
 
 
 def path_of(name: str) -> str:
@@ -68,19 +66,17 @@ def _write(uri: str, path: str, content: bytes) -> None:
         out.write(content)
 
 
-def _stats(table: pa.Table) -> dict[str, Any]:
+def _stats(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics by which a reader can skip the file."""
-    import pyarrow.compute as pc
-
-    names = [name for name in table.column_names if name not in NOT_FOR_SKIPPING]
-    ends = {name: pc.min_max(table[name]).as_py() for name in names if table[name].null_count < table.num_rows}
+    columns = {name: [each[name] for each in records] for name in row_format.COLUMNS if name not in NOT_FOR_SKIPPING}
+    held = {name: [value for value in values if value is not None] for name, values in columns.items()}
     return {
-        "numRecords": table.num_rows,
-        "minValues": {name: _plain(each["min"]) for name, each in ends.items()},
-        "maxValues": {name: _plain(each["max"]) for name, each in ends.items()},
-        "nullCount": {name: table[name].null_count for name in names},
+        "numRecords": len(records),
+        "minValues": {name: _plain(min(values)) for name, values in held.items() if values},
+        "maxValues": {name: _plain(max(values)) for name, values in held.items() if values},
+        "nullCount": {name: len(records) - len(values) for name, values in held.items()},
     }
 
 
 def _plain(value: Any) -> Any:
-    return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else value
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else value

@@ -101,15 +101,21 @@ def from_record(found: Mapping[str, Any]) -> Row:
     """
     check_format(found["format"])
     start, end = found["interval_start"], found["interval_end"]
-    plain = {name: found[name] for name in COLUMNS if name not in ("interval_start", "interval_end")}
     return Row(
-        **{
-            **plain,
-            "event": Event(found["event"]),
-            "interval": Interval(start, end) if start else None,
-            "head": json.loads(found["head"]),
-            "body": json.loads(found["body"]),
-        }
+        pipeline=found["pipeline"],
+        seq=found["seq"],
+        epoch=found["epoch"],
+        event=Event(found["event"]),
+        attempt=found["attempt"],
+        owner=found["owner"],
+        sink=found["sink"],
+        decision=found["decision"],
+        interval=Interval(start, end) if start else None,
+        body=json.loads(found["body"]),
+        head=json.loads(found["head"]),
+        at=found["at"],
+        id=found["id"],
+        format=found["format"],
     )
 
 
@@ -122,7 +128,8 @@ def to_text(row: Row) -> str:
 def from_text(text: str) -> Row:
     found = json.loads(text)
     check_format(found["format"])
-    return from_record({**found, **{name: _time(found[name]) for name in TIMES}})
+    found.update((name, datetime.fromisoformat(found[name])) for name in TIMES if found[name])
+    return from_record(found)
 
 
 def check_format(found: int) -> None:
@@ -136,7 +143,3 @@ def check_format(found: int) -> None:
 
 def _iso(time: datetime | None) -> str | None:
     return time.astimezone(UTC).isoformat(timespec="microseconds") if time else None
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

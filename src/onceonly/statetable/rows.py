@@ -37,6 +37,7 @@ class Past:
         self._query: Query | None = None
         self._read: list[Entry] = []  # those with a row, newest first, without a hole
         self._merged = False  # all further rows are in merged files
+        self._merged_to: str | None = None  # the id of the last of those
         with self._trouble():
             self.version, self._entries = log.entries()
             if durable:
@@ -82,16 +83,27 @@ class Past:
             return None
         self.read_back(seq)
         near = next((entry for entry in self._read if entry.row and entry.row.seq == seq), None)
-        found = [] if near else self.query().find(f"seq = {seq}", tuple(row_format.COLUMNS))
+        found = [] if near else self.merged().find(f"seq = {seq}", tuple(row_format.COLUMNS))
         return Entry(NONE, row_format.from_record(found[0])) if found else near
 
     def query(self) -> Query:
-        """Finds rows in files."""
+        """Finds rows in files, of the version that the table has when it is first asked."""
         if self._query is None:
             from onceonly.statetable.query import Query
 
             self._query = Query(self.pipeline, self.uri)
         return self._query
+
+    def merged(self) -> Query:
+        """Finds rows that were merged; already open, if nothing was merged since the last time.
+
+        Wherever the row that was merged last is, the same rows are before it, also in a restored copy.
+        """
+        if self._merged_to is None:
+            return self.query()
+        from onceonly.statetable.query import of_rows_up_to
+
+        return of_rows_up_to(self._merged_to, self.pipeline, self.uri)
 
     def _more(self) -> bool:
         """Read one more row; returns whether there was one."""
@@ -103,6 +115,8 @@ class Past:
                 if entry.row:
                     self._check_order(entry.row)
                     self._read.append(entry)
+                    if self._merged and self._merged_to is None:
+                        self._merged_to = entry.row.id
                     return True
             return False
 
@@ -156,7 +170,7 @@ class Rows:
     def intervals(self, where: Where) -> list[Interval]:
         """The intervals of those rows; of older rows, those that meet each other are one."""
         near = self._near()
-        old = self.past.query().covered(_older(where, near)) if _has_older(near) else []
+        old = self.past.merged().covered(_older(where, near)) if _has_older(near) else []
         return [*old, *(row.interval for row in near if row.interval and where.test(row))]
 
     def unmerged(self) -> int:
@@ -198,7 +212,7 @@ class Rows:
     def _merged(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
         """What a query finds of the rows before those."""
         near = self._near()
-        return self.past.query().find(_older(where, near), columns) if _has_older(near) else []
+        return self.past.merged().find(_older(where, near), columns) if _has_older(near) else []
 
 
 def _has_older(near: Sequence[Row]) -> bool:

@@ -6,18 +6,18 @@ What an object store has acknowledged is durable. Entries of the log are never r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from onceonly.checkpoint.model import Row
 from onceonly.statetable import row_format
-from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Entry, Taken, entry
+from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Damaged, Entry, Taken, parsed
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-FIRST = 8  # commits that are read at first
 
 
 class StoreLog:
@@ -78,23 +78,27 @@ class StoreLog:
 
 
 def _read(table: DeltaTable) -> Iterator[Entry]:
-    """Most readers need a few entries only, and each is a request."""
-    version = table.version()
-    for limit in (FIRST, None):
-        for told in _history(table, limit)[table.version() - version :]:
-            yield entry(version, told)
-            version -= 1
+    """One request an entry, by its name: `DeltaTable.history` also shows later ones, under these numbers."""
+    files = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+    for version in range(table.version(), NONE, -1):
+        yield _entry(files, version)
+
+
+def _entry(files: pafs.FileSystem, version: int) -> Entry:
+    path = f"_delta_log/{version:020}.json"
+    try:
+        with files.open_input_stream(path) as stream:
+            return parsed(version, stream.read().decode().splitlines())
+    except FileNotFoundError:
+        raise Damaged(f"Version {version} is missing.") from None
+    except ValueError as error:
+        raise Damaged(f"{path} cannot be parsed: {error}.") from error
+    except DeltaError as error:
+        raise OSError(f"{path}: {error}") from error
 
 
 def _last(table: DeltaTable) -> Row | None:
     return next((each.row for each in _read(table) if each.row), None)
-
-
-def _history(table: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
-    try:
-        return table.history(limit)
-    except DeltaError as error:
-        raise OSError(f"{table.table_uri}: {error}") from error
 
 
 def _of_delta(action: Action) -> AddAction | RemoveAction:

@@ -106,6 +106,7 @@ def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, 
     assert "no new data" in second["log"]
 
 
+@pytest.mark.heavy
 def test_a_run_knows_itself_when_it_is_cleared_and_is_another_when_it_is_made_again(
     airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration]
 CONNECTIONS = ["kafka_there", "kafka_here"]  # the worker, and so a driver, knows the first one only
+ENDINGS = ["left", "too long", "killed"]  # beside the one that every run of the suite takes
 NAME, OWNER = "numbers_chained", "a run"
 WORK = Work(NAME, 1, OWNER)
 SLOW = """
@@ -166,6 +167,7 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, tmp_path: Path) ->
     assert WORK.stage(submit.target("spark"), Settings.from_env()) is None
 
 
+@pytest.mark.heavy
 def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: World) -> None:
     world.plan("slow")
     first = world.submit()
@@ -200,7 +202,7 @@ def test_a_connection_is_looked_up_where_the_driver_runs(world: World) -> None:
         world.require_staged(submitted, "FAILED")
 
 
-@pytest.mark.parametrize("how", ["cleared", "left", "too long", "killed"])
+@pytest.mark.parametrize("how", ["cleared", *(pytest.param(how, marks=pytest.mark.heavy) for how in ENDINGS)])
 def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> None:
     world.plan("slow")
     submitted = world.submit()
@@ -236,6 +238,7 @@ def _ended_by_recovery(world: World) -> bool:
     return not job_report.drivers(state)
 
 
+@pytest.mark.heavy
 def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project
     assert kept not in project.staged_folders()
 
 
+@pytest.mark.heavy
 def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project: Project) -> None:
     project.set_gate(max_rows=2, on_fail="hold")
     produce(project, range(3))
@@ -152,6 +153,7 @@ def test_an_invalid_suite_is_refused_before_anything_is_written(project: Project
     assert len(through.state.history("numbers_chained")) == before
 
 
+@pytest.mark.heavy
 def test_the_examination_runs_on_a_spark_master_too(project: Project) -> None:
     project.set_gate(suites="numbers.expectations.json", in_process_rows=0)
     produce(project, [1, 2, 100])

@@ -195,6 +195,7 @@ def test_spark_submit_leaves_no_secret(environment: dict[str, str], tmp_path: Pa
     assert_no_secret(tmp_path, printed)
 
 
+@pytest.mark.heavy
 def test_a_connect_server_of_somebody_else_is_shown_no_secret(environment: dict[str, str], tmp_path: Path) -> None:
     server = LoggedConnect(tmp_path, 0)
     server.launch()

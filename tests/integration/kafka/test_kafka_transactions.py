@@ -394,6 +394,63 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     assert len(fetched) == 2 + (page == 100) + len(since)  # alone: the two that are gone, and what had no room
 
 
+def test_what_several_transactions_ask_first_is_asked_once(
+    transactions: Transactions, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(broker, partitions=2)
+    opened = [Open(transactions, topic) for _ in range(3)]
+    ids = transactions.topic_ids([topic.name])
+    ends = transactions.ends([(topic.name, 0)])
+    since = {(each.producer_id, each.epoch): ends for each in opened[:2]}
+    since[opened[2].producer_id, opened[2].epoch] = {(topic.name, 0): ends[topic.name, 0] - 1}  # another start
+    requests = count_requests(monkeypatch)
+    transactions.prepare(since, ids)
+    transactions.prepare_ends(each.id for each in opened)
+    assert requests == ["MetadataRequest", "FetchRequest", "ApiVersionsRequest", "FindCoordinatorRequest"]
+
+    requests.clear()
+    looks = [transactions.look_at_all(starts, *who, ids, True) for who, starts in since.items()]
+    assert {state for look in looks for state in look.values()} == {MarkerState.NONE}
+    assert requests == ["MetadataRequest", "FetchRequest"]  # of the one that begins elsewhere
+    requests.clear()
+    for each in opened:
+        transactions.end(each.id, each.producer_id, each.epoch, commit=True)
+    assert requests == ["EndTxnRequest"] * 3
+    for who, starts in since.items():  # what was fetched before shows no marker, and is used for one look alone
+        until(lambda: set(transactions.look_at_all(starts, *who, ids, True).values()) == {MarkerState.COMMITTED})  # noqa: B023
+
+
+def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    transactions.prepare_ends([transaction.id])
+    transactions._nodes[transaction.id] = 4711
+    transactions.end(transaction.id, transaction.producer_id, transaction.epoch, commit=True)
+    assert transaction.settled() is MarkerState.COMMITTED
+
+
+def test_a_leader_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
+    transaction = Open(transactions, topic)
+    at = (topic.name, 0)
+    since, ids = transactions.ends([at]), transactions.topic_ids([topic.name])
+    transactions._leaders[at] = 4711
+    seen = transactions.look_at_all(since, transaction.producer_id, transaction.epoch, ids, True)
+    assert seen == {at: MarkerState.NONE}
+    assert transactions._leaders[at] != 4711
+
+
+def count_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of all that are sent."""
+    found: list[str] = []
+    inner = KafkaConnection.send_request
+
+    def counted(self: Any, request: Any, *arguments: Any, **more: Any) -> Any:
+        found.append(type(request).__name__)
+        return inner(self, request, *arguments, **more)
+
+    monkeypatch.setattr(KafkaConnection, "send_request", counted)
+    return found
+
+
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fetched: list[int] = []
     inner = markers._page

@@ -22,7 +22,7 @@ from patience import PATIENCE
 from pyspark.sql import functions as F
 
 from onceonly.checkpoint.interfaces import FirstRecord, Source
-from onceonly.checkpoint.offsets import Interval, TopicRange, chain
+from onceonly.checkpoint.offsets import Interval, TopicRange, beginning, chain
 from onceonly.coordinator.pins import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.definition import Pipeline
@@ -322,13 +322,33 @@ def test_each_partition_has_its_own_answer(broker: str, tmp_path: Path) -> None:
 
 def test_partitions_added_later_are_read_from_their_start(topic: Topic, reader: KafkaReader, spark: Any) -> None:
     topic.produce("a")
-    first = chain(None, reader.log())
+    first = beginning(reader.log(), {})
     topic.add_partitions(2)
     until(lambda: len(reader.log().partitions) == 2)
     topic.produce("b", partition=1)
     second = chain(first, reader.log())
     assert second.partitions == {0: (1, 1), 1: (0, 1)}
     assert values(reader.read(spark, (second,))) == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("earliest", {0: (0, 3), 1: (0, 1)}),
+        ("latest", {0: (3, 3), 1: (1, 1)}),
+        (moment(5), {0: (1, 3), 1: (1, 1)}),
+        ({0: 2}, {0: (2, 3), 1: (0, 1)}),
+    ],
+)
+def test_a_pipeline_begins_where_it_is_told_to(topic: Topic, tmp_path: Path, start: Any, found: Any) -> None:
+    topic.add_partitions(2)
+    topic.produce("a", "b", "c", seconds=[0, 5, 10])
+    until(lambda: len(KafkaReader(KafkaSource(topic.name), topic.broker, tmp_path).log().partitions) == 2)
+    topic.produce("d", seconds=[4], partition=1)
+    config = KafkaSource(topic.name, start=start)
+    pipeline = Pipeline(name="p", source=config, transform="a:b", sinks=[DeltaSink("lake", "lake")])
+    pins = Pins(pipeline, KafkaReader(config, topic.broker, tmp_path), config)
+    assert pins.range(StateTable.make(str(tmp_path / "state")).view("p")).partitions == found
 
 
 # --- what is lost

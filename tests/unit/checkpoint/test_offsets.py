@@ -9,7 +9,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from onceonly.checkpoint.offsets import TopicLog, TopicRange, between, cap, chain, check_held, clamp, has_data
+from onceonly.checkpoint.offsets import (
+    TopicLog,
+    TopicRange,
+    beginning,
+    between,
+    cap,
+    chain,
+    check_held,
+    clamp,
+    has_data,
+)
 from onceonly.errors import SourceLost
 
 PARTITIONS = st.integers(0, 7)
@@ -54,7 +64,7 @@ def test_a_cap_takes_from_each_partition_in_proportion(range_: TopicRange, most:
 def test_capped_checkpoints_read_everything_once(partitions: dict[int, tuple[int, int]], data: st.DataObject) -> None:
     log, most = TopicLog("flights", "id", partitions), data.draw(st.integers(50, 500))
     read: dict[int, list[tuple[int, int]]] = {p: [] for p in partitions}
-    previous, waiting = None, chain(None, log)
+    waiting = beginning(log, {})
     while has_data([waiting]):
         previous = cap(waiting, most)
         assert previous.span > 0
@@ -71,7 +81,7 @@ def test_capped_checkpoints_read_everything_once(partitions: dict[int, tuple[int
 
 @given(LOGS, st.dictionaries(PARTITIONS, st.integers(0, 1000)))
 def test_the_next_range_starts_where_the_last_one_ended(log: TopicLog, by: dict[int, int]) -> None:
-    first = chain(None, log)
+    first = beginning(log, {})
     assert first.partitions == log.partitions
     later = grown(log, by)
     second = chain(first, later)
@@ -87,7 +97,7 @@ def test_a_log_that_ends_before_what_was_read_is_refused(log: TopicLog, data: st
     start = min(log.partitions[partition][0], shorter)
     shrunk = TopicLog(log.topic, log.topic_id, {**log.partitions, partition: (start, shorter)})
     with pytest.raises(SourceLost, match=rf"partition {partition}(.|\n)*Nothing was written"):
-        chain(chain(None, log), shrunk)
+        chain(beginning(log, {}), shrunk)
 
 
 @given(LOGS, st.data())
@@ -96,16 +106,16 @@ def test_a_partition_that_vanished_is_refused(log: TopicLog, data: st.DataObject
     gone = data.draw(st.sampled_from(sorted(log.partitions)))
     rest = TopicLog(log.topic, log.topic_id, {p: span for p, span in log.partitions.items() if p != gone})
     with pytest.raises(SourceLost, match=f"no longer has partition {gone}"):
-        chain(chain(None, log), rest)
+        chain(beginning(log, {}), rest)
 
 
 @given(LOGS)
 def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) -> None:
     again = TopicLog(log.topic, "another id", log.partitions)
     with pytest.raises(SourceLost, match="deleted and created again"):
-        chain(chain(None, log), again)
+        chain(beginning(log, {}), again)
     with pytest.raises(SourceLost, match="deleted and created again"):
-        check_held(chain(None, log), again)
+        check_held(beginning(log, {}), again)
 
 
 # --- check_held
@@ -113,7 +123,7 @@ def test_a_topic_made_again_is_refused_even_if_it_looks_the_same(log: TopicLog) 
 
 @given(LOGS, st.data())
 def test_a_range_is_held_until_its_first_record_is_gone(log: TopicLog, data: st.DataObject) -> None:
-    range_ = chain(None, log)
+    range_ = beginning(log, {})
     check_held(range_, log)
     assume(has_data([range_]))
     partition = data.draw(st.sampled_from([p for p, (start, end) in log.partitions.items() if end > start]))

@@ -27,7 +27,7 @@ from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
-from onceonly.statetable import compaction, local_log, row_files
+from onceonly.statetable import compaction, local_log, row_files, row_format
 from onceonly.statetable import table as state
 from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.local_log import LocalLog
@@ -221,7 +221,7 @@ def test_a_file_can_be_skipped_as_one_of_deltalakes_own(table, folder, tmp_path)
     table.append(view, replace(row(view), interval=hour, decision=7, sink="lake"))
     theirs = str(tmp_path / "theirs")
     for each in table.history("flights"):
-        write_deltalake(theirs, to_arrow([each]), mode="append")
+        write_deltalake(theirs, to_arrow([row_format.record(each)]), mode="append")
     assert statistics(str(home(folder))) == statistics(theirs)
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", "=", 2)])) == 1
     assert len(DeltaTable(home(folder)).file_uris(file_pruning_predicate=[("seq", ">", 2)])) == 0

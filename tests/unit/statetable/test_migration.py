@@ -55,7 +55,9 @@ def old(uri, rows) -> str:
 
 def append(table: DeltaTable, row: Row) -> None:
     stamp = CommitProperties(app_transactions=[Transaction(row.pipeline, row.seq)])
-    write_deltalake(table, to_arrow([row]), mode="append", partition_by=["pipeline"], commit_properties=stamp)
+    write_deltalake(
+        table, to_arrow([row_format.record(row)]), mode="append", partition_by=["pipeline"], commit_properties=stamp
+    )
 
 
 def test_every_row_is_carried_over_and_the_pipelines_go_on(old, rows):

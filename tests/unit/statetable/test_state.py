@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from onceonly.checkpoint.model import FORMAT, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.statetable import location, row_files
+from onceonly.statetable import local_log, location, row_files
 from onceonly.statetable import table as state
 from onceonly.statetable.local_log import LocalLog
 from onceonly.statetable.log import Commit, Taken
@@ -292,6 +292,45 @@ def test_so_it_is_where_the_copy_has_reached_the_same_version(table, uri, tmp_pa
     with pytest.raises(Lost):
         table.append(view, planned(view))
     assert [row.owner for row in table.history("flights")] == ["run", "after"]
+
+
+def test_merged_rows_of_a_restored_copy_are_its_own(table, uri, tmp_path, monkeypatch):
+    """Its log has the same versions, merged at the same one, with other rows."""
+    monkeypatch.setattr(state, "LONG", 1)
+    table.append(table.view("flights"), planned(table.view("flights"), event=Event.EMPTY))
+    shutil.copytree(uri, tmp_path / "backup")
+
+    def go_on(owner: str) -> list[str]:
+        table.append(table.view("flights"), planned(table.view("flights"), owner, event=Event.EMPTY))
+        table.tidy(fill(table, 1))
+        fill(table, 1)
+        return [owner for owner in ("first", "second") if table.view("flights").planned_by(owner)]
+
+    assert go_on("first") == ["first"]
+    backup = Path(location.folder(str(tmp_path / "backup"), "flights"))
+    log = Path(location.folder(uri, "flights"), "_delta_log")
+    shutil.rmtree(log)
+    shutil.copytree(backup, log.parent, dirs_exist_ok=True)  # the files that the copy does not know are still there
+    assert go_on("second") == ["second"]
+
+
+def test_a_reader_survives_the_removal_of_the_merged_files_that_it_knows(table, uri, monkeypatch):
+    """Between its view and its question another process has merged again, and the old file is gone."""
+    monkeypatch.setattr(state, "LONG", 1)
+    monkeypatch.setattr(local_log, "KEPT", 1)
+    fill(table, 3)
+    view = fill_after_tidying(table, 3)
+    assert [found.epoch for found in view.planned_by("run")] == [1, 2, 3, 4, 5, 6]
+    old = set(Path(location.folder(uri, "flights")).glob("merged-*"))
+    fill_after_tidying(StateTable(uri), 3)
+    for path in old:
+        path.unlink()
+    assert [found.epoch for found in view.planned_by("run")] == [1, 2, 3, 4, 5, 6]
+
+
+def fill_after_tidying(table: StateTable, rows: int) -> View:
+    table.tidy(table.view("flights"))
+    return fill(table, rows)
 
 
 def test_a_log_without_its_middle_is_damaged(table, uri):

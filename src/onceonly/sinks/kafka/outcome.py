@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from time import monotonic, sleep
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
-from onceonly.errors import NotCommitted, OutcomeUnknown
+from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions
 from onceonly.sinks.kafka.handle import Part, Partition, Tx
+from onceonly.sinks.kafka.republish import AT_ONCE, side_by_side
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
@@ -43,6 +45,22 @@ class TransactionFinisher:
 
     def __init__(self, known: Transactions, handle: Handle) -> None:
         self._known, self._topics = known, dict(handle["topics"])
+
+    def settle_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
+        """`settle` for each, in parallel; what they ask first is asked once for all."""
+        found: list[TxOutcome] = []
+        for start in range(0, len(parts), AT_ONCE):
+            some = parts[start : start + AT_ONCE]
+            self._prepare([part.tx for part in some if part.tx and part.tx.resolution is None])
+            found += side_by_side(self.settle, some)
+        return found
+
+    def _prepare(self, txs: Sequence[Tx]) -> None:
+        """Only saves requests: whatever fails here is asked again, and explained, by `settle`."""
+        if len(txs) > 1:
+            with suppress(OnceonlyError):
+                self._known.prepare({tx.producer: _ends(tx) for tx in txs}, self._topics)
+                self._known.prepare_ends(tx.id for tx in txs)
 
     def settle(self, part: Part) -> TxOutcome:
         """Commit the transaction if it is open. Reads the log before each attempt to end it.
@@ -180,6 +198,11 @@ class TransactionFinisher:
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
     def _marker_states(self, tx: Tx) -> dict[Partition, MarkerState]:
-        since = {partition: end for partition, (_, end) in tx.partitions.items()}
+        since = _ends(tx)
         ids = {topic: self._topics[topic] for topic, _ in since}
         return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)
+
+
+def _ends(tx: Tx) -> dict[Partition, int]:
+    """By partition: an offset above its rows and below its marker."""
+    return {partition: end for partition, (_, end) in tx.partitions.items()}

@@ -1,15 +1,12 @@
 """Writes rows to Kafka: in a transaction that stays open, for another process to end, or without a transaction.
 
-A `confluent_kafka.Producer` aborts its open transaction when it is closed. If it is only dropped, the transaction stays
-open.
+A `librdkafka.Producer` that is dropped leaves its transaction open.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from time import monotonic
 from typing import Any
 
@@ -19,12 +16,12 @@ import pyarrow.compute as pc
 from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.connection import DENIED
+from onceonly.kafka.librdkafka import Failed, Producer, Records
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.limits import QUEUE, Topics
 
 PATIENCE = 60.0  # seconds without any progress
-UNASSIGNED, NOW = -1, 0  # a record without a partition, without a timestamp
-SILENT = logging.Logger("librdkafka", logging.CRITICAL)  # what matters is raised as an error
+ROOM = 0.005  # seconds until there may be room in a full queue
 
 
 @dataclass(frozen=True)
@@ -53,15 +50,12 @@ class Output:
     producer: tuple[int, int] | None = None
 
     def __init__(self, target: Target, transactional_id: str | None, known: Transactions | None = None) -> None:
-        from confluent_kafka import Producer
-
         self._target, self._id = target, transactional_id
-        self._errors: list[Any] = []
-        self._producer: Any = Producer(_config(target, transactional_id, self._errors.append), logger=SILENT)
-        if transactional_id:
-            with self._explained():
-                self._producer.init_transactions(PATIENCE)
-                self._producer.begin_transaction()
+        self._errors: list[str] = []
+        with self._explained():
+            self._producer = Producer(_config(target, transactional_id), _reporter(self._errors))
+            if transactional_id:
+                self._producer.begin(PATIENCE)
         if transactional_id and known:
             seen = known.describe([transactional_id])[transactional_id]
             self.producer = seen.producer_id, seen.epoch
@@ -69,7 +63,8 @@ class Output:
     def write(self, batch: pa.RecordBatch) -> None:
         with self._explained():
             try:
-                self._produce(batch)
+                for topic, records in _by_topic(batch):
+                    self._queue(topic, records)
             except Exception as error:
                 self._raise_fatal(error)
                 raise
@@ -92,24 +87,16 @@ class Output:
                 raise _not_written(self._target, f"{count(left, 'row')} not acknowledged after {PATIENCE:.0f} s.")
         self._raise_failed()
 
-    def _produce(self, batch: pa.RecordBatch) -> None:
-        produce = self._producer.produce
-        for row in _records(batch):  # runs for each of millions of rows: do what you can per batch
-            try:
-                produce(*row)
-            except BufferError:
-                self._produce_when_there_is_room(row)
-
-    def _produce_when_there_is_room(self, row: tuple[Any, ...]) -> None:
+    def _queue(self, topic: str, records: Records) -> None:
         deadline = monotonic() + PATIENCE
-        while True:
-            self._producer.poll(0.01)  # only waits: successful deliveries are not reported
+        while (done := self._producer.queue(topic, records)) < len(records):
+            records = records.after(done)
+            self._producer.poll(ROOM)  # only waits: successful deliveries are not reported
             self._raise_failed()
-            try:
-                return self._producer.produce(*row)  # type: ignore[no-any-return]
-            except BufferError:
-                if monotonic() > deadline:
-                    raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.") from None
+            if done:
+                deadline = monotonic() + PATIENCE
+            elif monotonic() > deadline:
+                raise _not_written(self._target, f"Nothing was acknowledged for {PATIENCE:.0f} s.")
 
     def _raise_fatal(self, error: Exception) -> None:
         if _is_fatal(error):
@@ -177,15 +164,15 @@ def write_all(
     return output.producer
 
 
-def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[str, Any]:
-    def report(error: Any, message: Any) -> None:
-        if error:
-            failed(f"{error.str()} (topic '{message.topic()}' partition {message.partition()}){_advice(error.code())}")
+def _reporter(errors: list[str]) -> Failed:
+    def report(code: int, text: str, topic: str, partition: int) -> None:
+        place = f" (topic '{topic}' partition {partition})" if topic else ""
+        errors.append(f"{text}{place}{_advice(code)}")
 
-    def report_fatal(error: Any) -> None:  # without it, the client raises between the other reports
-        if error.fatal():
-            failed(error.str())
+    return report
 
+
+def _config(target: Target, transactional_id: str | None) -> dict[str, Any]:
     ours: dict[str, Any] = {
         "client.id": "onceonly",
         "allow.auto.create.topics": False,
@@ -198,8 +185,6 @@ def _config(target: Target, transactional_id: str | None, failed: Any) -> dict[s
         "linger.ms": 5,  # with more, the queue exceeds the cache: 0.2 µs of CPU per row
         "reconnect.backoff.ms": 10,  # also the interval at which the client checks for its coordinator
         "delivery.report.only.error": True,
-        "on_delivery": report,
-        "error_cb": report_fatal,
     }
     if transactional_id:
         ours |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(target.timeout * 1000)}
@@ -218,38 +203,12 @@ def _advice(code: int) -> str:
     return f"; the topic's {settings[code]} must allow these rows until they are written" if code in settings else ""
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """The arguments of `Producer.produce` for each row, in its order. Two of them are callbacks, and unused."""
-    return zip(
-        _topics(batch.column("topic")),
-        _values(batch.column("value"), None),
-        _values(batch.column("key"), None),
-        _values(batch.column("partition"), UNASSIGNED),
-        repeat(None),
-        repeat(None),
-        _values(batch.column("timestamp"), NOW),
-        _headers(batch.column("headers")),
-        strict=False,  # repeat() has no end
-    )
-
-
-def _topics(column: pa.Array) -> Iterable[str]:
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
+    """The rows of each topic, in their order."""
+    column = batch.column("topic")
     names = pc.unique(column).to_pylist()
-    return repeat(names[0]) if len(names) == 1 else _values(column, None)
-
-
-def _values(column: pa.Array, empty: Any) -> Iterable[Any]:
-    """The values, with `empty` for null. A column that is all null costs nothing."""
-    if column.null_count == len(column):
-        return repeat(empty)
-    filled = column if empty is None else pc.fill_null(column, empty)
-    return filled.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # 20 times as fast as to_pylist
-
-
-def _headers(column: pa.Array) -> Iterable[Any]:
-    if not len(column.flatten()):
-        return repeat(None)
-    return (row and [(header["key"], header["value"]) for header in row] for row in column.to_pylist())
+    for name in names:
+        yield name, Records(batch if len(names) == 1 else batch.filter(pc.equal(column, name)))
 
 
 def _not_written(target: Target, why: str) -> OnceonlyError:

@@ -185,7 +185,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         """
         parts = parts_of(handle)
         open = [part for part in parts if part.tx and part.tx.name not in outcomes]
-        seen = side_by_side(TransactionFinisher(known, handle).settle, open)
+        seen = TransactionFinisher(known, handle).settle_all(open)
         if doubtful := [part for part, outcome in zip(open, seen, strict=True) if outcome is TxOutcome.DOUBT]:
             raise self._in_doubt(doubtful)
         outcomes |= {part.tx.name: outcome for part, outcome in zip(open, seen, strict=True) if part.tx}

@@ -1,0 +1,318 @@
+"""librdkafka's producer by its C API: a whole batch of records in one call.
+
+`confluent_kafka.Producer.produce` takes one record per call. Preparing the call costs as much as sending the record,
+and the batches that a partition gets meanwhile are so small that the broker has several times as many to append. Here
+the columns of an Arrow batch are passed at once, and librdkafka copies the records out of them.
+
+The library is the one that confluent_kafka brings, with its settings and errors. Source: rdkafka.h, a stable interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+COPY = 2  # RD_KAFKA_MSG_F_COPY
+UNASSIGNED = -1  # a partition that the record's key decides
+PRODUCER = 0  # RD_KAFKA_PRODUCER
+TEXT = 512  # bytes of an error message
+# One argument of rd_kafka_produceva: END, TOPIC, then these
+RKT, PARTITION, VALUE, KEY, _, FLAGS, TIMESTAMP, _, HEADERS = range(2, 11)
+FIXED = (RKT, PARTITION, VALUE, KEY, FLAGS, TIMESTAMP)  # of each record; headers follow, if it has any
+Pointer, Int, Text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+Failed = Callable[[int, str, str, int], None]  # error code, what it means, topic, partition
+Headers = list[tuple[str, bytes | None]] | None
+
+
+class Message(ctypes.Structure):
+    """rd_kafka_message_t, which reports a delivery."""
+
+    _fields_ = (("error", Int), ("topic", Pointer), ("partition", ctypes.c_int32))  # and more, which is not read
+
+
+Delivered = ctypes.CFUNCTYPE(None, Pointer, ctypes.POINTER(Message), Pointer)
+Told = ctypes.CFUNCTYPE(None, Pointer, Int, Text, Pointer)
+SIGNATURES: Mapping[str, tuple[Any, ...]] = {  # result, arguments
+    "conf_new": (Pointer,),
+    "conf_set": (Int, Pointer, Text, Text, Pointer, ctypes.c_size_t),
+    "conf_destroy": (None, Pointer),
+    "conf_set_dr_msg_cb": (None, Pointer, Delivered),
+    "conf_set_error_cb": (None, Pointer, Told),
+    "conf_set_log_cb": (None, Pointer, Pointer),
+    "new": (Pointer, Int, Pointer, Pointer, ctypes.c_size_t),
+    "destroy": (None, Pointer),
+    "topic_new": (Pointer, Pointer, Text, Pointer),
+    "topic_name": (Text, Pointer),
+    "topic_destroy": (None, Pointer),
+    "init_transactions": (Pointer, Pointer, Int),
+    "begin_transaction": (Pointer, Pointer),
+    "produce_batch": (Int, Pointer, ctypes.c_int32, Int, Pointer, Int),
+    "produceva": (Pointer, Pointer, Pointer, ctypes.c_size_t),
+    "headers_new": (Pointer, ctypes.c_size_t),
+    "header_add": (Int, Pointer, Text, ctypes.c_ssize_t, Text, ctypes.c_ssize_t),
+    "headers_destroy": (None, Pointer),
+    "poll": (Int, Pointer, Int),
+    "flush": (Int, Pointer, Int),
+    "outq_len": (Int, Pointer),
+    "err2str": (Text, Int),
+    "last_error": (Int,),
+    "fatal_error": (Int, Pointer, Pointer, ctypes.c_size_t),
+    "error_code": (Int, Pointer),
+    "error_string": (Text, Pointer),
+    "error_is_fatal": (Int, Pointer),
+    "error_destroy": (None, Pointer),
+}
+
+
+class Producer:
+    """A producer with its threads. They end when it is dropped; an open transaction stays open then.
+
+    Args:
+        config: librdkafka's settings, without callbacks.
+        failed: called from `poll` and `flush` for each record that was not delivered, and for a fatal error.
+    Raises:
+        KafkaException: a setting that librdkafka refuses.
+    """
+
+    def __init__(self, config: Mapping[str, Any], failed: Failed) -> None:
+        self._lib = _library()
+        callbacks = _callbacks(self._lib, failed)
+        self._handle = _start(self._lib, config, callbacks)
+        self._topics: dict[str, int] = {}
+        end = weakref.finalize(self, _end, self._lib, self._handle, self._topics, callbacks)
+        end.atexit = False  # the process takes the threads with it
+
+    def __len__(self) -> int:
+        """Records that are not acknowledged yet."""
+        return int(self._lib.outq_len(self._handle))
+
+    def begin(self, timeout: float) -> None:
+        """Fence earlier producers of the transactional id, and begin a transaction."""
+        self._raise(self._lib.init_transactions(self._handle, int(timeout * 1000)))
+        self._raise(self._lib.begin_transaction(self._handle))
+
+    def poll(self, seconds: float) -> None:
+        """Wait so long for reports of failures."""
+        self._lib.poll(self._handle, int(seconds * 1000))
+
+    def flush(self, seconds: float) -> int:
+        """Send what waits. Returns how many records are not acknowledged after so long."""
+        self._lib.flush(self._handle, int(seconds * 1000))
+        return len(self)
+
+    def queue(self, topic: str, records: Records) -> int:
+        """Queue records in their order, as many as there is room for; returns how many.
+
+        Raises:
+            KafkaException: one was refused.
+        """
+        return (self._queue_plain if records.plain else self._queue_each)(self._topic(topic), records)
+
+    def _queue_plain(self, topic: int, records: Records) -> int:
+        messages = records.messages()
+        self._lib.produce_batch(topic, UNASSIGNED, COPY, messages.ctypes.data, len(messages))
+        errors = messages["error"]
+        refused = errors[(errors != 0) & (errors != _full())]
+        if len(refused):
+            raise _exception(int(refused[0]), self._lib.err2str(int(refused[0])).decode())
+        return int((errors == 0).sum())  # once the queue is full, librdkafka takes none of the rest
+
+    def _queue_each(self, topic: int, records: Records) -> int:
+        produce, arguments, size = self._lib.produceva, records.arguments(topic), len(FIXED) + 1
+        start, step = arguments.ctypes.data, arguments.itemsize * size
+        headers = records.headers()
+        for row in range(len(records)):
+            given = size - 1
+            if headers is not None and headers[row]:
+                arguments[row, given]["number"], given = self._headers(headers[row]), size
+            if error := produce(self._handle, start + row * step, given):
+                if given == size:  # otherwise librdkafka owns them now
+                    self._lib.headers_destroy(int(arguments[row, size - 1]["number"]))
+                if self._lib.error_code(error) != _full():
+                    self._raise(error)
+                self._lib.error_destroy(error)
+                return row
+        return len(records)
+
+    def _headers(self, headers: Any) -> int:
+        made: int = self._lib.headers_new(len(headers))
+        for name, value in headers:
+            text = name.encode()
+            self._lib.header_add(made, text, len(text), value, len(value or b""))
+        return made
+
+    def _topic(self, name: str) -> int:
+        if name not in self._topics:
+            made = self._lib.topic_new(self._handle, name.encode(), None)
+            if not made:
+                code = self._lib.last_error()
+                raise _exception(code, self._lib.err2str(code).decode())
+            self._topics[name] = made
+        return self._topics[name]
+
+    def _raise(self, error: int | None) -> None:
+        """Raise what librdkafka returned, unless it is null."""
+        if error:
+            code, text = self._lib.error_code(error), self._lib.error_string(error).decode()
+            self._lib.error_destroy(error)
+            raise _exception(code, text)
+
+
+class Records:
+    """Rows for one topic, with the columns value, key, partition, timestamp and headers."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        assigned = any(batch.column(name).null_count < len(batch) for name in ("partition", "timestamp"))
+        self.plain = not assigned and not len(batch.column("headers").flatten())
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def after(self, done: int) -> Records:
+        return Records(self._batch.slice(done))
+
+    def messages(self) -> Any:
+        """An array of rd_kafka_message_t. It refers to the memory of the batch."""
+        import numpy as np
+
+        names = ("error", "topic", "partition", "value", "value_size", "key", "key_size", "offset", "own")
+        kinds = ("i4", "u8", "i4", "u8", "u8", "u8", "u8", "i8", "u8")
+        made = np.zeros(len(self), np.dtype({"names": names, "formats": kinds}, align=True))
+        for name in ("value", "key"):
+            made[name], made[f"{name}_size"] = _pointers(self._batch.column(name))
+        return made
+
+    def arguments(self, topic: int) -> Any:
+        """A row of rd_kafka_vu_t for each record, with room for headers. It refers to the memory of the batch."""
+        import numpy as np
+
+        layout = np.dtype([("kind", "i8"), ("number", "i8"), ("size", "u8"), ("rest", "V48")])
+        made = np.zeros((len(self), len(FIXED) + 1), layout)
+        made["kind"] = [*FIXED, HEADERS]
+        numbers, sizes = made["number"], made["size"]
+        numbers[:, 0], numbers[:, 4] = topic, COPY
+        numbers[:, 1] = _numbers(self._batch.column("partition"), UNASSIGNED)
+        numbers[:, 2], sizes[:, 2] = _pointers(self._batch.column("value"))
+        numbers[:, 3], sizes[:, 3] = _pointers(self._batch.column("key"))
+        numbers[:, 5] = _numbers(self._batch.column("timestamp"), 0)  # 0: now
+        return made
+
+    def headers(self) -> list[Headers] | None:
+        """Of each record; None: of none."""
+        column = self._batch.column("headers")
+        if not len(column.flatten()):
+            return None
+        return [row and [(each["key"], each["value"]) for each in row] for row in column.to_pylist()]
+
+
+def _pointers(column: pa.Array) -> tuple[Any, Any]:
+    """Address and size of each value in the memory of the column; address 0: null."""
+    import numpy as np
+
+    if column.null_count == len(column):
+        return 0, 0
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, "i4")[column.offset : column.offset + len(column) + 1].astype("u8")
+    start = data.address if data is not None and data.size else offsets.address  # all empty: any address but 0
+    there = 1 if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False).astype("u8")
+    return (ends[:-1] + start) * there, (ends[1:] - ends[:-1]) * there
+
+
+def _numbers(column: pa.Array, empty: int) -> Any:
+    if column.null_count == len(column):
+        return empty
+    return column.fill_null(empty).to_numpy(zero_copy_only=False)
+
+
+# ---- the library
+
+
+class _Library:
+    """Its functions, without their prefix."""
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self.__dict__.update(functions)
+
+    def __getattr__(self, name: str) -> Any:  # for the type checker: all names are there
+        raise AttributeError(name)
+
+
+@cache
+def _library() -> _Library:
+    from confluent_kafka import cimpl
+
+    loaded, functions = ctypes.CDLL(cimpl.__file__), {}
+    for name, (result, *arguments) in SIGNATURES.items():
+        functions[name] = function = getattr(loaded, f"rd_kafka_{name}")
+        function.restype, function.argtypes = result, arguments
+    return _Library(functions)
+
+
+def _start(lib: _Library, config: Mapping[str, Any], callbacks: Iterable[Any]) -> int:
+    settings, text = lib.conf_new(), ctypes.create_string_buffer(TEXT)
+    delivered, told = callbacks
+    for key, value in config.items():
+        given = str(value).lower() if isinstance(value, bool) else str(value)
+        if lib.conf_set(settings, key.encode(), given.encode(), text, TEXT):
+            lib.conf_destroy(settings)
+            raise _exception(_invalid(), text.value.decode())
+    lib.conf_set_dr_msg_cb(settings, delivered)
+    lib.conf_set_error_cb(settings, told)
+    lib.conf_set_log_cb(settings, None)  # what matters is raised as an error
+    handle: int | None = lib.new(PRODUCER, settings, text, TEXT)
+    if not handle:
+        lib.conf_destroy(settings)
+        raise _exception(_invalid(), text.value.decode())
+    return handle
+
+
+def _callbacks(lib: _Library, failed: Failed) -> tuple[Any, Any]:
+    fatal = _code("_FATAL")
+
+    def delivered(_: int, message: Any, __: int) -> None:
+        if code := message.contents.error:
+            topic = lib.topic_name(message.contents.topic).decode()
+            failed(code, lib.err2str(code).decode(), topic, message.contents.partition)
+
+    def told(handle: int, code: int, _: bytes, __: int) -> None:
+        if code == fatal:
+            text = ctypes.create_string_buffer(TEXT)
+            failed(lib.fatal_error(handle, text, TEXT), text.value.decode(), "", UNASSIGNED)
+
+    return Delivered(delivered), Told(told)
+
+
+def _end(lib: _Library, handle: int, topics: Mapping[str, int], callbacks: Any) -> None:
+    """`callbacks` are kept until now, because librdkafka may call them."""
+    for topic in topics.values():
+        lib.topic_destroy(topic)
+    lib.destroy(handle)
+
+
+def _exception(code: int, text: str) -> Exception:
+    from confluent_kafka import KafkaError, KafkaException
+
+    made: Exception = KafkaException(KafkaError(code, text))
+    return made
+
+
+def _code(name: str) -> int:
+    from confluent_kafka import KafkaError
+
+    return int(getattr(KafkaError, name))
+
+
+@cache
+def _full() -> int:
+    return _code("_QUEUE_FULL")
+
+
+@cache
+def _invalid() -> int:
+    return _code("_INVALID_ARG")
