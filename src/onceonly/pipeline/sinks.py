@@ -103,6 +103,10 @@ class KafkaSink(SinkConfig):
             pipelines that run every minute: one per partition for each of `pool_size` attempts.
         pool_size: the maximum number of attempts whose outcome is not recorded. Allow for a long outage.
         bootstrap, connection: as in `KafkaSource`.
+        registry: id of the Airflow connection of a schema registry: Avro values begin with their schema's id.
+        subjects: of which subject the schema is a version: that of each topic ('<topic>-value'), of the record's full
+            name, or of both ('<topic>-<record>').
+        register: whether staging registers the schema; otherwise it has to be registered before.
     """
 
     name: str  # repeated, so that it is passed by keyword
@@ -120,6 +124,9 @@ class KafkaSink(SinkConfig):
     pool_size: int = 5
     bootstrap: str | None = None
     connection: str | None = None
+    registry: str | None = None
+    subjects: Literal["topic", "record", "topic-record"] = "topic"
+    register: bool = False
 
     kind = "kafka"
     writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
@@ -140,6 +147,7 @@ class KafkaSink(SinkConfig):
         if (self.format == "avro") != str(self.schema).endswith(".avsc"):
             needs = "needs a schema file ending in .avsc" if self.format == "avro" else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSink(schema=…).")
+        self._check_registry()
         self._check_transactions()
 
     @property
@@ -207,12 +215,23 @@ class KafkaSink(SinkConfig):
         if not PREFIX.fullmatch(self.id_prefix):
             raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
 
+    def _check_registry(self) -> None:
+        if self.registry is None:
+            if self.register or self.subjects != "topic":
+                raise invalid(f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).")
+            return
+        check_connection(self.registry, None)
+        if self.format != "avro":
+            why = f"writes {self.format}, and only Avro values are written with a schema's id"
+            raise invalid(f"sink '{self.name}'", why, "Use format='avro', or remove registry.")
+
     def _check_choices(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {
             "format": ("raw", "json", "avro"),
             "guarantee": ("exactly-once", "at-least-once", "none"),
             "mode": ("staged", "late", None),
             "ids": ("unique", "pool"),
+            "subjects": ("topic", "record", "topic-record"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

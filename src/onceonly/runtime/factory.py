@@ -66,7 +66,7 @@ class LiveParts:
         )
 
     def _context(self, pipeline: Pipeline) -> Context:
-        return Context(pipeline, self.settings, self.connections, self.kafka, self.spark)
+        return Context(pipeline, self.settings, self.connections, self.kafka, self.spark, self.registry)
 
     def kafka(self, connection: str | None, bootstrap: str | None) -> KafkaConnection:
         """How to reach the brokers: the connection of that name, else bare addresses.
