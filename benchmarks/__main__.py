@@ -24,11 +24,13 @@ MODULES = {
     "files": "files",
     "second_sink": "files",
     "keys": "keys",
+    "merge": "merge",
     "kafka_sink": "kafka_sink",
     "growth": "growth",
     "partitions": "growth",
     "hot_path": "hot_path",
     "cold_start": "cold_start",
+    "demo": "demo",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",
 }

@@ -75,7 +75,7 @@ class FakeRegistry:
                 parts = [unquote(part) if part else "" for part in found.groups()]
                 if "subjects" in path and parts and parts[0] in self.forbidden:
                     raise Refused(403, 40301, "User is denied operation on this subject")
-                return do(*parts)
+                return _as_asked(do(*parts), query.get("format", [""])[0])
         raise Refused(404, 404, "HTTP 404 Not Found")
 
     def _versions(self, subject: str) -> list[int]:
@@ -141,7 +141,10 @@ class FakeRegistry:
             raise
         except Exception as error:
             raise Refused(422, 42201, f"Invalid schema: {error}") from error
-        return {"schema": body["schema"], "schemaType": kind, "references": references}
+        canonical = (
+            body["schema"] if kind == "PROTOBUF" else json.dumps(json.loads(body["schema"]))
+        )  # else no white space
+        return {"schema": canonical, "schemaType": kind, "references": references}
 
     def _texts(self, references: Any) -> Iterator[str]:
         """Of all that is referred to, those first that others refer to."""
@@ -193,6 +196,13 @@ def can_read(writer: Any, reader: Any) -> bool:
 
 
 WIDER = {("int", "long"), ("int", "double"), ("long", "double"), ("float", "double")}
+
+
+def _as_asked(answer: Any, form: str) -> Any:
+    """Protobuf is shown as text unless format=serialized; here as text that nobody can use."""
+    if isinstance(answer, dict) and answer.get("schemaType") == "PROTOBUF" and form != "serialized":
+        return {**answer, "schema": 'syntax = "proto3";'}
+    return answer
 
 
 def _shown(schema: Mapping[str, Any]) -> dict[str, Any]:

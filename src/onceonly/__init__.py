@@ -18,6 +18,7 @@ from onceonly.errors import (
 )
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Fresh, Gate
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 
@@ -32,6 +33,7 @@ __all__ = [
     "InvalidPipeline",
     "KafkaSink",
     "KafkaSource",
+    "Merge",
     "NotCommitted",
     "OnceonlyError",
     "OutcomeUnknown",

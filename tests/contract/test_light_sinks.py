@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from unit.lightdelta import LightDelta
+from unit.lightdelta import LightDelta, LightMerge
 from unit.lightfiles import LightFiles
 
 from onceonly.checkpoint.model import Transaction
@@ -31,6 +31,12 @@ class Delta(Target):
 
 
 @dataclass(frozen=True)
+class Merging(Delta):
+    def sink(self) -> Sink:
+        return LightMerge(Path(self.folder))
+
+
+@dataclass(frozen=True)
 class Files(Delta):
     shows_each = True
 
@@ -50,6 +56,14 @@ class TestDelta(SinkContract):
     @pytest.fixture
     def make_rows(self) -> Rows:
         return lambda *numbers: numbers
+
+
+class TestMerging(TestDelta):
+    """Each number is the key of a change that is newer than those of earlier epochs."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return Merging(str(tmp_path / "out"))
 
 
 class TestFiles(SinkContract):

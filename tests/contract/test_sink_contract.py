@@ -15,6 +15,7 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Changes, Sink
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.files.sink import FileWriter
@@ -55,6 +56,13 @@ class Delta(Folder):
 
     def published(self) -> list[int]:
         return sorted(DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist())
+
+
+@dataclass(frozen=True)
+class Merging(Delta):
+    def sink(self) -> Sink:
+        merge = Merge(keys=["n"], order_by=["at"], deletes="gone")
+        return DeltaWriter(DeltaSink(SINK, self.folder, merge=merge), self.folder, no_spark)
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,23 @@ class TestDelta(OnSpark):
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return Delta(str(tmp_path / "out"))
+
+
+@pytest.mark.integration
+class TestMerging(OnSpark):
+    """Each number is a key; all changes are of one order, so only the first one of a key counts."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> contract.Target:
+        return Merging(str(tmp_path / "out"))
+
+    @pytest.fixture
+    def make_rows(self, session: Any) -> Rows:
+        def make(*numbers: int) -> Any:
+            rows = session.createDataFrame([(number,) for number in numbers], "n INT")
+            return rows.selectExpr("n", "1 AS at", "false AS gone")
+
+        return make
 
 
 @pytest.mark.integration

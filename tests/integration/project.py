@@ -34,6 +34,10 @@ def numbers(batch):
     return batch.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", "CAST(partition AS STRING) AS part")
 
 
+def changes(batch):
+    return numbers(batch).selectExpr("CAST(n % 7 AS INT) AS key", "n AS at", "n % 5 = 0 AS gone")
+
+
 def copies(batch):
     return batch.select("key", "value", "timestamp", "partition")
 

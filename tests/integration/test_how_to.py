@@ -1,4 +1,4 @@
-"""The transform of docs/how-to/bad-records.md on records of each kind."""
+"""The transforms of the how-to pages on records of each kind."""
 
 from __future__ import annotations
 
@@ -13,15 +13,38 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "bad-records.md"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 RECORDS = [b'{"id": 1, "shop": "Berlin", "cents": 5}', b'{"id": "x"}', b"not json", b'{"id": 2', None]
+
+CHANGES = [
+    b'{"before": null, "after": {"id": 1, "name": "a", "city": "x"}, "op": "c", "source": {"lsn": 5}, "ts_ms": 1}',
+    b'{"before": {"id": 1}, "after": {"id": 1, "name": "b", "city": "x"}, "op": "u", "source": {"lsn": 6}}',
+    b'{"before": {"id": 2, "name": "c", "city": null}, "after": null, "op": "d", "source": {"lsn": 7}}',
+    None,
+]
+
+
+def defined(page: str) -> dict[str, Any]:
+    """What the page's example of a transform defines."""
+    codes = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(next(code for code in codes if "\ndef " in code), names)
+    return names
+
+
+def test_changes_become_rows_with_their_order(spark: SparkSession) -> None:
+    batch = spark.createDataFrame([(value,) for value in CHANGES], "value BINARY")
+    found = defined("upsert.md")["changes"](batch)
+    assert found.columns == ["id", "name", "city", "lsn", "deleted"]
+    assert [tuple(row) for row in found.collect()] == [
+        (1, "a", "x", 5, False),
+        (1, "b", "x", 6, False),
+        (2, "c", None, 7, True),
+    ]
 
 
 def test_what_cannot_be_read_goes_to_a_folder_of_its_own(spark: SparkSession) -> None:
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert code
-    page: dict[str, Any] = {}
-    exec(code[1], page)
+    page = defined("bad-records.md")
     rows = [(value, "payments", 0, number) for number, value in enumerate(RECORDS)]
     batch = spark.createDataFrame(rows, "value BINARY, topic STRING, partition INT, offset BIGINT")
     found = page["split"](batch)

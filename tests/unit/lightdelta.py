@@ -10,6 +10,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import log
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -24,14 +25,19 @@ def no_spark() -> Any:
 class LightDelta(DeltaWriter):
     """Rows are numbers, in column n."""
 
-    def __init__(self, uri: Path, name: str = "lake") -> None:
-        super().__init__(DeltaSink(name, str(uri)), str(uri), no_spark)
+    def __init__(self, uri: Path, name: str = "lake", **options: Any) -> None:
+        super().__init__(DeltaSink(name, str(uri), **options), str(uri), no_spark)
+
+    def rows(self, txn: Transaction, rows: Any) -> pa.Table:
+        return pa.table({"n": pa.array(list(rows), pa.int64())})
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
-        data = pa.table({"n": pa.array(list(rows), pa.int64())})
+        data = self.rows(txn, rows)
         target = log.open_table(self.uri)
         if target is None:
-            target = DeltaTable.create(self.uri, Schema.from_arrow(data.schema))
+            target = DeltaTable.create(
+                self.uri, Schema.from_arrow(data.schema), partition_by=list(self.config.partition_by)
+            )
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, True, [], {})
         write_deltalake(staged, data, mode="append")
@@ -47,10 +53,32 @@ class LightDelta(DeltaWriter):
             "folder": folder,
             "publish": "delta-rs",
             **{"files": len(adds), "rows": count, "bytes": size},
+            **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
 
     def numbers(self) -> list[int]:
         return sorted(DeltaTable(self.uri).to_pyarrow_table()["n"].to_pylist())
+
+
+class LightMerge(LightDelta):
+    """Rows are keys, in column n, or (key, order, text, day); by default the order is the epoch."""
+
+    def __init__(self, uri: Path, name: str = "lake", **options: Any) -> None:
+        super().__init__(uri, name, **{"merge": Merge(keys=["n"], order_by=["at"]), **options})
+
+    def rows(self, txn: Transaction, rows: Any) -> pa.Table:
+        whole = [row if isinstance(row, tuple) else (row, txn.epoch, "", "") for row in rows]
+        columns = list(zip(*whole, strict=True)) if whole else [(), (), (), ()]
+        kinds = {"n": pa.int64(), "at": pa.int64(), "text": pa.string(), "day": pa.string()}
+        data = {name: pa.array(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
+        return pa.table(data)
+
+    def content(self) -> dict[int, tuple[int, str]]:
+        """Key -> (order, text)."""
+        rows = DeltaTable(self.uri).to_pyarrow_table().to_pylist()
+        found = {row["n"]: (row["at"], row["text"]) for row in rows}
+        assert len(found) == len(rows), "a key is there more than once"
+        return found
 
 
 class LightParts:

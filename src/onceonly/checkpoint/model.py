@@ -256,7 +256,11 @@ class Checkpoint:
         allowed, state = TRANSITIONS[row.event]
         if self.state not in allowed:
             raise _illegal(row, self.state)
-        return replace(self, state=state, last_seq=row.seq, updated_at=row.at, **_changes(self, row))
+        changes = {"state": state, "last_seq": row.seq, "updated_at": row.at, **_changes(self, row)}
+        after = object.__new__(Checkpoint)
+        # `replace` would go through all fields, and a status of many pipelines makes thousands
+        after.__dict__.update(self.__dict__, **changes)
+        return after
 
 
 def first(row: Row) -> Checkpoint:

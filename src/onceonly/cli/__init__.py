@@ -31,6 +31,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "describe": "describe",
         "recover": "settle",
         "check": "check",
+        "infer": "infer",
         "approve": "settle",
         "abort": "settle",
         "resolve": "settle",

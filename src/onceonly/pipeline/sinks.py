@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
 from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
 
 PARTITIONS = "partitions"
@@ -16,7 +17,7 @@ PARTITIONS = "partitions"
 
 @dataclass(frozen=True)
 class DeltaSink(SinkConfig):
-    """A Delta table to append to.
+    """A Delta table to append to, or to merge changes into.
 
     Args:
         path: folder or URI; a relative path is below ONCEONLY_HOME.
@@ -27,6 +28,7 @@ class DeltaSink(SinkConfig):
         replace: the rows that each checkpoint replaces, in one commit, no matter who wrote them. 'partitions': all rows
             of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
             in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
+        merge: rows are changes, of which the table keeps the newest of each key. By default rows are appended.
     """
 
     path: str
@@ -34,6 +36,7 @@ class DeltaSink(SinkConfig):
     add_columns: bool = False
     widen: bool = False
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
+    merge: Merge | None = None
 
     kind = "delta"
     writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
@@ -45,6 +48,14 @@ class DeltaSink(SinkConfig):
         if self.replace is not None and self.replace != PARTITIONS:
             object.__setattr__(self, "replace", tuple(condition(self.name, part) for part in self.replace))
         self._check_replace()
+        self._check_merge()
+
+    def _check_merge(self) -> None:
+        if isinstance(self.merge, Mapping):  # read from a stored definition
+            object.__setattr__(self, "merge", Merge(**self.merge))
+        if self.merge and (self.replace is not None or self.widen):
+            other = "widen" if self.widen else "replace"
+            raise invalid(f"sink '{self.name}'", f"has merge and {other}", "Remove one of the two.")
 
     def _check_replace(self) -> None:
         if self.replace is None:
@@ -92,6 +103,10 @@ class KafkaSink(SinkConfig):
             pipelines that run every minute: one per partition for each of `pool_size` attempts.
         pool_size: the maximum number of attempts whose outcome is not recorded. Allow for a long outage.
         bootstrap, connection: as in `KafkaSource`.
+        registry: id of the Airflow connection of a schema registry: Avro values begin with their schema's id.
+        subjects: of which subject the schema is a version: that of each topic ('<topic>-value'), of the record's full
+            name, or of both ('<topic>-<record>').
+        register: whether staging registers the schema; otherwise it has to be registered before.
     """
 
     name: str  # repeated, so that it is passed by keyword
@@ -109,6 +124,9 @@ class KafkaSink(SinkConfig):
     pool_size: int = 5
     bootstrap: str | None = None
     connection: str | None = None
+    registry: str | None = None
+    subjects: Literal["topic", "record", "topic-record"] = "topic"
+    register: bool = False
 
     kind = "kafka"
     writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
@@ -129,6 +147,7 @@ class KafkaSink(SinkConfig):
         if (self.format == "avro") != str(self.schema).endswith(".avsc"):
             needs = "needs a schema file ending in .avsc" if self.format == "avro" else "takes no schema"
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSink(schema=…).")
+        self._check_registry()
         self._check_transactions()
 
     @property
@@ -196,12 +215,23 @@ class KafkaSink(SinkConfig):
         if not PREFIX.fullmatch(self.id_prefix):
             raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
 
+    def _check_registry(self) -> None:
+        if self.registry is None:
+            if self.register or self.subjects != "topic":
+                raise invalid(f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).")
+            return
+        check_connection(self.registry, None)
+        if self.format != "avro":
+            why = f"writes {self.format}, and only Avro values are written with a schema's id"
+            raise invalid(f"sink '{self.name}'", why, "Use format='avro', or remove registry.")
+
     def _check_choices(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {
             "format": ("raw", "json", "avro"),
             "guarantee": ("exactly-once", "at-least-once", "none"),
             "mode": ("staged", "late", None),
             "ids": ("unique", "pool"),
+            "subjects": ("topic", "record", "topic-record"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

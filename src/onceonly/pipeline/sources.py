@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 
+FORMATS = ("raw", "json", "avro", "protobuf")
 EARLIEST, LATEST = "earliest", "latest"
 # Fields that older versions did not have, and what is not written of them.
-LATER = {"grace": 0.0, "registry": None, "subject": None, "start": EARLIEST}
+LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST}
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class KafkaSource:
         registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
             decoded into `schema`, else into the latest version of `subject` (docs/schema-registry.md).
         subject: the subject of the values in the registry; by default '<topic>-value'.
+        key_format: unless 'raw', keys begin with schema ids, too, and become the latest version of '<topic>-key'.
+        message: the full name of the Protobuf message of the values; by default the first one of the subject's schema.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
             zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
@@ -36,7 +39,7 @@ class KafkaSource:
     """
 
     topic: str
-    format: Literal["raw", "json", "avro"] = "raw"
+    format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     schema: str | None = None
     max_records: int | None = None
     bootstrap: str | None = None
@@ -45,6 +48,8 @@ class KafkaSource:
     start: str | Mapping[str, int] = EARLIEST
     registry: str | None = None
     subject: str | None = None
+    key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
+    message: str | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
@@ -55,11 +60,11 @@ class KafkaSource:
             raise invalid(
                 f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
             )
-        if self.format not in ("raw", "json", "avro"):
-            raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json' or 'avro'.")
+        if self.format not in FORMATS:
+            raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
         self._check_registry()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
-        by_latest = self.registry is not None and self.schema is None
+        by_latest = self.registry is not None and self.format != "raw" and self.schema is None
         fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
         if not fits and not by_latest:
             needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
@@ -69,12 +74,19 @@ class KafkaSource:
 
     def _check_registry(self) -> None:
         if self.registry is None:
-            if self.subject is not None:
-                raise invalid(f"subject '{self.subject}'", "is of no registry", "Set KafkaSource(registry=…).")
+            if self.format == "protobuf":
+                raise invalid("format 'protobuf'", "is read with a schema registry", "Set KafkaSource(registry=…).")
+            for name in ("subject", "key_format", "message"):
+                if (value := getattr(self, name)) != LATER[name]:
+                    raise invalid(f"{name} '{value}'", "is of no registry", "Set KafkaSource(registry=…).")
             return
         check_connection(self.registry, None)
-        if self.format != "avro":
-            raise invalid(f"format '{self.format}'", "has no schemas in a registry", "Use 'avro', or no registry.")
+        if self.key_format not in FORMATS:
+            raise invalid(f"key_format '{self.key_format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
+        if self.message is not None and self.format != "protobuf":
+            raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
+        if self.format == "raw" and (self.key_format == "raw" or self.subject is not None):
+            raise invalid("format 'raw'", "has no schemas in a registry", "Use another format, or no registry.")
         if self.subject is not None and self.schema is not None:
             why = "is not used: the reader's schema is in a file"
             raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")

@@ -60,29 +60,59 @@ class Registry:
 
     def __init__(self, connection: RegistryConnection) -> None:
         self.connection = connection
-        self._known: dict[int, Schema | None] = {}
+        self._known: dict[tuple[int, str | None], Schema | None] = {}
 
-    def schema(self, id: int) -> Schema | None:
-        """The schema of that id; None if the registry has none."""
-        if id not in self._known:
+    def schema(self, id: int, compiled: bool = False) -> Schema | None:
+        """The schema of that id; None if the registry has none.
+
+        Args:
+            compiled: Protobuf as base64 of a FileDescriptorProto, instead of its text.
+        """
+        form = _form(compiled)
+        if (id, form) not in self._known:
             with self._asking(f"schema id {id}"):
-                found = _found(lambda: self._client.get_schema(id))
-                self._known[id] = self._schema(id, found) if found else None
-        return self._known[id]
+                found = _found(lambda: self._client.get_schema(id, fmt=form))
+                self._known[id, form] = self._schema(id, found, form) if found else None
+        return self._known[id, form]
 
-    def latest(self, subject: str) -> Version | None:
-        """The latest version of a subject; None if there is no such subject."""
+    def latest(self, subject: str, compiled: bool = False) -> Version | None:
+        """The latest version of a subject; None if there is no such subject. `compiled`: as for `schema`."""
+        form = _form(compiled)
         with self._asking(f"subject '{subject}'"):
-            found = _found(lambda: self._client.get_latest_version(subject))
-            return found and Version(subject, found.version, self._schema(found.schema_id, found.schema))
+            found = _found(lambda: self._client.get_latest_version(subject, fmt=form))
+            return found and Version(subject, found.version, self._schema(found.schema_id, found.schema, form))
 
-    def _schema(self, id: int, found: Any) -> Schema:
-        references = tuple((each.name, self._version(each.subject, each.version)) for each in found.references or ())
+    def registered(self, subject: str, kind: str, text: str) -> int | None:
+        """The id of a schema that is a version of the subject; None if it is not."""
+        with self._asking(f"subject '{subject}'"):
+            found = _found(lambda: self._client.lookup_schema(subject, self._unregistered(kind, text)))
+            return int(found.schema_id) if found else None
+
+    def accepts(self, subject: str, kind: str, text: str) -> bool:
+        """Whether the subject would take the schema as its next version; a new subject takes any."""
+        with self._asking(f"subject '{subject}'"):
+            if _found(lambda: self._client.get_latest_version(subject)) is None:
+                return True
+            return bool(self._client.test_compatibility(subject, self._unregistered(kind, text)))
+
+    def register(self, subject: str, kind: str, text: str) -> int:
+        """Make it the subject's next version, unless it is one; the id."""
+        with self._asking(f"subject '{subject}'"):
+            return int(self._client.register_schema(subject, self._unregistered(kind, text)))
+
+    def _unregistered(self, kind: str, text: str) -> Any:
+        from confluent_kafka.schema_registry import Schema as Unregistered
+
+        return Unregistered(text, kind)
+
+    def _schema(self, id: int, found: Any, form: str | None) -> Schema:
+        referred = found.references or ()
+        references = tuple((each.name, self._version(each.subject, each.version, form)) for each in referred)
         return Schema(id, found.schema_type or "AVRO", found.schema_str, references)
 
-    def _version(self, subject: str, version: int) -> Schema:
-        found = self._client.get_version(subject, version, deleted=True)
-        return self._schema(found.schema_id, found.schema)
+    def _version(self, subject: str, version: int, form: str | None) -> Schema:
+        found = self._client.get_version(subject, version, deleted=True, fmt=form)
+        return self._schema(found.schema_id, found.schema, form)
 
     @cached_property
     def _client(self) -> Any:
@@ -127,6 +157,10 @@ class Registry:
         if 400 <= status < 500 and status not in (408, 429):
             return InvalidPipeline(f"{where} has no usable {what}.", said, "Correct that. Nothing was written.")
         return NotCommitted(f"{where} fails.", said, "Retry when it works again. Nothing was written.")
+
+
+def _form(compiled: bool) -> str | None:
+    return "serialized" if compiled else None
 
 
 def _found(ask: Any) -> Any:

@@ -13,6 +13,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
+from onceonly.registry.client import Registry
 from onceonly.settings import Settings
 
 
@@ -27,6 +28,7 @@ class Context:
         kafka: returns the connection to the brokers, by the id of an Airflow connection or by addresses. (None, None):
             the brokers of this process.
         spark: returns a session, and creates it if needed.
+        registry: returns the schema registry of an Airflow connection, by id.
     """
 
     pipeline: Pipeline
@@ -34,6 +36,7 @@ class Context:
     connection: Callable[[str], Mapping[str, Any]]
     kafka: Callable[[str | None, str | None], KafkaConnection]
     spark: Callable[[], Any]
+    registry: Callable[[str | None], Registry | None] = lambda _: None
 
     def locate(self, path: str) -> str:
         """A path of the config as an absolute path or URI. Relative paths are below ONCEONLY_HOME."""

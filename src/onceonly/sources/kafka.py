@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
-from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
+from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.registry.client import Registry
+from onceonly.sources import registered
 from onceonly.sources.consumer_group import Group, OffsetMetadata
-from onceonly.sources.registered import VALUE, RegisteredValues
+from onceonly.sources.registered import Registered
+
+if TYPE_CHECKING:
+    from onceonly.spark.decode import Malformed
 
 MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
@@ -62,7 +67,7 @@ class KafkaReader:
         """
         self._check_schema()
         self._topic.describe()
-        return self._registered.check() if self._registered else []
+        return [note for part in self._registered for note in part.check()]
 
     def log(self) -> TopicLog:
         """The log start and last stable offset of every partition, by three requests."""
@@ -133,23 +138,28 @@ class KafkaReader:
         from onceonly.spark.decode import decode
 
         rows = self._undecoded(spark, ranges)
-        if self._registered:
-            return self._registered.decode(rows, self._pins[VALUE])
-        return decode(rows, self._config.format, self._schema())
+        for part in self._registered:
+            rows = part.decode(rows, self._pins[part.part])
+        return rows if self._registered else decode(rows, self._config.format, self._schema())
 
     def _undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
+        if few.expected():
+            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
+                if (rows := few.frame(spark, self._topic.records(dict(ranges[0].partitions)))) is not None:
+                    return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
 
     # --- schemas of a registry
 
     @cached_property
-    def _registered(self) -> RegisteredValues | None:
-        return RegisteredValues(self._config, self._registry, self._schema()) if self._registry else None
+    def _registered(self) -> list[Registered]:
+        return registered.parts_of(self._config, self._registry, self._schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        return {VALUE: self._registered.pins(self._undecoded(spark, ranges))} if self._registered else {}
+        return {part.part: part.pins(self._undecoded(spark, ranges)) for part in self._registered}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         return KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
@@ -179,13 +189,24 @@ class KafkaReader:
         if bad is None:
             return None
         if self._registered:
-            return self._registered.bad_record(bad.partition, bad.offset, bad.why, rows, self._pins[VALUE])
+            return self._bad_part(bad, rows)
         return BadRecord(
             f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the record cannot be decoded as "
             f"{self._config.format} with '{self._config.schema}'.",
             bad.why,
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
             "Nothing was published.",
+        )
+
+    def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:
+        part = next(each for each in self._registered if each.part == bad.part)
+        found = rows.where(f"partition = {bad.partition} AND offset = {bad.offset}").first()
+        more = part.exactly(bytes(found[bad.part]), self._pins[bad.part]) if found else None
+        return BadRecord(
+            f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the {bad.part} cannot be decoded as "
+            f"{part.format} with the schema registry {part.registry.connection.describe()}.",
+            " ".join(filter(None, [bad.why, more])),
+            "Give another reader's schema, or read it raw and decode it in the transform. Nothing was published.",
         )
 
     # --- schema file

@@ -1,34 +1,52 @@
-"""Values of a topic whose schemas are in a registry: by which schemas they are decoded, pinned and looked up again."""
+"""Keys and values whose schemas are in a registry: by which they are decoded, pinned and looked up again."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.registry import avro
+from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 
-VALUE = "value"
-WHY = "_onceonly_why"
-KINDS = {"avro": "AVRO"}
+KEY, VALUE = "key", "value"
+KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
 
 
-class RegisteredValues:
-    """Decodes the values of one topic.
+def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -> list[Registered]:
+    """What of the topic's records has a schema in the registry. `file`: the text of the reader's schema of values."""
+    if registry is None:
+        return []
+    key = Registered(config.topic, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None)
+    value = Registered(
+        config.topic, VALUE, config.format, config.subject or f"{config.topic}-{VALUE}", registry, file, config.message
+    )
+    return [part for part in (key, value) if part.format != "raw"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Decodes the keys, or the values, of one topic.
 
     Args:
         file: text of the reader's schema; None: the latest version of the subject.
+        message: of Protobuf: the full name of the one that is read; None: the first one of the reader's schema.
     """
 
-    def __init__(self, config: KafkaSource, registry: Registry, file: str | None) -> None:
-        self._config, self._registry, self._file = config, registry, file
-        self._kind = KINDS[config.format]
+    topic: str
+    part: str
+    format: str
+    subject: str
+    registry: Registry
+    file: str | None
+    message: str | None
 
     def check(self) -> list[str]:
         """A note.
@@ -37,9 +55,14 @@ class RegisteredValues:
             InvalidPipeline: there is no reader's schema, or the registry refuses the credentials.
             NotCommitted: the registry does not answer.
         """
-        if self._file is None:
-            return [f"topic '{self._config.topic}' is read as {self._named(self._latest())}"]
-        self._registry.latest(self._subject)  # it answers, and grants it; other schemas may well be all there is
+        if self.file is None:
+            latest = self._latest()
+            self._type(self._schema(latest["id"]))
+            named = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
+            return [f"each {self.part} of topic '{self.topic}' is read as {named}"]
+        self.registry.latest(
+            self.subject, self._compiled
+        )  # it answers, and grants it; other schemas may well be all there is
         return []
 
     def pins(self, rows: Any) -> Pins:
@@ -51,126 +74,185 @@ class RegisteredValues:
         """
         from onceonly.spark import registered
 
-        found = registered.ids(rows, VALUE)
+        found = registered.ids(rows, self.part)
         if found is None:
             raise self._too_many(registered.MOST)
         writers = {str(id): self._writer(id, rows).sha256 for id in found}
-        return {"writers": writers} | ({} if self._file is not None else {"reader": self._latest()})
+        return {"writers": writers} | ({} if self.file is not None else {"reader": self._latest()})
 
     def decode(self, rows: Any, pins: Pins) -> Any:
-        """The rows with decoded values; one that cannot be decoded fails the query.
+        """The rows, decoded; one that cannot be decoded fails the query.
 
         Raises:
             InvalidPipeline: the registry is another one than when this was pinned.
         """
         from onceonly.spark import registered
 
-        reader = self._reader(pins)
-        decodes = {id: registered.avro(text, reader) for id, text in self._writers(pins).items()}
-        made = registered.decoded(rows, VALUE, decodes, registered.avro(reader, reader), WHY)
-        return registered.failing(made, VALUE, WHY)
+        why = f"_onceonly_why_{self.part}"
+        return registered.failing(registered.decoded(rows, self.part, self._decoding(pins), why), self.part, why)
 
-    def bad_record(self, partition: int, offset: int, why: str, rows: Any, pins: Pins) -> BadRecord:
-        """The error for a record of `rows` (undecoded) that Spark could not decode."""
-        found = rows.where(f"partition = {partition} AND offset = {offset}").first()
-        more = self._exactly(bytes(found[VALUE]), pins) if found else None
-        return BadRecord(
-            f"topic '{self._config.topic}' partition {partition} offset {offset}: the record cannot be decoded as "
-            f"{self._config.format} with the schema registry {self._registry.connection.describe()}.",
-            f"{why} {more or ''}".strip(),
-            "Give another reader's schema, or read the topic with format='raw' and decode it in the transform. "
-            "Nothing was published.",
-        )
-
-    def _exactly(self, value: bytes, pins: Pins) -> str | None:
-        """What is wrong with a value that Spark could not decode, if it can be told."""
+    def exactly(self, bytes_: bytes, pins: Pins) -> str | None:
+        """What is wrong with bytes that Spark could not decode, if it can be told."""
         from fastavro import parse_schema, schemaless_reader
 
         from onceonly.spark.registered import HEAD
 
-        writer = self._writers(pins).get(int.from_bytes(value[1:HEAD], "big"))
-        if writer is None or value[:1] != b"\0":
+        id = str(int.from_bytes(bytes_[1:HEAD], "big"))
+        if self.format != "avro" or id not in pins["writers"] or bytes_[:1] != b"\0":
             return None
         try:
-            written, wanted = (parse_schema(json.loads(text)) for text in (writer, self._reader(pins)))
-            schemaless_reader(io.BytesIO(value[HEAD:]), written, wanted)
+            written, wanted = (
+                parse_schema(json.loads(text)) for text in (self._writers(pins)[int(id)], self._avro(pins))
+            )
+            schemaless_reader(io.BytesIO(bytes_[HEAD:]), written, wanted)
         except Exception as error:  # a decoder may raise anything for malformed bytes
             return f"{type(error).__name__}: {error}."
         return None
 
+    # ---- how it is decoded
+
+    def _decoding(self, pins: Pins) -> Any:
+        from onceonly.spark import registered
+
+        if self.format == "avro":
+            return registered.avro(self._writers(pins), self._avro(pins))
+        schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
+        if self.format == "json":
+            return registered.json_text(list(schemas), self._struct(pins))
+        read = protobuf.files(self._reader(pins))
+        name = self._message(read)
+        allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
+        return registered.protobuf(allowed, read, name, self._struct(pins))
+
+    def _message(self, files: bytes) -> str:
+        return self.message or protobuf.message_at(files, (0,))
+
+    def _indexes(self, written: Schema, read: bytes, name: str) -> tuple[int, ...]:
+        """Of the message in the writer's file; none of it where it has no such message.
+
+        Raises:
+            InvalidPipeline: values of the writer's cannot be read as the reader's.
+        """
+        with self._usable(written):
+            files = protobuf.files(written)
+            indexes = protobuf.indexes_of(files, name)
+            if indexes is not None and (why := protobuf.misfit(files, read, name)):
+                raise protobuf.Unusable(why)
+            return indexes or ()
+
+    @contextmanager
+    def _usable(self, schema: Schema) -> Iterator[None]:
+        try:
+            yield
+        except protobuf.Unusable as error:
+            raise InvalidPipeline(
+                f"each {self.part} of topic '{self.topic}' cannot be decoded.",
+                f"Of Protobuf schema {schema.id} in {self.registry.connection.describe()}: {error}.",
+                "Correct KafkaSource(subject=…, message=…), or read it raw. Nothing was written.",
+            ) from None
+
+    def _avro(self, pins: Pins) -> str:
+        """The reader's schema."""
+        return avro.whole(self._reader(pins)) if self.file is None else self.file
+
+    def _struct(self, pins: Pins) -> Any:
+        """The reader's type in Spark."""
+        from pyspark.sql.types import StructType
+
+        return (
+            StructType.fromJson(self._type(self._reader(pins))) if self.file is None else StructType.fromDDL(self.file)
+        )
+
+    def _type(self, schema: Schema) -> Any:
+        """Of JSON; Avro's has one in any case."""
+        if self.format == "avro":
+            return None
+        if self.format == "protobuf":
+            with self._usable(schema):
+                files = protobuf.files(schema)
+                return protobuf.spark_type(files, self._message(files))
+        try:
+            found = json_schema.spark_type(schema)
+            if isinstance(found, dict) and found["type"] == "struct":
+                return found
+            why = "it is not an object with properties"
+        except json_schema.NoType as error:
+            why = str(error)
+        raise InvalidPipeline(
+            f"each {self.part} of topic '{self.topic}' cannot get one type for all.",
+            f"The reader's schema {schema.id} is JSON Schema that no type of Spark is like: {why}.",
+            "Give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
+        )
+
     # ---- schemas
 
     @property
-    def _subject(self) -> str:
-        return self._config.subject or f"{self._config.topic}-{VALUE}"
+    def _compiled(self) -> bool:
+        return self.format == "protobuf"
 
     def _latest(self) -> dict[str, Any]:
-        found = self._registry.latest(self._subject)
+        found = self.registry.latest(self.subject, self._compiled)
         if found is None:
             raise InvalidPipeline(
-                f"topic '{self._config.topic}' has no schema to be read by.",
-                f"The registry {self._registry.connection.describe()} has no subject '{self._subject}'.",
+                f"topic '{self.topic}' has no schema to read each {self.part} by.",
+                f"The registry {self.registry.connection.describe()} has no subject '{self.subject}'.",
                 "Correct KafkaSource(subject=…), or give the reader's schema as a file. Nothing was written.",
             )
         self._check_kind(found.schema)
-        return {
-            "subject": found.subject,
-            "version": found.version,
-            "id": found.schema.id,
-            "sha256": found.schema.sha256,
-        }
+        known = found.schema
+        return {"subject": found.subject, "version": found.version, "id": known.id, "sha256": known.sha256}
 
-    def _reader(self, pins: Pins) -> str:
-        if self._file is not None:
-            return self._file
-        return avro.whole(self._pinned(pins["reader"]["id"], pins["reader"]["sha256"]))
+    def _reader(self, pins: Pins) -> Schema:
+        return self._pinned(pins["reader"]["id"], pins["reader"]["sha256"])
 
     def _writers(self, pins: Pins) -> dict[int, str]:
         return {int(id): avro.whole(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
 
     def _pinned(self, id: int, sha256: str) -> Schema:
-        schema = self._registry.schema(id)
+        schema = self.registry.schema(id, self._compiled)
         if schema is None or schema.sha256 != sha256:
             raise InvalidPipeline(
-                f"schema {id} of topic '{self._config.topic}' is not the one that was pinned.",
-                f"The registry {self._registry.connection.describe()} has {'another' if schema else 'none'} of that "
-                "id: it is another registry, or was restored.",
+                f"schema {id} of topic '{self.topic}' is not the one that was pinned.",
+                f"The registry {self.registry.connection.describe()} has {'another' if schema else 'none'} of that id: "
+                "it is another registry, or was restored.",
                 "Correct the connection or the registry and retry. Nothing was written.",
             )
         return schema
 
+    def _schema(self, id: int) -> Schema:
+        schema = self.registry.schema(id, self._compiled)
+        assert schema is not None
+        return schema
+
     def _writer(self, id: int, rows: Any) -> Schema:
-        schema = self._registry.schema(id)
+        schema = self.registry.schema(id, self._compiled)
         if schema is None:
             raise self._unknown(id, rows)
         self._check_kind(schema)
         return schema
 
     def _check_kind(self, schema: Schema) -> None:
-        if schema.kind != self._kind:
+        if schema.kind != KINDS[self.format]:
             raise InvalidPipeline(
-                f"topic '{self._config.topic}' cannot be read as {self._config.format}.",
+                f"each {self.part} of topic '{self.topic}' cannot be read as {self.format}.",
                 f"Its schema {schema.id} is {schema.kind}.",
-                "Correct KafkaSource(format=…), or read it with format='raw'. Nothing was written.",
+                "Correct the format in KafkaSource, or read it raw. Nothing was written.",
             )
 
     def _unknown(self, id: int, rows: Any) -> BadRecord:
         from onceonly.spark import registered
 
-        first = registered.of_id(rows, VALUE, id).select("partition", "offset").sort("partition", "offset").first()
+        first = registered.of_id(rows, self.part, id).select("partition", "offset").sort("partition", "offset").first()
         where = f" partition {first['partition']} offset {first['offset']}" if first else ""
         return BadRecord(
-            f"topic '{self._config.topic}'{where}: the record's schema is not known.",
-            f"The registry {self._registry.connection.describe()} has no schema of its id {id}.",
+            f"topic '{self.topic}'{where}: the schema of the {self.part} is not known.",
+            f"The registry {self.registry.connection.describe()} has no schema of its id {id}.",
             "Register it there, correct the connection, or read the topic with format='raw'. Nothing was written.",
         )
 
     def _too_many(self, most: int) -> InvalidPipeline:
         return InvalidPipeline(
-            f"topic '{self._config.topic}' cannot be read with a schema registry.",
-            f"Its values would name more than {count(most, 'schema')}, so they are something else.",
-            "Correct KafkaSource(format=…), or remove registry=…. Nothing was written.",
+            f"topic '{self.topic}' cannot be read with a schema registry.",
+            f"Each {self.part} would name one of more than {count(most, 'schema')}, so it is something else.",
+            "Correct the format in KafkaSource, or remove registry=…. Nothing was written.",
         )
-
-    def _named(self, reader: Mapping[str, Any]) -> str:
-        return f"version {reader['version']} of subject '{reader['subject']}' (id {reader['id']}), the latest"

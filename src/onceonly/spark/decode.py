@@ -20,7 +20,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 CORRUPT = "_onceonly_corrupt"
-RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: ([^\n]*?\.(?= |$|\n)))?", re.MULTILINE)
+RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: its (key|value)\. ([^.\n]*\.))?")
 MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages|records) are detected")
 
 
@@ -32,6 +32,7 @@ class Malformed:
     partition: int
     offset: int
     why: str
+    part: str = "value"
 
 
 def decode(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
@@ -56,8 +57,8 @@ def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str |
     For JSON the error names it. For Avro the rows are read again, to find the first malformed one.
     """
     if raised := RAISED.search(str(error)):
-        why = raised[4] or "It is not a single JSON object of that schema."
-        return Malformed(raised[1], int(raised[2]), int(raised[3]), why)
+        why = raised[5] or "It is not a single JSON object of that schema."
+        return Malformed(raised[1], int(raised[2]), int(raised[3]), why, raised[4] or "value")
     if format != "avro" or schema is None:
         return None
     return next(_malformed_avro(rows, schema), None)
@@ -71,10 +72,15 @@ def _json(rows: DataFrame, ddl: str) -> Column:
     schema = rows.sparkSession.createDataFrame([], ddl).schema.add(CORRUPT, "string")
     text = F.col("value").cast("string")
     parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    sound = parsed[CORRUPT].isNull() & F.is_valid_utf8(text) & F.coalesce(one, F.lit(False))
+    sound = parsed[CORRUPT].isNull() & single_object(text)
     where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
     return F.when(text.isNull() | sound, parsed.dropFields(CORRUPT)).otherwise(F.raise_error(where))
+
+
+def single_object(text: Column) -> Column:
+    """Whether the text is one JSON value; false for null."""
+    one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    return F.coalesce(F.is_valid_utf8(text) & one, F.lit(False))
 
 
 def _avro(schema: str, mode: str) -> Column:

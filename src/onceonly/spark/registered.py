@@ -6,11 +6,18 @@ Each decoding says per row why it failed, in a column of its own. What follows f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import StructType
+
+from onceonly.spark.decode import CORRUPT, single_object
 
 MAGIC = b"\0"
 HEAD = 5  # bytes
@@ -19,8 +26,25 @@ FRAME = "OnceonlyFrame"
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
 UNKNOWN = "The registry has no schema of its id %s."
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
-RAISED = "onceonly: malformed record at %s %s %s: %s"
-Decode = Callable[[Column], Column]  # of what follows the head: struct<value, sound>; sound is null where it failed
+RAISED = "onceonly: malformed record at %s %s %s: its %s. %s"
+Decode = Callable[[Column], Column]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the bytes after the head become a value: in a first column, from which value and soundness are taken.
+
+    Args:
+        ids: those that it reads; what names another schema has failed.
+        take: of the whole bytes: the first column.
+        value: of the first column.
+        sound: of the first column and the bytes after the head: true where they could be read.
+    """
+
+    ids: Collection[int]
+    take: Decode
+    value: Decode
+    sound: Callable[[Column, Column], Column]
 
 
 def ids(rows: DataFrame, column: str) -> list[int] | None:
@@ -39,54 +63,100 @@ def head_of(id: int) -> bytes:
     return MAGIC + id.to_bytes(HEAD - 1, "big")
 
 
-def decoded(rows: DataFrame, column: str, by_id: Mapping[int, Decode], reader: Decode, why: str) -> DataFrame:
-    """`rows` with the binary `column` decoded, and a text `why` it could not be: null where it was, or is null.
-
-    Args:
-        by_id: how what names that schema is read.
-        reader: for its type: it is also that of a column in which nothing names a schema.
-    """
+def decoded(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:
+    """`rows` with the binary `column` decoded, and a text `why` it could not be: null where it was, or is null."""
     bytes_, taken = F.col(column), F.col(f"{why}_taken")
-    head, payload = F.substring(bytes_, 1, HEAD), F.expr(f"substring(`{column}`, {HEAD + 1})")
-    chosen = F.when(F.lit(False), reader(payload))
-    for id, decode in by_id.items():
-        chosen = chosen.when(head == F.lit(head_of(id)), decode(payload))
-    known = head.isin([F.lit(head_of(id)) for id in by_id]) if by_id else F.lit(False)
     id_text = F.conv(F.hex(F.substring(bytes_, 2, HEAD - 1)), 16, 10)
     problem = (
-        F.when(bytes_.isNull() | taken["sound"], F.lit(None).cast("string"))
-        .when(~_framed(head), F.lit(UNFRAMED))
-        .when(~known, F.format_string(UNKNOWN, id_text))
+        F.when(bytes_.isNull() | decoding.sound(taken, _payload(bytes_)), F.lit(None).cast("string"))
+        .when(~_framed(_head(bytes_)), F.lit(UNFRAMED))
+        .when(~_names(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
         .otherwise(F.format_string(UNREADABLE, id_text))
     )
     # A column of its own: used twice, and computed once.
-    both = rows.withColumn(f"{why}_taken", chosen).withColumn(why, problem)
-    return both.withColumn(column, taken["value"]).drop(f"{why}_taken")
+    both = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
+    return both.withColumn(column, decoding.value(taken)).drop(f"{why}_taken")
 
 
 def failing(rows: DataFrame, column: str, why: str) -> DataFrame:
     """The rows without `why`; a row that has one fails the query. Part of the column, so it cannot be pruned alone."""
-    raised = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", why))
+    raised = F.raise_error(F.format_string(RAISED, "topic", "partition", "offset", F.lit(column), why))
     return rows.withColumn(column, F.when(F.col(why).isNull(), F.col(column)).otherwise(raised)).drop(why)
+
+
+def _head(bytes_: Column) -> Column:
+    return F.substring(bytes_, 1, HEAD)
+
+
+def _payload(bytes_: Column) -> Column:
+    return F.substring(bytes_, HEAD + 1, 2**31 - 1)
+
+
+def _names(bytes_: Column, ids: Collection[int]) -> Column:
+    """Whether it begins with one of these ids."""
+    return _head(bytes_).isin([F.lit(head_of(id)) for id in ids]) if ids else F.lit(False)
 
 
 def _framed(head: Column) -> Column:
     return (F.length(head) == HEAD) & (F.substring(head, 1, 1) == F.lit(MAGIC))
 
 
-def avro(writer: str, reader: str) -> Decode:
-    """By a writer's schema into the reader's, by Avro's rules.
+def avro(writers: Mapping[int, str], reader: str) -> Decoding:
+    """By each writer's schema into the reader's, by Avro's rules.
 
-    Both are put into a record of one field, which has the same bytes. The reader's has a second one with a default: it
+    All are put into a record of one field, which has the same bytes. The reader's has a second one with a default: it
     is there exactly if the bytes could be read, so that a record of nulls is told from a failure.
     """
-    sound = {"name": "sound", "type": "boolean", "default": True}
-    written, wanted = _framing(writer), _framing(reader, sound)
+    wanted = _framing(reader, {"name": "sound", "type": "boolean", "default": True})
 
-    def decode(payload: Column) -> Column:
-        return from_avro(payload, written, {"mode": "PERMISSIVE", "avroSchema": wanted})
+    def decode(bytes_: Column, writer: str) -> Column:
+        return from_avro(_payload(bytes_), _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
 
-    return decode
+    def take(bytes_: Column) -> Column:
+        chosen = F.when(F.lit(False), decode(bytes_, reader))  # for the type, should nothing name a schema
+        for id, writer in writers.items():
+            chosen = chosen.when(_head(bytes_) == F.lit(head_of(id)), decode(bytes_, writer))
+        return chosen
+
+    return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
+
+
+def json_text(ids: Collection[int], reader: StructType) -> Decoding:
+    """JSON by the reader's type alone: a field that the text does not have is null, and others are left out.
+
+    A single object is asked for, as in `decode`.
+    """
+    schema = StructType(reader.fields).add(CORRUPT, "string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+
+    def take(bytes_: Column) -> Column:
+        return F.when(_names(bytes_, ids), F.from_json(_payload(bytes_).cast("string"), schema, options))
+
+    def sound(taken: Column, payload: Column) -> Column:
+        return single_object(payload.cast("string")) & taken.isNotNull() & taken[CORRUPT].isNull()
+
+    return Decoding(ids, take, lambda taken: taken.dropFields(CORRUPT), sound)
+
+
+def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:
+    """Protobuf by the reader's message, in Python on the workers, which need this package, protobuf and pyarrow.
+
+    Args:
+        allowed, files, message: see `onceonly.registry.protobuf.reader`.
+    """
+    both = StructType().add("value", type_).add("sound", "boolean")
+
+    def read_all(values: pa.Array) -> pa.Array:
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        from onceonly.registry import protobuf
+
+        read = protobuf.reader(files, message, allowed)
+        return pa.array(map(read, values.to_pylist()), to_arrow_type(both, timezone="UTC"))
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    take: Decode = made(read_all, both)
+    return Decoding(allowed, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
 def _framing(schema: str, *more: Mapping[str, object]) -> str:

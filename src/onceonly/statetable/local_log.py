@@ -77,7 +77,7 @@ class LocalLog:
 
     def _parse(self, version: int) -> Entry:
         path = self._path(version)
-        with open(path, "rb") as lines:
+        with open(path, encoding="utf-8") as lines:
             try:
                 return parsed(version, lines)
             except ValueError as error:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from onceonly.checkpoint.model import Row
 from onceonly.statetable import row_format
 
-BLANK = b"\0 \n"
+BLANK = "\0 \n"
 NONE = -1  # the version of a table that does not exist
 ROW = "row"  # the key of a commit's information which holds its row
 MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
@@ -128,15 +128,17 @@ def entry(version: int, told: Mapping[str, Any]) -> Entry:
     return Entry(version, merges=merges, foreign=not merges and told.get("operation") not in WITHOUT_ROWS)
 
 
-def parsed(version: int, lines: Iterable[bytes]) -> Entry:
+def parsed(version: int, lines: Iterable[str]) -> Entry:
     """The entry of a log file with these lines.
 
     Raises:
         ValueError: they cannot be parsed.
     """
     told = False
-    for action in (json.loads(line) for line in lines if line.strip(BLANK)):
-        told = True
+    for line in lines:
+        if not line.strip(BLANK):
+            continue
+        action, told = json.loads(line), True
         if "commitInfo" in action:
             return entry(version, action["commitInfo"])
     return Entry(version, foreign=told)  # blank: a power failure took a commit of another program

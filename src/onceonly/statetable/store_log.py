@@ -88,7 +88,7 @@ def _entry(files: pafs.FileSystem, version: int) -> Entry:
     path = f"_delta_log/{version:020}.json"
     try:
         with files.open_input_stream(path) as stream:
-            return parsed(version, stream.read().splitlines())
+            return parsed(version, stream.read().decode().splitlines())
     except FileNotFoundError:
         raise Damaged(f"Version {version} is missing.") from None
     except ValueError as error:

@@ -315,7 +315,11 @@ class SinkContract:
             pytest.skip("its published rows cannot be taken back")
         for decision, old in enumerate(olds, 1):
             committer.commit(old, decision)
-        back: Handle = json.loads(json.dumps(sink.retraction(self.txn(3, attempt=0), olds[:0:-1], olds[0])))
+        try:
+            back: Handle = json.loads(json.dumps(sink.retraction(self.txn(3, attempt=0), olds[:0:-1], olds[0])))
+        except InvalidPipeline:
+            assert target.published() == [1, 2]
+            pytest.skip("it refuses to take rows back")
         assert target.published() == [1, 2]
         for _ in range(2):
             committer.commit(back, 3)

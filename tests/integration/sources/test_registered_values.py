@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import protos
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
-from integration.kafka_reader import create_topic
+from integration.kafka_reader import create_topic, values
 from patience import PATIENCE
+from protos import field, file, message
 from schema_registry import FakeRegistry, serving
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
@@ -53,8 +57,18 @@ from pathlib import Path
 def orders(batch):
     if (Path(__file__).parent / "dies").exists():
         raise RuntimeError("it dies here")
-    return batch.select("partition", "offset", "value.*")
+    shown = ["key.*"] if batch.schema["key"].dataType.typeName() == "struct" else []
+    return batch.select("partition", "offset", *shown, "value.*")
+
+
+def late(batch):
+    return batch.selectExpr("IF(value IS NULL, NULL, STRUCT(CAST(value.id AS BIGINT) AS id)) AS value")
 """
+OBJECT = {
+    "title": "Order",
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "note": {"type": ["null", "string"]}},
+}
 
 
 class Shop:
@@ -79,16 +93,22 @@ class Shop:
             serializer = AvroSerializer(client, json.dumps(schema))
             return [serializer(value, context) or b"" for value in values]
 
-    def produce(self, *values: bytes | None, partition: int = 0) -> None:
+    def json(self, schema: Any, *values: Any) -> list[bytes]:
+        context = SerializationContext(self.topic, MessageField.VALUE)
+        with SchemaRegistryClient({"url": self.registry.url}) as client:
+            serializer = JSONSerializer(json.dumps(schema), client)
+            return [serializer(value, context) or b"" for value in values]
+
+    def produce(self, *values: bytes | None, key: bytes | None = None) -> None:
         producer = Producer({"bootstrap.servers": self.broker, "log_level": 0})
         for value in values:
-            producer.produce(self.topic, value, partition=partition)
+            producer.produce(self.topic, value, key, partition=0)
         assert producer.flush(PATIENCE) == 0
 
-    def pipeline(self, **source: Any) -> Pipeline:
+    def pipeline(self, format: Any = "avro", **source: Any) -> Pipeline:
         return Pipeline(
             name="orders",
-            source=KafkaSource(self.topic, "avro", registry="registry", **source),
+            source=KafkaSource(self.topic, format, registry="registry", **source),
             transform=f"transforms_{self.topic}:orders",
             sinks=[DeltaSink("orders", path="lake/orders")],
         )
@@ -205,7 +225,158 @@ def test_types_of_other_subjects(shop: Shop) -> None:
     assert [(row["net"], row["gross"]) for row in shop.rows()] == [({"cents": 7}, {"cents": 9})]
 
 
+def test_json_of_several_schemas(shop: Shop) -> None:
+    more = {**OBJECT, "properties": {**OBJECT["properties"], "tags": {"type": "array", "items": {"type": "string"}}}}
+    shop.registry.levels[f"{shop.topic}-value"] = "NONE"
+    old = shop.json(OBJECT, {"id": 1, "note": "old"})
+    new = shop.json(more, {"id": 2, "note": None, "tags": ["a", "b"]})
+    shop.produce(*old, *new, None)
+    shop.run(format="json")
+    assert [(row["id"], row["note"], row["tags"]) for row in shop.rows()] == [
+        (1, "old", None),
+        (2, None, ["a", "b"]),
+        (None, None, None),
+    ]
+
+
+def test_json_by_columns_of_the_users_own(shop: Shop) -> None:
+    (shop.folder / "order.ddl").write_text("id INT")
+    shop.produce(*shop.json(OBJECT, {"id": 1, "note": "old"}))
+    shop.run(format="json", schema="order.ddl")
+    assert shop.rows() == [{"partition": 0, "offset": 0, "id": 1}]
+
+
+@pytest.mark.parametrize("text", [b'{"id": "one"}', b'{"id": 1} {"id": 2}', b'{"id": 1', b"", b"null", b"\xff"])
+def test_json_that_does_not_fit(shop: Shop, text: bytes) -> None:
+    id = shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
+    shop.produce(b"\0" + id.to_bytes(4, "big") + text)
+    shop.plan(format="json")
+    shop.refused(BadRecord, "partition 0 offset 0(.|\n)*do not match schema 1")
+
+
+def test_a_schema_of_another_format_is_refused(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
+    with pytest.raises(InvalidPipeline, match=r"cannot be read as avro(.|\n)*is JSON"):
+        factory.check(shop.pipeline(), shop.parts)
+
+
+def test_keys_have_schemas_too(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-key", {**V1, "name": "Id", "fields": [{"name": "shop", "type": "string"}]})
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}), key=b"\0\0\0\0\x01\x06abc")
+    shop.produce(*shop.written(V1, {"id": 2, "note": "n"}))
+    shop.run(key_format="avro")
+    assert [(row["shop"], row["id"]) for row in shop.rows()] == [("abc", 1), (None, 2)]
+    assert sorted(shop.checkpoint.schemas[shop.topic]) == ["key", "value"]
+
+
+# ---- Protobuf
+
+LINE = message("Line", field(1, "sku", "string"), field(2, "n", "int64"))
+PROTO = message("Order", field(1, "id", "int32"), field(2, "lines", ".shop.Order.Line", repeated=True), nested=[LINE])
+OLD = file(PROTO)
+NEW_PROTO = message("Order", *PROTO.field, field(3, "note", "string", optional=True), nested=[LINE])
+NEW = file(NEW_PROTO, message("Other", field(1, "id", "string")))
+
+
+def proto(shop: Shop, name: str, made: Any, *values: dict[str, Any]) -> list[bytes]:
+    """As Confluent's own client writes them."""
+    shop.registry.levels[f"{shop.topic}-value"] = "NONE"
+    kind = protos.of(name, made)
+    context = SerializationContext(shop.topic, MessageField.VALUE)
+    with SchemaRegistryClient({"url": shop.registry.url}) as client:
+        serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+        return [serializer(kind(**value), context) or b"" for value in values]
+
+
+def test_protobuf_of_several_schemas(shop: Shop) -> None:
+    old = proto(shop, "shop.Order", OLD, {"id": 1, "lines": [{"sku": "a", "n": 2**40}, {}]})
+    new = proto(shop, "shop.Order", NEW, {"note": "n"})
+    shop.produce(*old, *new, None)
+    shop.run(format="protobuf")
+    assert [(row["id"], row["lines"], row["note"]) for row in shop.rows()] == [
+        (1, [{"sku": "a", "n": 2**40}, {"sku": "", "n": 0}], None),
+        (0, [], "n"),
+        (None, None, None),
+    ]
+    assert sorted(shop.checkpoint.schemas[shop.topic]["value"]["writers"]) == ["1", "2"]
+
+
+def test_a_nested_message_with_types_of_another_file(shop: Shop) -> None:
+    money = file(message("Money", field(1, "cents", "int64")), name="money.proto")
+    line = message("Line", field(1, "net", ".shop.Money"))
+    order = file(message("Empty"), message("Order", nested=[line]), imports=("money.proto",))
+    shop.registry.register("money", protos.text(money), "PROTOBUF")
+    reference = {"name": "money.proto", "subject": "money", "version": 1}
+    id = shop.registry.register(f"{shop.topic}-value", protos.text(order), "PROTOBUF", [reference])
+    made = protos.of("shop.Order.Line", money, order)(net={"cents": 5})
+    shop.produce(b"\0" + id.to_bytes(4, "big") + b"\4\2\0" + made.SerializeToString())
+    shop.run(format="protobuf", message="shop.Order.Line")
+    assert shop.rows() == [{"partition": 0, "offset": 0, "net": {"cents": 5}}]
+
+
+def test_another_message_of_the_same_schema_is_not_taken_for_it(shop: Shop) -> None:
+    shop.produce(*proto(shop, "shop.Order", NEW, {"id": 1}), *proto(shop, "shop.Other", NEW, {"id": "x"}))
+    shop.plan(format="protobuf")
+    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*do not match schema 1")
+
+
+def test_a_field_that_was_written_as_another_type(shop: Shop) -> None:
+    texts = file(message("Order", field(1, "id", "string")))
+    shop.produce(*proto(shop, "shop.Order", texts, {"id": "one"}), *proto(shop, "shop.Order", OLD, {"id": 1}))
+    shop.plan(format="protobuf")
+    shop.refused(InvalidPipeline, "schema 1 (.|\n)*field 1 (.|\n)*written as another type")
+
+
+# ---- written
+
+LATE = {**V1, "name": "Late", "fields": [{"name": "id", "type": "long"}]}
+
+
+def writing(shop: Shop, schema: Any, **more: Any) -> Pipeline:
+    """The ids of the orders, to another topic."""
+    (shop.folder / "late.avsc").write_text(json.dumps(schema))
+    to = f"late_{shop.topic}"
+    sink = KafkaSink(name="late", topic=to, format="avro", schema="late.avsc", registry="registry", **more)
+    return Pipeline(**{**vars(shop.pipeline()), "transform": f"transforms_{shop.topic}:late", "sinks": [sink]})
+
+
+def test_what_is_written_is_read_by_others(shop: Shop) -> None:
+    """Confluent's own deserializer reads it, and the gate sees the values without their ids."""
+    to = create_topic(shop.broker, f"late_{shop.topic}")
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": "n"}), None)
+    pipeline = writing(shop, LATE, register=True)
+    assert "that staging will register" in "".join(factory.check(pipeline, shop.parts))
+    shop.through.plan(pipeline, "cli", nobody)
+    handle = shop.stage().handles["late"]
+    writer: Any = shop.parts.sink(pipeline, "late")
+    assert sorted(row["id"] or 0 for row in writer.staged(handle).read_all().to_pylist()) == [0, 1, 2]
+    assert sorted(row["id"] or 0 for row in writer.staged_frame(handle, shop.parts.spark()).collect()) == [0, 1, 2]
+    shop.through.commit("orders", 1)
+    context = SerializationContext(to, MessageField.VALUE)
+    with SchemaRegistryClient({"url": shop.registry.url}) as client:
+        deserialize = AvroDeserializer(client)
+        found = [value and deserialize(value, context) for value in values(shop.broker, to)]
+    assert sorted(value["id"] for value in found if value) == [1, 2]
+    assert (len(found), shop.registry.subjects[f"{to}-value"]) == (3, [2])
+
+
+def test_a_schema_that_is_not_compatible_is_refused_while_staging(shop: Shop) -> None:
+    to = create_topic(shop.broker, f"late_{shop.topic}")
+    shop.registry.register(f"{to}-value", {**LATE, "fields": [{"name": "id", "type": "string"}]})
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}))
+    shop.through.plan(writing(shop, LATE, register=True), "cli", nobody)
+    shop.refused(InvalidPipeline, "cannot be registered(.|\n)*not compatible")
+    assert values(shop.broker, to) == []
+
+
 # ---- bad input: nothing is written
+
+
+def test_a_key_without_an_id(shop: Shop) -> None:
+    shop.registry.register(f"{shop.topic}-key", {**V1, "name": "Id", "fields": [{"name": "shop", "type": "string"}]})
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}), key=b"abc")
+    shop.plan(key_format="avro")
+    shop.refused(BadRecord, "partition 0 offset 0: the key (.|\n)*does not begin with a zero byte")
 
 
 def test_an_id_that_the_registry_does_not_have(shop: Shop) -> None:

@@ -25,6 +25,7 @@ from onceonly.dev.services import Endpoints, Services
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.runtime import factory, transforms
 from onceonly.settings import Settings
+from onceonly.sources import sample
 from onceonly.spark import check as spark_check
 from onceonly.spark import jars
 from onceonly.statetable import location
@@ -41,6 +42,8 @@ def pipeline(**more):
 
 flights = pipeline()
 strict = pipeline(gate=Gate(min_rows={"lake": 1}))
+typed, lake = KafkaSource("orders", "json", "orders.ddl"), DeltaSink("lake", "lake")
+orders = Pipeline(name="orders", source=typed, transform="a:b", sinks=[lake])
 held = pipeline(gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
 """
 Provoke = Callable[["Here"], list[Any]]  # what has happened before -> the command's arguments
@@ -131,6 +134,21 @@ def publishing_is_unknown(here: Here) -> list[Any]:
 def no_topic(here: Here) -> list[Any]:
     here.fails(FakeSource, "check", InvalidPipeline("topic 'flights' does not exist."))
     return runs("flights")(here)
+
+
+def values(*found: bytes, error: Exception | None = None) -> Provoke:
+    """What the last records of the topic are."""
+
+    def sampled(*_: Any) -> Iterator[bytes]:
+        if error:
+            raise error
+        yield from found
+
+    def provoke(here: Here) -> list[Any]:
+        here.patch.setattr(sample, "values", sampled)
+        return runs("orders")(here)
+
+    return provoke
 
 
 # ---- status, describe, recover, sweep
@@ -371,6 +389,11 @@ CODES: dict[str, dict[int, Provoke]] = {
     "describe": {0: known(1), 2: known(7)},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
+    "infer": {
+        0: values(b'{"id": 1}'),
+        1: values(error=NotCommitted("no broker answers.")),
+        2: values(b"no object"),
+    },
     "approve": {
         0: is_held(),
         1: is_held(Here.read_only),

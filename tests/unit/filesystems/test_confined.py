@@ -20,6 +20,7 @@ STEM = "flights-lake-000007-01234567"
 OWN = [
     TXN.name,
     f"staged-{TXN.name}",
+    f"staged-{TXN.name}/merge-0a1b2c3d4e5f/_delta_log",
     f".{TXN.name}",
     f"{TXN.name}/changes",
     f"{TXN.name}/data/place=a%2Fb/part-00000.parquet",

@@ -25,6 +25,13 @@ def test_it_is_read_by_a_file_or_by_a_subject() -> None:
         ({"format": "avro", "schema": "a.avsc", "subject": "o", "registry": "r"}, "Remove one of subject and schema"),
         ({"format": "avro", "schema": "a.json", "registry": "r"}, "needs a schema file ending in .avsc"),
         ({"format": "avro"}, "needs a schema file"),
+        ({"format": "protobuf"}, "is read with a schema registry"),
+        ({"format": "protobuf", "registry": "r", "schema": "a.proto"}, "takes no schema"),
+        ({"format": "avro", "registry": "r", "message": "A"}, "is of Protobuf"),
+        ({"format": "raw", "key_format": "avro"}, "key_format 'avro' is of no registry"),
+        ({"format": "raw", "key_format": "xml", "registry": "r"}, "key_format 'xml' is not known"),
+        ({"format": "raw", "key_format": "avro", "registry": "r", "subject": "o"}, "has no schemas in a registry"),
+        ({"format": "json", "registry": "r", "schema": "a.avsc"}, "needs a schema file ending in .ddl"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], why: str) -> None:
@@ -34,7 +41,7 @@ def test_what_does_not_fit_is_refused(fields: dict[str, Any], why: str) -> None:
 
 
 def test_without_a_registry_it_is_stored_as_before() -> None:
-    assert not {"grace", "registry", "subject"} & set(source_json(KafkaSource("orders")))
+    assert not {"grace", "registry", "subject", "key_format"} & set(source_json(KafkaSource("orders")))
 
 
 def test_its_registry_is_one_of_the_connections() -> None:

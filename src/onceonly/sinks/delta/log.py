@@ -30,6 +30,7 @@ Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition col
 LOG = "_delta_log"
 BEGAN = "onceonly"  # in a staged table's first entry: the target's version, before which it cannot have been published
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
+COPIES = "merge-"  # folders in a staged one: copies of files that a merge has written
 
 # Writer features under which adding plain files is all that an append is. Others go through Spark.
 PLAIN_APPEND = {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
@@ -114,7 +115,12 @@ def takes_plain_append(table: DeltaTable) -> str | None:
 
 
 def create_staged(
-    target: DeltaTable, folder: str, plain: bool, added: list[dict[str, Any]], widened: dict[str, str]
+    target: DeltaTable,
+    folder: str,
+    plain: bool,
+    added: list[dict[str, Any]],
+    widened: dict[str, str],
+    enforce: bool = True,
 ) -> str:
     """An empty table inside the target that enforces what the target enforces; returns its URI.
 
@@ -124,9 +130,11 @@ def create_staged(
     Args:
         added: columns that the target is going to have.
         widened: name -> type that a column of it is going to have.
+        enforce: without it, only the types are checked: the rows come from the target.
     """
     metadata, protocol = target.metadata(), target.protocol()
-    configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if plain else {}
+    whole = plain and enforce
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if whole else {}
     schema = json.loads(target.schema().to_json())
     schema["fields"] = [{**f, "type": widened.get(f["name"], f["type"])} for f in schema["fields"]] + added
     actions = [
@@ -135,7 +143,7 @@ def create_staged(
             "metaData": {
                 "id": str(uuid.uuid4()),
                 "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(schema if plain else _bare(schema)),
+                "schemaString": json.dumps(schema if whole else _bare(schema)),
                 "partitionColumns": list(metadata.partition_columns),
                 "configuration": configuration,
                 "createdTime": int(time.time() * 1000),

@@ -35,7 +35,19 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.delta import evidence, gate_view, head, lock, log, schema, stage, staged_folders, through_spark
+from onceonly.sinks.delta import (
+    changes,
+    evidence,
+    gate_view,
+    head,
+    lock,
+    log,
+    merge,
+    schema,
+    stage,
+    staged_folders,
+    through_spark,
+)
 from onceonly.sinks.staging import handles, row_types
 
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
@@ -67,22 +79,27 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             return [f"{self.name}: {self.uri} will be created by the first stage"]
         stage.check_table(self.config, target)
         stage.check_replaceable(self.config, target)
+        changes.check_table(self.config, target)
         against = log.takes_plain_append(target)
         if against:
             through_spark.refuse_unsafe(self.name, self.uri, self._spark)
+        if self.config.merge:
+            return [f"{self.name}: merges into {self.uri} by {list(self.config.merge.keys)}"]
         path = f"through Spark (delta-rs does not support {against})" if against else "through delta-rs, metadata only"
         return [f"{self.name}: publishes to {self.uri} {path}"]
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        changes.check_columns(self.config, rows)
         target = stage.target(self.config, self.uri, rows)
+        changes.check_table(self.config, target)
         change = schema.check(self.config, target, rows)
         plain = log.takes_plain_append(target) is None
         if not plain:
             through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
-        stage.write(staged, rows)
+        changes.write(self.config, staged, rows)
         adds = log.staged_adds(self.uri, folder, 1)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)
@@ -102,6 +119,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             **({"widened": change.widened} if change.widened else {}),
             **({"left_out": left_out} if (left_out := schema.left_out(target, rows)) else {}),
             **({"where": self.config.replace} if self.config.replace else {}),
+            **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
@@ -134,6 +152,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
+        known = merge.Known()
         for _ in range(TRIES):
             target = self._target(handle)
             if done := self._shown(target, handle, decision):
@@ -141,12 +160,14 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             try:
                 if _add_columns(target, handle):
                     continue  # another snapshot now, in which it may be published
-                return self._publish(target, handle, decision)
+                return self._publish(target, handle, decision, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
                 raise _unknown(handle, f"{type(error).__name__}: {error}") from error
-        raise _unknown(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+        pause = " Pause them: changes are merged into exactly the version that they were compared with."
+        crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
+        raise _unknown(handle, crowded + (pause if "merge" in handle else ""))
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
@@ -182,7 +203,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
     def check_replace(self, old: Handle) -> None:
         """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""
         target = log.open_table(self.uri)
-        if why := self._irreplaceable(target, old):
+        if why := changes.irreplaceable(self.config, old) or self._irreplaceable(target, old):
             raise InvalidPipeline(
                 f"sink '{self.name}': the rows that are published in {self.uri} cannot be replaced.",
                 why,
@@ -191,7 +212,9 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             )
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        if any("where" in old for old in olds):  # what they have replaced no longer exists
+        if any(
+            "where" in old or changes.irreplaceable(self.config, old) for old in olds
+        ):  # what they have replaced no longer exists
             raise cannot_take_back(self.name)
         for old in olds:
             self.check_replace(old)
@@ -306,7 +329,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         with suppress(CommitFailedError):  # another writer was first: there is another look
             _commit_files(target, [], [], app_id, version)
 
-    def _publish(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome:
+    def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known) -> Outcome:
         folder = handle["folder"]
         version = evidence.version(decision, folder)
         adds = log.staged_adds(self.uri, folder, 1)
@@ -320,6 +343,9 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then send the records again.",
             )
         altered = _is_altered(target, handle)
+        if "merge" in handle:
+            changes.refuse(self.name, target, handle, altered)
+            return self._merge(target, handle, version, merge.compute(target, self.uri, handle, adds, known))
         out = self._taken_out(target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             look = partial(self._look, handle, decision)
@@ -327,6 +353,12 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         removes = log.as_removes(out)
         _commit_files(target, log.as_target_adds(adds, folder), removes, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
+
+    def _merge(self, target: DeltaTable, handle: Handle, version: int, merged: merge.Merged) -> Outcome:
+        """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again."""
+        removes = log.as_removes(merged.removes)
+        _commit_files(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
+        return Outcome(detail={"rows": handle["rows"], **merged.detail})
 
 
 def _add_columns(target: DeltaTable, handle: Handle) -> bool:
@@ -372,9 +404,11 @@ def _names(fields: list[Any]) -> list[str]:
     return [field["name"] for field in fields]
 
 
-def _commit_files(target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int) -> None:
+def _commit_files(
+    target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int, exactly_next: bool = False
+) -> None:
     # delta-rs allows a removal in parallel to an OPTIMIZE of the same rows: so only commit the very next version
-    retries = 0 if removes else None
+    retries = 0 if removes or exactly_next else None
     stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
     columns = target.metadata().partition_columns
     with lock.shared(target.table_uri):

@@ -42,8 +42,10 @@ def settle(uri: str, folder: str) -> None:
     with suppress(FileNotFoundError):  # another process does it too
         if MARK not in held:
             log.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
-        if LOG in held:
-            _delete(files, OwnPath(uri, f"{folder}/{LOG}"))
+        for name in sorted(held):  # of a merge's copies the log goes, too: a VACUUM would never delete it
+            if name == LOG or name.startswith(log.COPIES):
+                inner = LOG if name == LOG else f"{name}/{LOG}"
+                _delete(files, OwnPath(uri, f"{folder}/{inner}"))
 
 
 def is_unsettled(uri: str, folder: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
@@ -42,13 +43,16 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
     return row_types.of(rows.withColumn(VALUE, value))
 
 
-def batches(handle: Handle, format: str, schema: str | None) -> pa.RecordBatchReader | None:
+def batches(handle: Handle, format: str, schema: str | None, head: int = 0) -> pa.RecordBatchReader | None:
     """All rows, in this process; None if only Spark can read them.
 
     If a field of `value` has the name of another column, the field is used.
+
+    Args:
+        head: bytes before each value: the id of its schema.
     """
     kind = _kind(handle, format)
-    decode = _decoder(format, schema, kind)
+    decode = _after(head, _decoder(format, schema, kind))
     if kind is None:
         return _guessed(handle, decode)
     try:
@@ -61,8 +65,8 @@ def batches(handle: Handle, format: str, schema: str | None) -> pa.RecordBatchRe
     return pa.RecordBatchReader.from_batches(whole, _typed(handle, decode, fields, leaf, whole))
 
 
-def frame(handle: Handle, format: str, schema: str | None, spark: Any) -> Any:
-    """All rows, as a Spark DataFrame."""
+def frame(handle: Handle, format: str, schema: str | None, spark: Any, head: int = 0) -> Any:
+    """All rows, as a Spark DataFrame. `head`: as for `batches`."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
@@ -75,7 +79,7 @@ def frame(handle: Handle, format: str, schema: str | None, spark: Any) -> Any:
         )
     rows = _spooled_frame(handle, spark)
     if schema:
-        return _flat(rows.withColumn(VALUE, from_avro(VALUE, schema)))
+        return _flat(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
     if format == "json":
         return _flat(rows.withColumn(VALUE, _from_json(rows, kind)))
     return rows.withColumn(VALUE, F.make_valid_utf8(F.col(VALUE).cast("string")))
@@ -189,6 +193,10 @@ def _decoder(format: str, schema: str | None, kind: Any) -> Decode:
         None if value is None else _as_row(schemaless_reader(io.BytesIO(value), parsed, None))
         for value in values.to_pylist()
     ]
+
+
+def _after(head: int, decode: Decode) -> Decode:
+    return (lambda values: decode(pc.binary_slice(values, head))) if head else decode
 
 
 def _avro_fields(schema: str) -> list[str]:

@@ -39,8 +39,9 @@ from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.registry.client import Registry
 from onceonly.sinks.context import Context
-from onceonly.sinks.kafka import check, gate_view, produce, stage, transactional_ids
+from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
@@ -58,23 +59,33 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         late: whether rows are only written at commit.
         spool: path or URI of the folder with all spools. Spark's workers and the committer have to reach it.
         root: the project's folder, to which the path of the schema file is relative.
+        registry: where the schema's id is from that values begin with.
     """
 
     handle_shape = handles.Kafka
 
-    def __init__(self, config: KafkaSink, connection: KafkaConnection, late: bool, spool: str, root: Path) -> None:
-        self.name, self.config = config.name, config
+    def __init__(
+        self,
+        config: KafkaSink,
+        connection: KafkaConnection,
+        late: bool,
+        spool: str,
+        root: Path,
+        registry: Registry | None = None,
+    ) -> None:
+        self.name, self.config, self._registry = config.name, config, registry
         self._connection, self._late, self._spool, self._root = connection, late, Folders(spool), root
 
     @classmethod
     def make(cls, config: KafkaSink, context: Context) -> KafkaWriter:
         settings, late = context.settings, config.is_late(context.pipeline.mode)
         reached = context.kafka(config.connection, config.bootstrap)
-        return cls(config, reached, late, settings.spool, settings.project)
+        return cls(config, reached, late, settings.spool, settings.project, context.registry(config.registry))
 
     def check(self) -> list[str]:
         with self._transactions() as known:
-            return check.check(self.config, self._late, known, self._connection, self._root)
+            notes = check.check(self.config, self._late, known, self._connection, self._root)
+        return notes + (registered.check(self.config, self._registry, self._schema or "") if self._registry else [])
 
     # ---- stage
 
@@ -82,7 +93,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         with self._transactions() as known:
             schema = check.schema(self.config, self._root)
             check.refuse(self.config, known, self._connection)
-            records = stage.records(self.config, rows, schema)
+            heads = registered.heads(self.config, self._registry, schema or "") if self._registry else None
+            records = stage.records(self.config, rows, schema, heads)
             job = self._job(txn, self._target(known))
             opened_at = datetime.now(UTC).isoformat()
             receipts = stage.run(job, records)
@@ -327,10 +339,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._here(handle), self.config.format, self._schema)
+        return gate_view.batches(self._here(handle), self.config.format, self._schema, self._head)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark)
+        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark, self._head)
 
     def columns(self) -> list[str] | None:
         return gate_view.columns(self.config.format, self._schema)
@@ -341,6 +353,11 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         for part in parts_of(handle):
             confined.check_file(self.name, part.spool)
         return {**handle, "folder": self._spool.path(handle["txn"])}
+
+    @property
+    def _head(self) -> int:
+        """The bytes before a value."""
+        return registered.HEAD if self.config.registry else 0
 
     @property
     def _schema(self) -> str | None:

@@ -20,12 +20,14 @@ from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import limits
+from onceonly.sinks.kafka import limits, registered
 from onceonly.sinks.kafka.limits import Rows
 from onceonly.sinks.kafka.produce import Output, Target
+from onceonly.sinks.kafka.registered import Heads
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import row_text
+from onceonly.spark import few
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {
@@ -61,7 +63,7 @@ class Receipt:
     producer: tuple[int, int] | None = None
 
 
-def records(config: KafkaSink, rows: Any, schema: str | None) -> Any:
+def records(config: KafkaSink, rows: Any, schema: str | None, heads: Heads | None = None) -> Any:
     """The DataFrame with the names and types of the spool's columns. `_whole` adds those that are missing.
 
     Raises:
@@ -74,7 +76,9 @@ def records(config: KafkaSink, rows: Any, schema: str | None) -> Any:
         "topic": F.col("topic"),
         "partition": F.col("partition").cast("int"),
         "key": F.col("key").cast("binary"),
-        "value": _value(config, rows, schema),
+        "value": registered.framed(config, _value(config, rows, schema), heads)
+        if heads
+        else _value(config, rows, schema),
         "timestamp": F.unix_millis(F.col("timestamp")),
         "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # a null list takes Spark 4 µs per row
     }
@@ -88,6 +92,10 @@ def run(job: Job, rows: Any) -> list[Receipt]:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
+    taken = few.collected(rows)
+    if taken is not None:
+        receipt = _stage_part(job, 0, taken.to_batches())
+        return [receipt] if receipt else []
     try:
         found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
     except Exception as error:

@@ -35,6 +35,11 @@ class DeltaOld(TypedDict):
     table_id: str
 
 
+class DeltaMerge(TypedDict):
+    keys: list[str]
+    order_by: list[str]
+
+
 class Delta(DeltaOld):
     kind: Literal["delta"]
     uri: str
@@ -47,6 +52,7 @@ class Delta(DeltaOld):
     widened: NotRequired[Mapping[str, str]]
     left_out: NotRequired[list[str]]
     where: NotRequired[Literal["partitions"] | list[tuple[str, str, Any]]]
+    merge: NotRequired[DeltaMerge]
     replaces: NotRequired[DeltaOld]
     retracts: NotRequired[list[DeltaOld]]
 

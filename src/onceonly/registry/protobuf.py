@@ -1,0 +1,281 @@
+"""Protobuf schemas of a registry: their messages as Spark's types, and the values of messages as rows.
+
+The registry sends them compiled (`format=serialized`), so nothing here parses .proto text. A value names its message by
+indexes after the schema's id: (0,) is the first of the file, (1, 0) the first within the second.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from onceonly.registry.client import Schema
+
+MAIN = "onceonly_main.proto"
+ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import
+TIMESTAMP = "google.protobuf.Timestamp"
+TYPES = {  # of descriptor.proto; enums and messages are not here
+    1: "double", 2: "float", 3: "long", 4: "decimal(20,0)", 5: "integer", 6: "decimal(20,0)", 7: "long", 8: "boolean",
+    9: "string", 12: "binary", 13: "long", 15: "integer", 16: "long", 17: "integer", 18: "long",
+}  # fmt: skip
+MESSAGE, ENUM = 11, 14
+WIDER = {(5, 3), (13, 4), (13, 3), (17, 18), (14, 5), (14, 3)}  # (written, read), beside the same type
+
+
+class Unusable(Exception):
+    """Why a schema cannot be used."""
+
+
+# ---- schemas
+
+
+def files(schema: Schema) -> bytes:
+    """The schema with all that it imports, as a serialized FileDescriptorSet."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    found = {name: file for name, file in _files(schema, MAIN)}
+    return bytes(FileDescriptorSet(file=found.values()).SerializeToString())
+
+
+def message_at(files: bytes, indexes: tuple[int, ...]) -> str:
+    """The full name of a message of the file."""
+    try:
+        found = _main(files).message_type[indexes[0]]
+        name = f"{_main(files).package}.{found.name}".lstrip(".")
+        for index in indexes[1:]:
+            found = found.nested_type[index]
+            name = f"{name}.{found.name}"
+    except IndexError:
+        raise Unusable(f"it has no message {list(indexes)}") from None
+    return name
+
+
+def indexes_of(files: bytes, name: str) -> tuple[int, ...] | None:
+    """The inverse of `message_at`."""
+    main = _main(files)
+    return next((at for at, each in _messages(main.message_type, main.package, ()) if each == name), None)
+
+
+def spark_type(files: bytes, name: str) -> dict[str, Any]:
+    """The message as Spark's struct, in the JSON form of types.
+
+    Raises:
+        Unusable: there is no such message, or it contains itself.
+    """
+    return _struct(_descriptor(files, name), ())
+
+
+def misfit(written: bytes, read: bytes, name: str) -> str | None:
+    """Why values of the one cannot be read as the other; None if they can. A parser alone would leave out fields."""
+    return _misfit(_descriptor(written, name), _descriptor(read, name), set())
+
+
+def _files(schema: Schema, name: str) -> Iterator[tuple[str, Any]]:
+    """Those first that others import."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    for imported, other in schema.references:
+        yield from _files(other, imported)
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
+    except Exception as error:
+        raise Unusable(f"schema {schema.id} is not compiled: the registry does not know format=serialized") from error
+    referred = {imported for imported, _ in schema.references}
+    for imported in set(file.dependency) - referred:
+        yield from _common(imported)
+    file.name = name
+    yield name, file
+
+
+def _common(path: str) -> Iterator[tuple[str, Any]]:
+    """A file that comes with protobuf, or with Confluent's client, and what that imports."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    module = path.removesuffix(".proto").replace("/", ".") + "_pb2"
+    for root in ROOTS:
+        try:
+            found = import_module(root + module).DESCRIPTOR
+        except ImportError:
+            continue
+        for other in found.dependencies:
+            yield from _common(other.name)
+        file = FileDescriptorProto()
+        found.CopyToProto(file)
+        file.name = path
+        yield path, file
+        return
+    raise Unusable(f"it imports {path}, which is no reference of it")
+
+
+@lru_cache(64)
+def _main(files: bytes) -> Any:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    return next(file for file in FileDescriptorSet.FromString(files).file if file.name == MAIN)
+
+
+def _messages(found: Any, package: str, at: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
+    for index, each in enumerate(found):
+        name = f"{package}.{each.name}".lstrip(".")
+        yield (*at, index), name
+        yield from _messages(each.nested_type, name, (*at, index))
+
+
+@lru_cache(64)
+def _descriptor(files: bytes, name: str) -> Any:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool = DescriptorPool()
+    try:
+        for file in FileDescriptorSet.FromString(files).file:
+            pool.AddSerializedFile(file.SerializeToString())
+        return pool.FindMessageTypeByName(name)
+    except (KeyError, TypeError) as error:
+        raise Unusable(f"message '{name}': {error}") from error
+
+
+# ---- types
+
+
+def _struct(message: Any, within: tuple[str, ...]) -> dict[str, Any]:
+    if message.full_name in within:
+        raise Unusable(f"message '{message.full_name}' contains itself")
+    inside = (*within, message.full_name)
+    fields = [
+        {"name": field.name, "type": _type(field, inside), "nullable": True, "metadata": {}} for field in message.fields
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+def _type(field: Any, within: tuple[str, ...]) -> Any:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        kinds = {"keyType": _single(key, within), "valueType": _single(value, within)}
+        return {"type": "map", **kinds, "valueContainsNull": True}
+    single = _single(field, within)
+    return {"type": "array", "elementType": single, "containsNull": True} if field.is_repeated else single
+
+
+def _single(field: Any, within: tuple[str, ...]) -> Any:
+    if field.type == ENUM:
+        return "string"
+    if field.message_type is None:
+        return TYPES[field.type]
+    return "timestamp" if field.message_type.full_name == TIMESTAMP else _struct(field.message_type, within)
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _misfit(written: Any, read: Any, seen: set[str]) -> str | None:
+    if read.full_name in seen:
+        return None
+    seen.add(read.full_name)
+    for field in read.fields:
+        other = written.fields_by_number.get(field.number)
+        if other is None:
+            continue
+        same = field.type == other.type or (other.type, field.type) in WIDER
+        if not same or field.is_repeated != other.is_repeated:
+            return f"field {field.number} ('{field.name}') of '{read.full_name}' is written as another type"
+        if field.type == MESSAGE and (why := _misfit(other.message_type, field.message_type, seen)):
+            return why
+    return None
+
+
+# ---- values
+
+
+Convert = Callable[[Any], Any]
+
+
+def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> Convert:
+    """A function of a whole value, head included: {'value': row, 'sound': True}, or None where it cannot be read.
+
+    Args:
+        allowed: by schema id: the indexes of the message that is read; other messages of the file are not.
+    """
+    made, convert = _class(files, name), _converter(_descriptor(files, name))
+
+    def read(value: bytes | None) -> dict[str, Any] | None:
+        if value is None or len(value) < 6 or value[0]:
+            return None
+        try:
+            indexes, start = parsed_indexes(value, 5)
+            if allowed.get(int.from_bytes(value[1:5], "big")) != indexes:
+                return None
+            return {"value": convert(made.FromString(value[start:])), "sound": True}
+        except Exception:  # a parser may raise anything for malformed bytes
+            return None
+
+    return read
+
+
+def parsed_indexes(value: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """The message's indexes, and where the message begins. A single zero stands for the first one."""
+    count, at = _varint(value, at)
+    if count == 0:
+        return (0,), at
+    found = []
+    for _ in range(count):
+        index, at = _varint(value, at)
+        found.append(index)
+    return tuple(found), at
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number, and what follows it."""
+    number = shift = 0
+    while True:
+        byte = value[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return (number >> 1) ^ -(number & 1), at
+
+
+@lru_cache(64)
+def _class(files: bytes, name: str) -> Any:
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(_descriptor(files, name))
+
+
+def _converter(message: Any) -> Convert:
+    fields = [(field.name, field.has_presence, _field(field)) for field in message.fields]
+
+    def convert(found: Any) -> dict[str, Any]:
+        return {
+            name: None if present and not found.HasField(name) else of(getattr(found, name))
+            for name, present, of in fields
+        }
+
+    return convert
+
+
+def _field(field: Any) -> Convert:
+    if _is_map(field):
+        of = _one(field.message_type.fields_by_name["value"])
+        return lambda values: [(key, of(value)) for key, value in sorted(values.items())]
+    one = _one(field)
+    return (lambda values: [one(each) for each in values]) if field.is_repeated else one
+
+
+def _one(field: Any) -> Convert:
+    if field.type == ENUM:
+        names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
+        return lambda value: names.get(value, str(value))
+    if field.message_type is None:
+        return _same
+    if field.message_type.full_name == TIMESTAMP:
+        return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+    return _converter(field.message_type)
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,149 @@
+"""Checks the rows of a sink that merges, and reduces them to the newest change of each key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from deltalake import DeltaTable
+
+from onceonly.checkpoint.model import Handle
+from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.pipeline.merge import Merge
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.sinks.delta import stage
+
+KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
+REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
+EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
+TODO = "Nothing was written."
+
+
+def check_columns(config: DeltaSink, rows: Any) -> None:
+    """If the sink merges, refuse rows without the columns, or with types that cannot be compared exactly."""
+    if (merge := config.merge) is None:
+        return
+    kinds = {field["name"]: field["type"] for field in json.loads(rows.schema.json())["fields"]}
+    wrong = [f"'{name}' is missing" for name in merge.columns if name not in kinds]
+    compared = [name for name in (*merge.keys, *merge.order_by) if name in kinds]
+    wrong += [f"'{name}' is {_shown(kinds[name])}" for name in compared if not _is_comparable(kinds[name])]
+    if merge.deletes in kinds and kinds[merge.deletes] != "boolean":
+        wrong.append(f"'{merge.deletes}' says what is deleted and is {_shown(kinds[merge.deletes])}, not boolean")
+    if wrong:
+        raise InvalidPipeline(
+            f"sink '{config.name}': the rows cannot be merged.",
+            f"Columns: {'; '.join(wrong)}. Keys and order are integers, decimals, text, booleans, dates or times.",
+            f"Change DeltaSink(merge=…) or the transform (cast). {TODO}",
+        )
+
+
+def check_table(config: DeltaSink, table: DeltaTable) -> None:
+    """If the sink merges, refuse a table in which rows cannot be replaced, or that has not the columns."""
+    if config.merge is None:
+        return
+    there = {field.name for field in table.schema().fields}
+    missing = [name for name in config.merge.columns if name not in there]
+    if why := against(table) or (f"It has no column {missing}." if missing else None):
+        raise InvalidPipeline(
+            f"sink '{config.name}': changes cannot be merged into {table.table_uri}.",
+            why,
+            f"Use another table, or change DeltaSink(merge=…). {TODO}",
+        )
+
+
+def against(table: DeltaTable) -> str | None:
+    """Why single rows cannot be replaced in that table; None if they can."""
+    if why := stage.only_appends(table):
+        return why
+    if "deletionVectors" in (table.protocol().writer_features or []):
+        return "Its deletion vectors (delta.enableDeletionVectors) are part of a file's identity, which delta-rs lacks."
+    return None
+
+
+def write(config: DeltaSink, staged: str, rows: Any) -> None:
+    """Write the rows of the sink; of changes, the newest of each key.
+
+    Raises:
+        InvalidPipeline: a change that cannot be merged.
+    """
+    if config.merge is None:
+        return stage.write(staged, rows)
+    try:
+        stage.write(staged, newest(config.merge, rows))
+    except Exception as error:
+        raise _explained(config, error) from error
+
+
+def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
+    """Why rows that were published cannot be taken back, if merging is the reason."""
+    if "merge" not in old and config.merge is None:
+        return None
+    return "Changes are merged into the table: the rows that they took the place of no longer exist."
+
+
+def refuse(sink: str, target: DeltaTable, handle: Handle, altered: bool) -> None:
+    """Raise CannotPublish unless changes can still be merged into the table."""
+    if why := "The table was altered since then." if altered else against(target):
+        raise CannotPublish(
+            f"sink '{sink}': the staged changes cannot be merged into {handle['uri']}.",
+            why,
+            f"Undo that and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+            f"The staged rows are kept in {handle['folder']}.",
+        )
+
+
+def newest(merge: Merge, rows: Any) -> Any:
+    """One row per key. The job fails with REFUSED on a null, and on two different changes that nothing orders."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    row = F.struct(*[rows[f"`{name}`"] for name in rows.columns])
+    packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
+    keys = [F.col("row").getField(name).alias(f"key {number}") for number, name in enumerate(merge.keys)]
+    order = [F.col("row").getField(name).alias(f"order {number}") for number, name in enumerate(merge.order_by)]
+    each = packed.groupBy(*keys, *order).agg(
+        F.first("row").alias("row"), (F.min("text") != F.max("text")).alias("differ")
+    )
+    by = [F.col(f"`key {number}`") for number in range(len(keys))]
+    down = [F.col(f"`order {number}`").desc() for number in range(len(order))]
+    checked = each.withColumn("row", _refusing(merge))
+    place = F.row_number().over(Window.partitionBy(*by).orderBy(*down))
+    return checked.withColumn("place", place).where("place = 1").select("row.*")
+
+
+def _refusing(merge: Merge) -> Any:
+    """The row, or an error in its place."""
+    from pyspark.sql import functions as F
+
+    row = F.col("row")
+    named = F.to_json(
+        F.struct(*[row.getField(name).alias(name) for name in merge.columns]), {"ignoreNullFields": "false"}
+    )
+    checked = F.when(
+        F.col("differ"), F.raise_error(F.concat(F.lit(f"{REFUSED}another one has the same order, "), named))
+    )
+    for name in merge.columns:
+        null = F.concat(F.lit(f"{REFUSED}'{name}' is null, "), named)
+        checked = checked.when(row.getField(name).isNull(), F.raise_error(null))
+    return checked.otherwise(row)
+
+
+def _explained(config: DeltaSink, error: Exception) -> Exception:
+    """What `newest` has refused; any other error as it is."""
+    _, found, why = str(error).partition(REFUSED)
+    if not found:
+        return error
+    return InvalidPipeline(
+        f"sink '{config.name}': the changes cannot be merged.",
+        why.splitlines()[0][:500],
+        "Keys, order and what says that a key was deleted must not be null, and of two different changes of one key "
+        "one has to be newer. Change the transform, or order by more columns. Nothing was staged.",
+    )
+
+
+def _is_comparable(kind: Any) -> bool:
+    return isinstance(kind, str) and (kind in KINDS or kind.startswith("decimal("))
+
+
+def _shown(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type", kind))

@@ -1,0 +1,48 @@
+"""The last records of a topic, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from onceonly.errors import NotCommitted
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, TopicClient
+
+
+def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | None]:
+    """The values of at most about `most` committed records, the last ones of each partition.
+
+    Raises:
+        InvalidPipeline: no such topic, or the brokers refuse the credentials.
+        NotCommitted: the brokers do not answer.
+    """
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    client = TopicClient(topic, kafka)
+    _, partitions = client.describe()
+    starts, ends = client.offsets(partitions, EARLIEST), client.offsets(partitions, LATEST)
+    share = -(-most // len(partitions))
+    begins = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
+    waiting = {p for p in partitions if begins[p] < ends[p].offset}
+    settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
+    with closing(Consumer({**client.client_config(), **settings, "isolation.level": "read_committed"})) as consumer:
+        consumer.assign([TopicPartition(topic, p, begins[p]) for p in waiting])
+        while waiting:
+            message = consumer.poll(TIMEOUT)
+            if message is None:
+                raise NotCommitted(
+                    f"topic '{topic}': no record and no end of the log within {TIMEOUT:.0f} s.",
+                    f"The Kafka broker at {kafka.describe()} did not answer.",
+                    "This is safe to retry. Nothing was written.",
+                )
+            partition = int(message.partition() or 0)
+            if (error := message.error()) and error.code() != KafkaError._PARTITION_EOF:
+                raise NotCommitted(
+                    f"topic '{topic}': {error.str()}.", "", "This is safe to retry. Nothing was written."
+                )
+            offset = ends[partition].offset if error else int(message.offset() or 0)
+            if offset < ends[partition].offset:
+                yield message.value()
+            if offset >= ends[partition].offset - 1:
+                waiting.discard(partition)
