@@ -38,8 +38,8 @@ FIXES = [
     Mutant(
         "02: a claim lives on when it is planned again",
         MODEL,
-        "return {**owners, **same, **NOTHING_STAGED}",
-        'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging}',
+        'return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row)}',
+        'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging, "schemas": {}}',
         "sink-added",
     ),
     Mutant(

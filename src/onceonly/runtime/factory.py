@@ -13,7 +13,7 @@ from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import state_before
-from onceonly.errors import NotCommitted, OnceonlyError
+from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
@@ -86,7 +86,12 @@ class LiveParts:
         """
         if connection is None:
             return None
-        return Registry(RegistryConnection.parse(self.connections(connection), connection))
+        try:
+            settings = self.connections(connection)
+        except InvalidPipeline as error:
+            todo = "Add it; its extra needs 'url' (docs/schema-registry.md). Nothing was written."
+            raise InvalidPipeline(error.what, error.why, todo) from error
+        return Registry(RegistryConnection.parse(settings, connection))
 
     def spark(self, records: int | None = None) -> Any:
         """A session; `records`: how many it is for, where that is known."""

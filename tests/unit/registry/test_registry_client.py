@@ -14,6 +14,7 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.registry import avro
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
+from onceonly.runtime.factory import LiveParts
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 
@@ -136,3 +137,9 @@ def test_a_certificate_that_is_not_there_is_named() -> None:
     connection = RegistryConnection.parse({"url": "https://localhost", "ssl.ca.location": "/nowhere.pem"}, "shop")
     with pytest.raises(InvalidPipeline, match=r"connection 'shop'(.|\n)*Correct the connection's extra"):
         Registry(connection).schema(1)
+
+
+def test_a_connection_that_is_not_there_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
+    with pytest.raises(InvalidPipeline, match=r"AIRFLOW_CONN_SHOP(.|\n)*needs 'url'"):
+        LiveParts().registry("shop")
