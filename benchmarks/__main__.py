@@ -31,6 +31,7 @@ MODULES = {
     "partitions": "growth",
     "hot_path": "hot_path",
     "cold_start": "cold_start",
+    "demo": "demo",
     "flink": "flink",
     "airflow_overhead": "airflow_overhead",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from integration.kafka_reader import committed, new_topic, until
 from integration.project import Project, hour, make_project
@@ -17,6 +18,8 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.sinks.kafka.handle import Part, parts_of
+from onceonly.spark import few
+from onceonly.spark.few import RECORDS
 
 MODE = {"staged": "chained", "late": "interval"}
 
@@ -32,6 +35,11 @@ class Copy:
     delta: bool = False
     most: int | None = None  # records of a checkpoint, at most
     hours: int = 1  # how many the source holds, where pipelines go by the hour
+    few: bool = False  # whether the process of a stage reads and writes, in place of tasks of Spark
+
+    @property
+    def few_records(self) -> int:
+        return RECORDS if self.few else -1
 
     @property
     def pipeline(self) -> Pipeline:
@@ -73,7 +81,8 @@ class Copy:
 
     def stage(self, number: int = 0) -> Checkpoint:
         epoch = self.plan(number).epoch
-        return factory.stage(self.project.parts, self.through, "copying", epoch, None)
+        with patch.object(few, "RECORDS", self.few_records):
+            return factory.stage(self.project.parts, self.through, "copying", epoch, None)
 
     def commit(self, epoch: int = 1) -> Checkpoint:
         return self.through.commit("copying", epoch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from time import monotonic, sleep
@@ -83,10 +83,33 @@ class TopicClient:
 
     def first_seen(self, starts: Mapping[int, int], millis: int) -> dict[int, FirstRecord]:
         """From `starts` on, the first committed record at or after `millis`, where there is one."""
-        from confluent_kafka import Consumer, TopicPartition
-
         if not starts:
             return {}
+        with self._reading(starts) as consumer:
+            return self._scan(consumer, dict(starts), millis)
+
+    def records(self, partitions: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
+        """The committed records from start to end of each partition, as confluent-kafka's messages.
+
+        Raises:
+            NotCommitted: the log does not have all of it, or did not answer.
+        """
+        waiting = {partition: end for partition, (start, end) in partitions.items() if start < end}
+        with self._reading({partition: partitions[partition][0] for partition in waiting}) as consumer:
+            while waiting:
+                message = self._next(consumer)
+                partition, at_end = message.partition(), self._at_end(message)
+                if message.offset() >= waiting.get(partition, 0):
+                    self._done(consumer, waiting, partition)
+                elif at_end:
+                    raise self._unanswered(f"partition {partition} ends at {message.offset()}")
+                else:
+                    yield message
+
+    @contextmanager
+    def _reading(self, starts: Mapping[int, int]) -> Iterator[Any]:
+        from confluent_kafka import Consumer, TopicPartition
+
         settings = {
             **self.client_config(),
             "group.id": "onceonly",  # required, never joined
@@ -99,23 +122,30 @@ class TopicClient:
         }
         with closing(Consumer(settings)) as consumer:
             consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
-            return self._scan(consumer, set(starts), millis)
+            yield consumer
 
-    def _scan(self, consumer: Any, waiting: set[int], millis: int) -> dict[int, FirstRecord]:
+    def _next(self, consumer: Any) -> Any:
+        message = self._request(lambda: consumer.poll(TIMEOUT))
+        if message is None:
+            raise self._unanswered(f"no record and no end of the log within {TIMEOUT:.0f} s")
+        return message
+
+    def _done(self, consumer: Any, waiting: dict[int, int], partition: int) -> None:
         from confluent_kafka import TopicPartition
 
+        waiting.pop(partition, None)  # what was fetched before the pause comes still
+        consumer.pause([TopicPartition(self._topic, partition)])
+
+    def _scan(self, consumer: Any, waiting: dict[int, int], millis: int) -> dict[int, FirstRecord]:
         seen: dict[int, FirstRecord] = {}
         while waiting:
-            message = self._request(lambda: consumer.poll(TIMEOUT))
-            if message is None:
-                raise self._unanswered(f"no record and no end of the log within {TIMEOUT:.0f} s")
+            message = self._next(consumer)
             partition, at_end = message.partition(), self._at_end(message)
             if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
                 continue
             if not at_end:
                 seen[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
-            waiting.discard(partition)
-            consumer.pause([TopicPartition(self._topic, partition)])
+            self._done(consumer, waiting, partition)
         return seen
 
     def _at_end(self, message: Any) -> bool:

@@ -25,6 +25,7 @@ from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
 from onceonly.sources.kafka import KafkaReader
+from onceonly.spark import few
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
@@ -200,7 +201,9 @@ class _Producing:
     def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
         _check_same(self._seen, claimed)
         self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
-        self._spark = self._parts.spark(records(claimed))
+        known = records(claimed)
+        self._spark = self._parts.spark(known)
+        self._until_end.enter_context(few.reading(known))
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
         self._pin(claimed)

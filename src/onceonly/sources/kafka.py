@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
-from onceonly.errors import BadRecord, InvalidPipeline, SourceLost
+from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
@@ -142,8 +143,13 @@ class KafkaReader:
         return rows if self._registered else decode(rows, self._config.format, self._schema())
 
     def _undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
+        if few.expected():
+            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
+                if (rows := few.frame(spark, self._topic.records(dict(ranges[0].partitions)))) is not None:
+                    return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
 
     # --- schemas of a registry

@@ -111,6 +111,18 @@ def test_rows_arrive_once_wherever_it_dies(make: Make, way: str) -> None:
 
 
 @both_ways
+def test_few_rows_arrive_once_wherever_the_process_dies_that_writes_them(make: Make, way: str) -> None:
+    points = [point for point in sampled(POINTS, SAMPLE)[way] if point.startswith("worker")]
+    copy = make(way, hours=2, an_hour=8, few=True)
+    for point in points:
+        die(copy, point)
+    live(copy)
+    copy.recover()
+    check_truth(copy, range(16))
+    nothing_is_left(copy)
+
+
+@both_ways
 @pytest.mark.parametrize("seed", [2013])
 def test_a_storm_of_kills(make: Make, way: str, seed: int) -> None:
     copy = make(way, hours=KILLS, an_hour=8)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,8 +48,10 @@ def run(exit_: bool) -> None:
     console = Console()
     home = Settings.from_env().home / "demo"
     settings = replace(Settings.from_env(), home=home, state=str(home / "state"), bootstrap=None)
-    airflow = Standalone(settings, free_port(int(os.environ.get("ONCEONLY_AIRFLOW_PORT", "8080"))))
-    demo = Demo(settings, airflow, console)
+    spark = port("ONCEONLY_SPARK_PORT", 15002)
+    services = Services(home, port=port("ONCEONLY_KAFKA_PORT", 19092), spark_port=spark)
+    airflow = Standalone(settings, port("ONCEONLY_AIRFLOW_PORT", 8080), f"sc://localhost:{spark}")
+    demo = Demo(settings, services, airflow, console)
     proven: bool | None = None
     with alone(home), _everything_ended(settings, airflow, console):
         clear(home)
@@ -111,26 +114,36 @@ def _everything_ended(settings: Settings, airflow: Standalone, console: Console)
             Services(settings.home).down()
 
 
+def port(variable: str, usual: int) -> int:
+    """That of the environment or the usual one, if it is free, else any."""
+    return free_port(int(os.environ.get(variable, str(usual))))
+
+
 @dataclass
 class Demo:
     settings: Settings
+    services: Services
     airflow: Standalone
     console: Console
 
     def start(self) -> None:
-        """Broker, flights, Airflow."""
+        """Broker, flights, Spark, Airflow."""
         with self._step("broker"):
-            port = free_port(int(os.environ.get("ONCEONLY_KAFKA_PORT", "19092")))
-            broker = Services(self.settings.home, port=port).up().bootstrap
+            broker = self.services.up().bootstrap
             location.make(self.settings.state)
         with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
             loaded = load(self.settings, "flights", flights.month(MONTH))
         self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")
-        with self._step(f"Airflow at {self.airflow.url}"):
+        with (
+            self._step(f"Airflow at {self.airflow.url}, and a Spark server for all runs"),
+            ThreadPoolExecutor(1) as beside,
+        ):
+            spark = beside.submit(self.services.up, spark=True)
             held = {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
             self.airflow.start(held)
             for dag in (PIPELINE, RECOVERY):
                 until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
+            spark.result()
 
     def pipeline(self) -> None:
         """Start runs until the topic has no new records; the second and the third run are killed."""
@@ -172,7 +185,7 @@ class Demo:
 
     def _killed_in_stage(self) -> None:
         run = self.airflow.trigger(PIPELINE)
-        writing = until(self._writing, "a stage is writing rows", RUN_LIMIT)
+        writing = until(self._writing, "a stage is writing rows", RUN_LIMIT, every=0.02)
         pid = int(writing.claims[writing.attempt].worker.rsplit(":", 1)[1])
         os.killpg(os.getpgid(pid), signal.SIGKILL)
         self.console.print(f"  killed attempt {writing.attempt} of epoch {writing.epoch} while it was writing")
@@ -185,7 +198,7 @@ class Demo:
             return None
         txn: Transaction = latest.transaction("flights")
         folder = Path(self.settings.locate("lake/flights")) / (STAGED + txn.name)
-        return latest if any(folder.glob("**/*.parquet")) else None
+        return latest if folder.exists() else None
 
     def _killed_after_decision(self) -> None:
         file = hold_file(self.settings.home)

@@ -23,14 +23,20 @@ SHORT_JOBS = {  # a JVM that runs for seconds should not spend them on optimisat
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
 }
+OWN_SPARK = {"conn_type": "generic", "host": "local[2]", "extra": {"conf": SHORT_JOBS}}
 
 
 @dataclass
 class Standalone:
-    """Airflow with SQLite under `<home>/airflow`."""
+    """Airflow with SQLite under `<home>/airflow`.
+
+    Args:
+        spark: the Spark Connect server on which its stages run; None: each starts a Spark of its own.
+    """
 
     settings: Settings
     port: int
+    spark: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -92,9 +98,7 @@ class Standalone:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            "AIRFLOW_CONN_SPARK": json.dumps(
-                {"conn_type": "generic", "host": "local[2]", "extra": {"conf": SHORT_JOBS}}
-            ),
+            "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": self.spark} if self.spark else OWN_SPARK),
             "ONCEONLY_HOME": str(self.settings.home),
             "ONCEONLY_PROJECT": str(self.settings.project),
         }

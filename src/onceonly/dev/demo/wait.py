@@ -11,7 +11,13 @@ from onceonly.errors import NotCommitted
 T = TypeVar("T")
 
 
-def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: Callable[[], None] | None = None) -> T:
+def until(
+    ready: Callable[[], T | None],
+    what: str,
+    seconds: float,
+    meanwhile: Callable[[], None] | None = None,
+    every: float = 0.5,
+) -> T:
     """The first result of `ready` that is neither None nor False. `meanwhile` may raise, to stop waiting."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -20,5 +26,5 @@ def until(ready: Callable[[], T | None], what: str, seconds: float, meanwhile: C
             return found
         if meanwhile:
             meanwhile()
-        time.sleep(0.5)
+        time.sleep(every)
     raise NotCommitted(f"timed out waiting until {what}.", f"It took more than {seconds:.0f} s.")

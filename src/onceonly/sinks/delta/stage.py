@@ -13,8 +13,9 @@ from deltalake.exceptions import DeltaError
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import log, plain
 from onceonly.sinks.staging.row_types import nullable
+from onceonly.spark import few
 
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
@@ -99,7 +100,12 @@ def check_covered(config: DeltaSink, staged_uri: str) -> None:
 
 
 def write(uri: str, rows: Any) -> None:
-    """Write all rows in one Delta commit, with Spark. The staged table refuses rows that the target would refuse."""
+    """Write all rows in one Delta commit: with Spark, unless they are few.
+
+    The staged table refuses rows that the target would refuse.
+    """
+    if few.expected() and plain.write(DeltaTable(uri), rows):
+        return
     with _tiny_log(rows.sparkSession):
         rows.write.format("delta").mode("append").save(spark_uri(uri))
 

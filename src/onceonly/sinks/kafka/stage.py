@@ -27,6 +27,7 @@ from onceonly.sinks.kafka.registered import Heads
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import row_text
+from onceonly.spark import few
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {
@@ -91,6 +92,10 @@ def run(job: Job, rows: Any) -> list[Receipt]:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
+    taken = few.collected(rows)
+    if taken is not None:
+        receipt = _stage_part(job, 0, taken.to_batches())
+        return [receipt] if receipt else []
     try:
         found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
     except Exception as error:

@@ -1,0 +1,79 @@
+"""Staging few rows by delta-rs in this process: where Delta on Spark would add nothing but the seconds of its start.
+
+Only for tables whose features, settings and types leave nothing to apply or to check. Statistics are written for types
+of which delta-rs and Delta on Spark have the same idea: not for decimals, which it writes as floats, nor for floats,
+where NaN is the largest value to Spark and left out by delta-rs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
+
+from onceonly.spark import few
+
+FEATURES = {"appendOnly", "invariants"}  # of writers; the second means column metadata, which `_is_simple` refuses
+VERSIONS = (1, 2, 7)  # of the writer: the others mean more features, whether a table uses them or not
+PARTITIONED = {"byte", "short", "integer", "long", "date"}  # their values are written in one way only
+COUNTED = {*PARTITIONED, "boolean", "string", "timestamp"}
+UNCOUNTED = {"binary", "double", "float"}
+NONE = ColumnProperties(statistics_enabled="NONE")
+
+
+def write(table: DeltaTable, rows: Any) -> bool:
+    """Write `rows` as the next version of a table that is being staged; False: nothing was written, Spark has to.
+
+    Without rows it writes no version, as Spark does.
+    """
+    names = [field.name for field in table.schema().fields]
+    if not is_plain(table) or set(names) != set(rows.schema.names):
+        return False
+    found = few.collected(rows)
+    if found is None or not _is_sound(found):
+        return False
+    if found.num_rows:
+        once = CommitProperties(max_commit_retries=0)
+        write_deltalake(
+            table, found.select(names), mode="append", writer_properties=_statistics(table), commit_properties=once
+        )
+    return True
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether rows of the right types are all that its writers have to know of."""
+    protocol, metadata = table.protocol(), table.metadata()
+    features = set(protocol.writer_features or []) | set(protocol.reader_features or [])
+    known = features <= FEATURES and protocol.min_writer_version in VERSIONS
+    partitions = metadata.partition_columns
+    return known and not metadata.configuration and all(_is_simple(field, partitions) for field in _fields(table))
+
+
+def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
+    """A column of a type without parts, to which nothing is attached."""
+    if not field["nullable"] or field["metadata"] or not isinstance(field["type"], str):
+        return False
+    if field["name"] in partitions:
+        return field["type"] in PARTITIONED
+    return field["type"] in COUNTED | UNCOUNTED or field["type"].startswith("decimal")
+
+
+def _is_sound(rows: pa.Table) -> bool:
+    """Whether its texts are UTF-8, which Spark does not demand."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _statistics(table: DeltaTable) -> WriterProperties:
+    without = [field["name"] for field in _fields(table) if field["type"] not in COUNTED]
+    return WriterProperties(compression="SNAPPY", column_properties={name: NONE for name in without})
+
+
+def _fields(table: DeltaTable) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return found

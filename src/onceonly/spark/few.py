@@ -1,0 +1,107 @@
+"""A checkpoint of so few records that this process reads them, and takes the rows that are made of them.
+
+Spark still transforms them. Its Kafka source, Delta's writer and Python workers take seconds at their first use, which
+is what such a checkpoint would mostly consist of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import pyarrow as pa
+
+from onceonly.spark.read import SCHEMA as DDL
+
+RECORDS = 10_000  # read by a checkpoint; rows made of them
+BYTES = 16 * 1024 * 1024  # of keys, values and headers
+Row = tuple[Any, ...]  # of SCHEMA
+TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", HEADERS),
+    ]
+)
+
+_expected = ContextVar("few records are being staged", default=False)
+
+
+@contextmanager
+def reading(records: int | None) -> Iterator[None]:
+    """What the block stages is made of at most so many records; None: not known."""
+    token = _expected.set(records is not None and records <= RECORDS)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def expected() -> bool:
+    """Whether few records are being staged."""
+    return _expected.get()
+
+
+def frame(spark: Any, messages: Iterable[Any]) -> Any:
+    """The records as a DataFrame, as Spark's Kafka source would read them; None: they are large, or Spark has to."""
+    table = _table(messages)
+    if table is None:
+        return None
+    return spark.createDataFrame(table).coalesce(1) if table.num_rows else spark.createDataFrame([], DDL)
+
+
+def collected(rows: Any) -> pa.Table | None:
+    """The rows, if they are few; None: a transform has made many of them, or much may have been read for them."""
+    if not expected():
+        return None
+    try:
+        found: pa.Table = rows.limit(RECORDS + 1).toArrow()
+    except Exception as error:
+        if TOO_LARGE in str(error):
+            return None
+        raise
+    return found if found.num_rows <= RECORDS else None
+
+
+def _table(messages: Iterable[Any]) -> pa.Table | None:
+    rows, size = [], 0
+    for message in messages:
+        row = _row(message)
+        if row is None:
+            return None
+        rows.append(row)
+        size += _size(row)
+        if size > BYTES:
+            return None
+    columns = zip(*sorted(rows, key=_place), strict=True) if rows else ([] for _ in SCHEMA)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def _row(message: Any) -> Row | None:
+    """None: it has no time, or a header whose name is no text, of which Spark makes something of its own."""
+    kind, millis = message.timestamp()
+    try:
+        headers = message.headers()
+    except UnicodeDecodeError:
+        return None
+    if not kind:
+        return None
+    place = message.topic(), message.partition(), message.offset(), millis * 1000
+    return message.key(), message.value(), *place, [{"key": k, "value": v} for k, v in headers or ()] or None
+
+
+def _size(row: Row) -> int:
+    headers = sum(len(header["key"]) + len(header["value"] or b"") for header in row[6] or ())
+    return len(row[0] or b"") + len(row[1] or b"") + headers
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return row[3], row[4]
