@@ -20,6 +20,7 @@ MODULES = {
     "pages": "pages",
     "targets": "targets",
     "fsync": "fsync",
+    "registry": "registry",
     "checkpoint": "checkpoint",
     "files": "files",
     "second_sink": "files",

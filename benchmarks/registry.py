@@ -1,0 +1,119 @@
+"""Avro values with the ids of registered schemas, beside the same bytes decoded by Spark's from_avro alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import peers
+from benchmarks.ratio import against, alternate
+from benchmarks.results import Result
+from benchmarks.world import PARTITIONS, create, world
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.registry.client import Registry
+from onceonly.registry.connection import RegistryConnection
+from onceonly.runtime.factory import LiveParts
+from onceonly.sources.kafka import KafkaReader
+
+ROWS = 500_000
+TEXT, COUNT = {"type": "string"}, {"type": "long"}
+NAMES = ("order", "customer", "shop", "currency")
+OLD: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": COUNT}, *({"name": name, "type": TEXT} for name in NAMES)],
+}
+NEW = {**OLD, "fields": [*OLD["fields"], {"name": "cents", "type": COUNT, "default": 0}]}
+ONE, TWO = "one-schema", "two-schemas"
+BARE = "from_avro alone"
+DECODED, FOUND, FOUND_TWO = "one schema, pinned", "one schema, found first", "two schemas, found first"
+
+
+def registry(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
+    """All sides read the same topics in one warm session and write nothing."""
+    with _registered() as known, world(folder, 1, ()) as parts:
+        ids = [known.register("orders", OLD), known.register("orders", NEW)]
+        for topic, used in ((ONE, ids[1:]), (TWO, ids)):
+            create(parts.settings.brokers(None), topic)
+            _fill(parts.settings.brokers(None), topic, used, rows)
+        sides = {
+            FOUND: lambda: _ours(parts, known.url, ONE),
+            FOUND_TWO: lambda: _ours(parts, known.url, TWO),
+            DECODED: lambda: _ours(parts, known.url, ONE, pinned=True),
+            BARE: lambda: _bare(parts),
+        }
+        timed = alternate(sides, rounds)
+        pairs = [against([row for row in timed if row.measure.startswith((side, BARE))]) for side in sides]
+        measured = {row.measure: row for pair in pairs[:-1] for row in pair}
+    return Result(
+        "Schema registry",
+        f"{rows:,} Avro records of six fields are read from Kafka and decoded, by the ids of registered schemas (one, "
+        "or two in turns), beside Spark's `from_avro` of the same bytes by one schema, which looks at no id. *Found "
+        "first*: with the job that looks up which ids there are. A retried attempt has them pinned.",
+        list(measured.values()),
+        settings={BARE: {**peers.READ, "mode": "FAILFAST"}},
+    )
+
+
+@contextmanager
+def _registered() -> Iterator[Any]:
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from schema_registry import FakeRegistry, serving
+
+    with serving(FakeRegistry()) as known:
+        yield known
+
+
+def _fill(bootstrap: str, topic: str, ids: list[int], rows: int) -> None:
+    from confluent_kafka import Producer
+    from fastavro import parse_schema, schemaless_writer
+
+    schemas = {id: parse_schema(schema) for id, schema in zip((1, 2), (OLD, NEW), strict=True)}
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for number in range(rows):
+        id, buffer = ids[number % len(ids)], io.BytesIO()
+        order = {"id": number, "cents": number % 1000, **{name: f"{name}-{number % 977}" for name in NAMES}}
+        schemaless_writer(buffer, schemas[id], order)
+        producer.produce(topic, b"\0" + id.to_bytes(4, "big") + buffer.getvalue(), partition=number % PARTITIONS)
+        if number % 10_000 == 0:
+            producer.flush(60)
+    if producer.flush(120):
+        raise RuntimeError("the broker did not take all records")
+
+
+def _ours(parts: LiveParts, url: str, topic: str, pinned: bool = False) -> None:
+    known = Registry(RegistryConnection.parse({"url": url}, "bench"))
+    kafka = KafkaConnection.plaintext(parts.settings.brokers(None))
+    config = KafkaSource(topic, "avro", registry="bench", subject="orders")
+    source = KafkaReader(config, kafka, parts.settings.project, known)
+    log = source.log()
+    ranges = (TopicRange(log.topic, log.topic_id, log.partitions),)
+    if pinned:
+        latest = known.latest("orders")
+        assert latest
+        version = {"subject": "orders", "version": 2, "id": latest.schema.id, "sha256": latest.schema.sha256}
+        pins = {"value": {"reader": version, "writers": {str(latest.schema.id): latest.schema.sha256}}}
+    else:
+        pins = dict(source.schemas(parts.spark(), ranges))
+    _nowhere(source.pinned_to(pins).read(parts.spark(), ranges))
+
+
+def _bare(parts: LiveParts) -> None:
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    options = {**peers.source(parts), **peers.READ, "subscribe": ONE}
+    rows = parts.spark().read.format("kafka").options(**options).load()
+    payload = F.expr("substring(value, 6)")
+    _nowhere(rows.withColumn("value", from_avro(payload, json.dumps(NEW), {"mode": "FAILFAST"})))
+
+
+def _nowhere(rows: Any) -> None:
+    rows.select("value.*").write.format("noop").mode("overwrite").save()
