@@ -268,8 +268,8 @@ GUARDS = [
     Mutant(
         "the sweep reads the state first",
         SWEEP,
-        "    found = live.leftovers(prefix) if held is None else held\n    view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
-        "    view = state.view(name)\n    found = live.leftovers(prefix) if held is None else held\n",
+        "    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
+        "    view = state.view(name)\n    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n",
         "sweep-stage",
     ),
     Mutant(

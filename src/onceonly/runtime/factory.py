@@ -203,7 +203,7 @@ class _Producing:
         self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
         known = records(claimed)
         self._spark = self._parts.spark(known)
-        self._until_end.enter_context(few.reading(known))
+        self._until_end.enter_context(few.reading(known if claimed.attempt == 1 else None))  # whatever ended the first
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
         self._pin(claimed)

@@ -73,3 +73,18 @@ def test_a_spark_that_does_not_start_has_surely_published_nothing(tmp_path, monk
     assert "JAVA_GATEWAY_EXITED" in failed.value.why
     assert (exit_code(failed.value), parts.asked) == (1, 1)
     assert through.state.view("flights").checkpoint(1).state is State.PLANNED
+
+
+def test_only_the_first_attempt_takes_few_records_into_its_own_memory(tmp_path, monkeypatch):
+    """They may be too much for it, and a second attempt has to get further."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code = "from onceonly.spark import few\n\ndef tells(batch):\n    raise RuntimeError(f'few: {few.expected()}')\n"
+    (tmp_path / "transforms_that_tell.py").write_text(code)
+    parts = WithoutSpark(tmp_path / "fakes")
+    parts.settings = Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)})
+    parts.spark = lambda records=None: None
+    _, through = planned(parts, "transforms_that_tell:tells", tmp_path)
+    for expected in ("few: True", "few: False", "few: False"):
+        with pytest.raises(NotCommitted) as failed:
+            factory.stage(parts, through, "flights", 1, "run-1")
+        assert expected in str(failed.value)
