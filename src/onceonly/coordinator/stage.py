@@ -79,8 +79,7 @@ class Stager:
         """See `Coordinator.pin`."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            if now.staging is None or now.staging != mine.staging:
-                raise fenced(now, f"this was attempt {mine.attempt}, which has been ended")
+            _check_claim(mine, now)
             return None if now.schemas else view.row(mine.epoch, Event.PINNED, mine.attempt, body={"schemas": schemas})
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
@@ -112,9 +111,7 @@ class Stager:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
-            if now.staging is None or now.staging != mine.staging:
-                was = f"this was attempt {mine.attempt}, which has been ended"
-                raise fenced(now, f"attempt {now.attempt} is current and {was}")
+            _check_claim(mine, now)
             return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
 
         try:
@@ -122,6 +119,13 @@ class Stager:
         except Fenced:
             self._publisher.discard(mine, [mine.attempt])
             raise
+
+
+def _check_claim(mine: Checkpoint, now: Checkpoint) -> None:
+    """Refuse to write for a claim that something has ended since."""
+    if now.staging is None or now.staging != mine.staging:
+        was = f"this was attempt {mine.attempt}, which has been ended"
+        raise fenced(now, f"attempt {now.attempt} is current and {was}")
 
 
 def overtaken_by(view: View, aborted: Checkpoint) -> int | None:
