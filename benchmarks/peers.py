@@ -17,12 +17,10 @@ from onceonly.spark import read as consumer
 
 FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
 PRODUCE = {"batch.size": "200000", "linger.ms": "50", "buffer.memory": "134217728"}
-PLAIN = "avro,csv,json,kafka,orc,parquet,text"  # Spark's default: which sources are read by its older interface
 READ = {f"kafka.{key}": value for key, value in FETCH.items()}
 WRITE = {f"kafka.{key}": value for key, value in PRODUCE.items()}
 OURS = {
     **{f"{key} (JVM consumer)": value for key, value in consumer.FETCH.items()},
-    consumer.OLDER: PLAIN.replace("kafka,", ""),
     "linger.ms (librdkafka)": "5",
     "enable.idempotence, acks": "true, all",
     "fsync of what is staged and decided": "yes",
@@ -33,8 +31,7 @@ WRITING = {"Onceonly": OURS, DEFAULT: SPARK | {"kafka.*": "default"}, TUNED: SPA
 
 
 def read(parts: LiveParts, more: Mapping[str, str]) -> Any:
-    """The topic, by Spark's own batch source, which it has by default: our own reading sets another one."""
-    parts.spark().conf.set(consumer.OLDER, PLAIN)
+    """The topic, by Spark's own batch source."""
     return parts.spark().read.format("kafka").options(**source(parts), **more).load()
 
 

@@ -31,7 +31,8 @@ def main() -> None:
                 through.recover(PIPELINE, owners.nobody)
     except OnceonlyError as error:
         print(f"{type(error).__name__}: {error.why}")
-    assert "pyspark" not in sys.modules, "the light path started Spark"
+    heavy = {"pyspark", "pandas", "great_expectations"} & set(sys.modules)
+    assert not heavy, f"a commit, an abort or a recovery imports {heavy}"
 
 
 if __name__ == "__main__":

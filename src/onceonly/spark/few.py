@@ -13,8 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.spark.read import SCHEMA as DDL
-
 RECORDS = 10_000  # read by a checkpoint; rows made of them
 BYTES = 16 * 1024 * 1024  # of keys, values and headers
 Row = tuple[Any, ...]  # of SCHEMA
@@ -52,6 +50,8 @@ def expected() -> bool:
 
 def frame(spark: Any, messages: Iterable[Any]) -> Any:
     """The records as a DataFrame, as Spark's Kafka source would read them; None: they are large, or Spark has to."""
+    from onceonly.spark.read import SCHEMA as DDL  # with PySpark, which a commit does not need
+
     table = _table(messages)
     if table is None:
         return None

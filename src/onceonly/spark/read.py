@@ -20,7 +20,6 @@ FETCH = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at 
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
     "receive.buffer.bytes": "-1",  # as large as the operating system finds useful, not 64 KiB
 }
-OLDER = "spark.sql.sources.useV1SourceList"
 LOST = re.compile(
     r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"
     r"|have been lost|Cannot fetch record|COULD_NOT_READ_OFFSET_RANGE|out of range|TimeoutException"
@@ -38,7 +37,6 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
     starts, ends = _offsets(ranges)
     if not starts:
         return spark.createDataFrame([], SCHEMA)
-    _read_directly(spark)
     options = {
         **{f"kafka.{key}": value for key, value in {**FETCH, **kafka}.items()},
         "assign": json.dumps({topic: [int(p) for p in offsets] for topic, offsets in starts.items()}),
@@ -50,16 +48,6 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
         "includeHeaders": "true",
     }
     return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-
-
-def _read_directly(spark: SparkSession) -> None:
-    """Use Spark's newer interface of the connector. The older one makes a Row of each record and takes it apart again.
-
-    For the whole session, because a Connect server resolves a plan only when it is executed.
-    """
-    listed = (spark.conf.get(OLDER, "") or "").split(",")
-    if "kafka" in listed:
-        spark.conf.set(OLDER, ",".join(name for name in listed if name != "kafka"))
 
 
 def looks_lost(error: Exception) -> bool:

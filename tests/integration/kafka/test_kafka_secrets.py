@@ -22,6 +22,7 @@ from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secu
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import SparkConnect
+from onceonly.spark import few
 from onceonly.spark.conf import REDACTION
 
 pytestmark = [pytest.mark.integration]
@@ -81,7 +82,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         for created in admin.create_topics([NewTopic(TOPIC, 1, 1), NewTopic(f"{TOPIC}-out", 1, 1)]).values():
             created.result()
         producer = Producer({**settings(running), "log_level": 0})
-        for number in range(5):
+        for number in range(few.RECORDS + 1):  # so many that Spark reads them
             producer.produce(TOPIC, str(number))
         assert producer.flush(PATIENCE) == 0
         yield running

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from onceonly.sinks.delta import log
@@ -28,6 +27,8 @@ def batches(uri: str) -> pa.RecordBatchReader | None:
 
 
 def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow.dataset as ds  # with pandas, which a commit does not need
+
     paths = sorted(map(unquote, log.active_files(table)))
     by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])
     stored = pa.schema([field for field in schema if field.name not in by.names])

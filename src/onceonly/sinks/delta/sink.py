@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, Field
 from deltalake import Transaction as DeltaTxn
@@ -42,13 +42,15 @@ from onceonly.sinks.delta import (
     head,
     lock,
     log,
-    merge,
     schema,
     stage,
     staged_folders,
     through_spark,
 )
 from onceonly.sinks.staging import handles, row_types
+
+if TYPE_CHECKING:
+    from onceonly.sinks.delta import merge
 
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
@@ -152,7 +154,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
-        known = merge.Known()
+        known = _merging(handle)
         for _ in range(TRIES):
             target = self._target(handle)
             if done := self._shown(target, handle, decision):
@@ -329,7 +331,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         with suppress(CommitFailedError):  # another writer was first: there is another look
             _commit_files(target, [], [], app_id, version)
 
-    def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known) -> Outcome:
+    def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known | None) -> Outcome:
         folder = handle["folder"]
         version = evidence.version(decision, folder)
         adds = log.staged_adds(self.uri, folder, 1)
@@ -343,9 +345,9 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
                 f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then send the records again.",
             )
         altered = _is_altered(target, handle)
-        if "merge" in handle:
+        if known is not None:
             changes.refuse(self.name, target, handle, altered)
-            return self._merge(target, handle, version, merge.compute(target, self.uri, handle, adds, known))
+            return self._merge(target, handle, version, adds, known)
         out = self._taken_out(target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             look = partial(self._look, handle, decision)
@@ -354,11 +356,25 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         _commit_files(target, log.as_target_adds(adds, folder), removes, handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
-    def _merge(self, target: DeltaTable, handle: Handle, version: int, merged: merge.Merged) -> Outcome:
+    def _merge(
+        self, target: DeltaTable, handle: Handle, version: int, adds: list[dict[str, Any]], known: merge.Known
+    ) -> Outcome:
         """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again."""
+        from onceonly.sinks.delta import merge  # with pandas, which other commits do not need
+
+        merged = merge.compute(target, self.uri, handle, adds, known)
         removes = log.as_removes(merged.removes)
         _commit_files(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
         return Outcome(detail={"rows": handle["rows"], **merged.detail})
+
+
+def _merging(handle: Handle) -> merge.Known | None:
+    """What a publication of changes keeps from try to try; None: these are no changes."""
+    if "merge" not in handle:
+        return None
+    from onceonly.sinks.delta import merge
+
+    return merge.Known()
 
 
 def _add_columns(target: DeltaTable, handle: Handle) -> bool:
