@@ -50,7 +50,7 @@ def test_the_sample_meets_every_step() -> None:
     assert set(sample) <= set(POINTS)
 
 
-@pytest.mark.parametrize("mode", ["chained", "interval"])
+@pytest.mark.parametrize("mode", ["chained", pytest.param("interval", marks=pytest.mark.heavy)])
 def test_rows_arrive_once_wherever_it_dies(project: Project, mode: str) -> None:
     points = sampled(POINTS, SAMPLE[mode])
     hours = len(points)

@@ -162,6 +162,7 @@ def ids(handle: dict[str, Any]) -> set[str]:
     return {part["tx"]["id"] for part in handle["parts"]}
 
 
+@pytest.mark.heavy
 def test_a_broker_is_killed_and_a_stranger_fences_two_of_four(make: Make, own: FarBroker) -> None:
     copy = make()
     copy.stage()
@@ -178,7 +179,10 @@ def test_a_broker_is_killed_and_a_stranger_fences_two_of_four(make: Make, own: F
     assert [a.tx == b.tx for a, b in zip(copy.parts(), before, strict=True)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize(("way", "at"), [("staged", "request"), ("staged", "answer"), ("late", "answer")])
+@pytest.mark.parametrize(
+    ("way", "at"),
+    [pytest.param("staged", "request", marks=pytest.mark.heavy), ("staged", "answer"), ("late", "answer")],
+)
 def test_a_broker_dies_over_the_end_of_a_transaction(
     make: Make, proxy: Proxy, own: FarBroker, way: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,7 +277,7 @@ def vacuum_by_deltalake(delta: Delta) -> None:
     DeltaTable(delta.uri).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-@pytest.mark.parametrize("vacuum", [vacuum_by_spark, vacuum_by_deltalake])
+@pytest.mark.parametrize("vacuum", [pytest.param(vacuum_by_spark, marks=pytest.mark.heavy), vacuum_by_deltalake])
 def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(delta, vacuum):
     delta.commit(delta.stage(delta.numbers(3)))
     waiting = delta.stage(delta.numbers(3, start=7), epoch=2)

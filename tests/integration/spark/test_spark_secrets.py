@@ -97,6 +97,7 @@ def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
     ]
 
 
+@pytest.mark.heavy
 def test_the_session_of_a_gate_is_given_the_secrets_and_shows_none(home: Path) -> None:
     script = home.parent / "gate.py"
     script.write_text(GATE)

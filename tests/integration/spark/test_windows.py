@@ -127,7 +127,10 @@ def _values(dwells: list[int]) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize(
     ("by", "lateness"),
-    [(Tumbling(10 * MINUTE), 5 * MINUTE), (Sliding(10 * MINUTE, 4 * MINUTE), timedelta(0))],
+    [
+        (Tumbling(10 * MINUTE), 5 * MINUTE),
+        pytest.param(Sliding(10 * MINUTE, 4 * MINUTE), timedelta(0), marks=pytest.mark.heavy),
+    ],
 )
 def test_each_window_is_closed_once_and_late_rows_are_returned(run: Any, by: Sliding, lateness: timedelta) -> None:
     parts = checkpoints(2013, wild=30)

@@ -27,7 +27,7 @@ def batches(uri: str) -> pa.RecordBatchReader | None:
 
 
 def _batches(table: DeltaTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow.dataset as ds  # with pandas, which a commit does not need
+    import pyarrow.dataset as ds  # with pandas, which takes a second
 
     paths = sorted(map(unquote, log.active_files(table)))
     by = pa.schema([(name, pa.string()) for name in table.metadata().partition_columns])

@@ -360,7 +360,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
         self, target: DeltaTable, handle: Handle, version: int, adds: list[dict[str, Any]], known: merge.Known
     ) -> Outcome:
         """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again."""
-        from onceonly.sinks.delta import merge  # with pandas, which other commits do not need
+        from onceonly.sinks.delta import merge  # with pandas, which takes a second
 
         merged = merge.compute(target, self.uri, handle, adds, known)
         removes = log.as_removes(merged.removes)
