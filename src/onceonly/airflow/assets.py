@@ -63,10 +63,12 @@ def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:
 
 def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
     window = checkpoint.interval
+    bad = {} if checkpoint.bad_records is None else {"bad": checkpoint.bad_records}
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "rows": checkpoint.handles[sink].get("rows"),
         "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
         "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
+        **bad,
     }

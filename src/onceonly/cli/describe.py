@@ -28,6 +28,7 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 "handles", "in_doubt", "published", "given_up": by sink, "definition",
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
+"bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
 "replaced_by", "rewound_by": a later epoch that has taken these rows out.
 """
 
@@ -68,6 +69,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
         "covers": formatting.covers(checkpoint),
         "rows": formatting.rows(checkpoint),
+        "bad records": formatting.bad(checkpoint),
         "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),

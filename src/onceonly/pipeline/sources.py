@@ -10,8 +10,17 @@ from onceonly.pipeline.checks import TOPIC, check_connection, invalid
 from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, place
 
 FORMATS = ("raw", "json", "avro", "protobuf")
+FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 # Fields that older versions did not have, and what is not written of them.
-LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST}
+LATER = {
+    "grace": 0.0,
+    "registry": None,
+    "subject": None,
+    "key_format": "raw",
+    "message": None,
+    "start": EARLIEST,
+    "on_bad_record": FAIL,
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,8 @@ class KafkaSource:
             Later ones begin where the one before ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
+        on_bad_record: what becomes of a record whose key or value cannot be decoded: 'fail' publishes nothing,
+            'dead_letter' sends it to `Pipeline(dead_letters=…)` as it was read, 'drop' leaves it out and counts it.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
         connection: id of the Airflow connection with addresses and credentials (docs/connections.md), instead of
             `bootstrap`.
@@ -49,6 +60,7 @@ class KafkaSource:
     subject: str | None = None
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
     message: str | None = None
+    on_bad_record: Literal["fail", "dead_letter", "drop"] = "fail"
 
     kind: ClassVar[str] = "kafka"
 
@@ -63,6 +75,7 @@ class KafkaSource:
         if self.format not in FORMATS:
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
         self._check_registry()
+        self._check_bad_records()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
         by_latest = self.registry is not None and self.format != "raw" and self.schema is None
         fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
@@ -79,6 +92,14 @@ class KafkaSource:
     @property
     def most(self) -> int | None:
         return self.max_records
+
+    def _check_bad_records(self) -> None:
+        if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):
+            todo = "Use 'fail', 'dead_letter' or 'drop'."
+            raise invalid(f"on_bad_record '{self.on_bad_record}'", "is not known", todo)
+        if self.on_bad_record != FAIL and self.format == "raw" and self.key_format == "raw":
+            why = "has nothing to decide: raw keys and values are not decoded, so none is bad"
+            raise invalid(f"on_bad_record '{self.on_bad_record}'", why, "Remove it, or set a format.")
 
     def _check_registry(self) -> None:
         if self.registry is None:
@@ -98,6 +119,11 @@ class KafkaSource:
         if self.subject is not None and self.schema is not None:
             why = "is not used: the reader's schema is in a file"
             raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
+
+
+def bad_records(source: Any) -> str:
+    """What becomes of records of that source which cannot be decoded."""
+    return str(getattr(source, "on_bad_record", FAIL))
 
 
 def source_json(source: KafkaSource) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly.checkpoint.interfaces import PinsSchemas, Source
+from onceonly.checkpoint.interfaces import Judges, PinsSchemas, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
 from onceonly.checkpoint.offsets import KAFKA, Ranges, TopicRange, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import Produced, state_before
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
@@ -23,6 +23,7 @@ from onceonly.pipeline.tables import DeltaSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
+from onceonly.runtime.bad_records import BadRecords
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
@@ -198,10 +199,11 @@ class _Producing:
         self._pipeline = pipeline = Pipeline.from_json(seen.definition)
         self._transform = transforms.load(pipeline.transform, parts.settings)
         self._sources = dict(parts.sources(pipeline))
+        self._bad = BadRecords(pipeline)
         self._spark: Any = None
         self._held: list[Any] = []
 
-    def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+    def __call__(self, claimed: Checkpoint) -> Produced:
         _check_same(self._seen, claimed)
         self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
         known = records(claimed)
@@ -211,6 +213,12 @@ class _Producing:
             self._until_end.enter_context(progress(self._spark, self._say))
         self._pin(claimed)
         batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
+        self._bad.check(claimed)
+        rows = self._transformed(claimed, batches)
+        self._bad.check(claimed)  # again, with those that the transform has named
+        return Produced(rows, self._bad.tally())
+
+    def _transformed(self, claimed: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
@@ -233,7 +241,12 @@ class _Producing:
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
-        outputs = transforms.outputs(self._pipeline, result)
+        outputs = dict(transforms.outputs(self._pipeline, result))
+        if name := self._pipeline.dead_letters:
+            ranges = {range_.topic: range_ for range_ in claimed.ranges}
+            outputs[str(name)] = self._bad.letters(
+                outputs.get(str(name)), lambda topic: self._undecoded(ranges[topic]), self._once
+            )
         return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
 
     def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -243,10 +256,22 @@ class _Producing:
         return outputs
 
     def _read(self, range_: TopicRange) -> Any:
-        batch = self._sources[range_.topic].read(self._spark, (range_,))
-        if len(self._pipeline.sinks) > 1:
-            self._held.append(batch.persist())  # each sink runs a job of its own: the source is read once for all
+        source, counts = self._sources[range_.topic], self._pipeline.counts_bad
+        if self._bad.judges(range_.topic):
+            return self._bad.good(range_.topic, self._once(_judging(source).judged(self._spark, (range_,))))
+        batch = source.read(self._spark, (range_,))
+        if counts or len(self._pipeline.sinks) > 1:
+            batch = self._once(batch)  # each sink runs a job of its own: the source is read once for all
+        if counts:
+            self._bad.read(range_.topic, batch)
         return batch
+
+    def _once(self, batch: Any) -> Any:
+        self._held.append(batch.persist())
+        return self._held[-1]
+
+    def _undecoded(self, range_: TopicRange) -> Any:
+        return _judging(self._sources[range_.topic]).undecoded(self._spark, (range_,))
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """The error in the terms of the topic that it comes from, where one is found."""
@@ -260,6 +285,11 @@ class _Producing:
         self._until_end.close()
         for batch in self._held:
             batch.unpersist()
+
+
+def _judging(source: Source) -> Judges:
+    assert isinstance(source, Judges)  # what a definition can ask for, its source is able to do
+    return source
 
 
 def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:

@@ -20,7 +20,8 @@ KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
-approve or abort it), skipped (why the interval is left out on purpose),
+approve or abort it), skipped (why it is left out on purpose), bad (records that
+were dropped or became dead letters; null: it has no such thing),
 replaces, rewinds_to (epochs)"""
 
 
@@ -156,6 +157,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
         "held": checkpoint.held,
         "skipped": checkpoint.skipped,
+        "bad": checkpoint.bad_records,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
     }
@@ -203,6 +205,7 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
         "verdict": checkpoint.verdict and dict(checkpoint.verdict),
         "approved": checkpoint.approved and dict(checkpoint.approved),
+        "bad_records": dict(checkpoint.bad) or None,
         "handles": dict(checkpoint.handles),
         "published": dict(checkpoint.published),
         "in_doubt": dict(checkpoint.in_doubt),
