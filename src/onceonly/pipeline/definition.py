@@ -45,7 +45,7 @@ class Pipeline:
         object.__setattr__(self, "sinks", tuple(self.sinks))
         if not isinstance(self.source, KafkaSource):
             object.__setattr__(self, "source", tuple(self.source))
-        topics = [source.topic for source in self.sources]
+        topics = [source.name for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
             raise invalid(
                 f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
@@ -54,6 +54,7 @@ class Pipeline:
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
         self._check_sinks()
+        self._check_patterns()
         self._check_gate()
 
     def _check_mode(self) -> None:
@@ -65,6 +66,24 @@ class Pipeline:
             raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
+
+    def _check_patterns(self) -> None:
+        """No topic is read twice, and none that is written here is read again."""
+        for pattern in (source for source in self.sources if source.topic_pattern):
+            others = [source for source in self.sources if source is not pattern]
+            if twice := [source.name for source in others if source.topic_pattern or pattern.reads(source.topic)]:
+                raise invalid(
+                    f"topic_pattern '{pattern.name}'",
+                    f"may name topics that '{twice[0]}' names too",
+                    "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
+                )
+            written = [topic for sink in self.sinks for topic in getattr(sink, "allowed", ()) if pattern.reads(topic)]
+            if written:
+                raise invalid(
+                    f"topic_pattern '{pattern.name}'",
+                    f"matches '{written[0]}', to which the pipeline writes: it would read its own output",
+                    "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
+                )
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -111,8 +130,12 @@ class Pipeline:
 
     @property
     def sources(self) -> tuple[KafkaSource, ...]:
-        """One per topic."""
+        """One per topic, or pattern of topics."""
         return (self.source,) if isinstance(self.source, KafkaSource) else tuple(self.source)
+
+    def source_of(self, topic: str) -> KafkaSource | None:
+        """The source that reads the topic; None: no source does."""
+        return next((source for source in self.sources if source.reads(topic)), None)
 
     @property
     def pool_size(self) -> int | None:

@@ -9,15 +9,18 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import PinsSchemas, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
-from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
+from onceonly.checkpoint.offsets import Ranges, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
+from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import state_before
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
@@ -31,6 +34,8 @@ from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
+
+SHOWN = 10  # topics of a pattern, in a note
 
 
 @dataclass
@@ -49,15 +54,11 @@ class LiveParts:
         return guarded(open_sink(config, self._context(pipeline)), config.kind)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        return {
-            config.topic: KafkaReader(
-                config,
-                self.kafka(config.connection, config.bootstrap),
-                self.settings.project,
-                self.registry(config.registry),
-            )
-            for config in pipeline.sources
-        }
+        return Sources(pipeline, self._reader, lambda config: self._reader(config).topics())
+
+    def _reader(self, config: KafkaSource) -> KafkaReader:
+        kafka, registry = self.kafka(config.connection, config.bootstrap), self.registry(config.registry)
+        return KafkaReader(config, kafka, self.settings.project, registry)
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
         settings = self.settings
@@ -133,12 +134,23 @@ def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
     transforms.load(pipeline.transform, parts.settings)
-    notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
+    sources = parts.sources(pipeline)
+    notes = [f"'{source.name}' matches {_matching(source, list(sources))}" for source in _patterns(pipeline)]
+    notes += [note for source in pipeline.sources for note in sources[source.name].check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
     if pipeline.gate:
         notes += parts.inspector(pipeline).check()
     return notes
+
+
+def _patterns(pipeline: Pipeline) -> list[KafkaSource]:
+    return [source for source in pipeline.sources if source.topic_pattern]
+
+
+def _matching(source: KafkaSource, topics: list[str]) -> str:
+    found = [topic for topic in topics if source.reads(topic)]
+    return f"{count(len(found), 'topic')}: {', '.join(found[:SHOWN])}{', …' if len(found) > SHOWN else ''}"
 
 
 def stage(
@@ -194,7 +206,8 @@ class _Producing:
         self._parts, self._seen, self._before = parts, seen, before
         self._pipeline = pipeline = Pipeline.from_json(seen.definition)
         self._transform = transforms.load(pipeline.transform, parts.settings)
-        self._sources = dict(parts.sources(pipeline))
+        self._sources = parts.sources(pipeline)
+        self._pinned: dict[str, Source] = {}
         self._spark: Any = None
         self._held: list[Any] = []
 
@@ -207,7 +220,7 @@ class _Producing:
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
         self._pin(claimed)
-        batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
+        batches = {name: self._read(name, ranges) for name, ranges in self._by_source(claimed.ranges).items()}
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
@@ -219,14 +232,29 @@ class _Producing:
 
     def _pin(self, claimed: Checkpoint) -> None:
         """What an earlier attempt decoded by, this one does; else it is recorded before a row is decoded."""
-        pinning = {topic: source for topic, source in self._sources.items() if isinstance(source, PinsSchemas)}
+        pinning = {name: each for name in self._named if isinstance(each := self._sources[name], PinsSchemas)}
         if not claimed.schemas:
-            ranges = [range_ for range_ in claimed.ranges if range_.topic in pinning]
-            found = {range_.topic: pinning[range_.topic].schemas(self._spark, (range_,)) for range_ in ranges}
-            named = {topic: schemas for topic, schemas in found.items() if schemas}
+            ranges = self._by_source(claimed.ranges)
+            found = {name: source.schemas(self._spark, ranges[name]) for name, source in pinning.items()}
+            named = {name: schemas for name, schemas in found.items() if schemas}
             claimed = self._through.pin(claimed, named) if named else claimed
-        for topic, schemas in claimed.schemas.items():
-            self._sources[topic] = pinning[topic].pinned_to(schemas)
+        for name, schemas in claimed.schemas.items():
+            self._pinned[name] = pinning[name].pinned_to(schemas)
+
+    @property
+    def _named(self) -> list[str]:
+        return [source.name for source in self._pipeline.sources]
+
+    def _by_source(self, ranges: Ranges) -> dict[str, Ranges]:
+        """By the name of the source: all that it reads."""
+        return {
+            source.name: tuple(range_ for range_ in ranges if source.reads(range_.topic))
+            for source in self._pipeline.sources
+        }
+
+    def _source(self, name: str) -> Source:
+        """As it decodes in this checkpoint."""
+        return self._pinned.get(name) or self._sources[name]
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
@@ -239,16 +267,16 @@ class _Producing:
             self._parts.inspector(self._pipeline).check_outputs(outputs)
         return outputs
 
-    def _read(self, range_: TopicRange) -> Any:
-        batch = self._sources[range_.topic].read(self._spark, (range_,))
+    def _read(self, name: str, ranges: Ranges) -> Any:
+        batch = self._source(name).read(self._spark, ranges)
         if len(self._pipeline.sinks) > 1:
             self._held.append(batch.persist())  # each sink runs a job of its own: the source is read once for all
         return batch
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """The error in the terms of the topic that it comes from, where one is found."""
-        for range_ in ranges if self._spark else ():
-            told = self._sources[range_.topic].diagnose(error, self._spark, (range_,))
+        for name, mine in self._by_source(ranges).items() if self._spark else ():
+            told = self._source(name).diagnose(error, self._spark, mine)
             if told is not error:
                 return told
         return error
