@@ -441,6 +441,12 @@ def read_back(shop: Shop, topic: str, format: str) -> list[tuple[Any, Any]]:
         return [(key(each.key, fields[0]), value(each.value, fields[1])) for each in found]
 
 
+def sink_of(shop: Shop, format: Any, suffix: str, **more: Any) -> KafkaSink:
+    topic = create_topic(shop.broker, f"{format}_{shop.topic}", 1)
+    both = {"format": format, "schema": f"all.{suffix}", "key_format": format, "key_schema": f"key.{suffix}"}
+    return KafkaSink(name=format, topic=topic, registry="registry", register=True, **{**both, **more})
+
+
 def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> None:
     """Keys and values, in one checkpoint; registered by one subject strategy each."""
     (shop.folder / f"all_{shop.topic}.py").write_text(WRITES)
@@ -453,16 +459,10 @@ def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> No
         (shop.folder / name).write_text(json.dumps(schema))
     (shop.folder / "all.desc").write_bytes(FileDescriptorSet(file=[all_of_protobuf()]).SerializeToString())
     sinks = [
-        KafkaSink(
-            name=format, topic=create_topic(shop.broker, f"{format}_{shop.topic}", 1), registry="registry", register=True,
-            format=format, schema=f"all.{suffix}", key_format=format, key_schema=f"{key}.{suffix}", **more,
-        )
-        for format, suffix, key, more in (
-            ("avro", "avsc", "key", {"subjects": "topic-record"}),
-            ("json", "json", "key", {}),
-            ("protobuf", "desc", "all", {"message": "shop.All"}),
-        )
-    ]  # fmt: skip
+        sink_of(shop, "avro", "avsc", subjects="topic-record"),
+        sink_of(shop, "json", "json"),
+        sink_of(shop, "protobuf", "desc", key_schema="all.desc", message="shop.All"),
+    ]
     shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": None}))
     pipeline = Pipeline(**{**vars(shop.pipeline()), "transform": f"all_{shop.topic}:every", "sinks": sinks})
     shop.through.plan(pipeline, "cli", nobody)
