@@ -61,7 +61,7 @@ class Pipeline:
             object.__setattr__(self, "dead_letters", self.dead_letters.name)
         if not isinstance(self.source, (KafkaSource, DeltaSource)):
             object.__setattr__(self, "source", tuple(self.source))
-        topics = [source.topic for source in self.sources]
+        topics = [source.called for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
             raise invalid(
                 f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
@@ -72,6 +72,7 @@ class Pipeline:
         self._check_mode()
         self._check_sinks()
         self._check_bad_records()
+        self._check_patterns()
         self._check_gate()
 
     def _check_sources(self) -> None:
@@ -92,6 +93,24 @@ class Pipeline:
             raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
+
+    def _check_patterns(self) -> None:
+        """No topic is read twice, and none that is written here is read again."""
+        for pattern in (source for source in self.sources if source.topic_pattern):
+            others = [source for source in self.sources if source is not pattern]
+            if twice := [source.called for source in others if source.topic_pattern or pattern.reads(source.topic)]:
+                raise invalid(
+                    f"topic_pattern '{pattern.called}'",
+                    f"may name topics that '{twice[0]}' names too",
+                    "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
+                )
+            written = [topic for sink in self.sinks for topic in getattr(sink, "allowed", ()) if pattern.reads(topic)]
+            if written:
+                raise invalid(
+                    f"topic_pattern '{pattern.called}'",
+                    f"matches '{written[0]}', to which the pipeline writes: it would read its own output",
+                    "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
+                )
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -163,8 +182,12 @@ class Pipeline:
 
     @property
     def sources(self) -> tuple[KafkaSource | DeltaSource, ...]:
-        """One per topic or table."""
+        """One per topic, pattern of topics, or table."""
         return (self.source,) if isinstance(self.source, (KafkaSource, DeltaSource)) else tuple(self.source)
+
+    def source_of(self, topic: str) -> KafkaSource | DeltaSource | None:
+        """The source that reads the topic; None: no source does."""
+        return next((source for source in self.sources if source.reads(topic)), None)
 
     @property
     def pool_size(self) -> int | None:

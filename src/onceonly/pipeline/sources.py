@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
@@ -13,21 +14,20 @@ FORMATS = ("raw", "json", "avro", "protobuf")
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 # Fields that older versions did not have, and what is not written of them.
 LATER = {
-    "grace": 0.0,
-    "registry": None,
-    "subject": None,
-    "key_format": "raw",
-    "message": None,
-    "start": EARLIEST,
-    "on_bad_record": FAIL,
+    **{"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST},
+    **{"topic": "", "topic_pattern": None, "on_bad_record": FAIL},
 }
+OWN = "__"  # begins the names of Kafka's own topics
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """A topic to read.
+    """A topic to read, or all topics whose names match a pattern.
 
     Args:
+        topic: its name; or instead
+        topic_pattern: a regular expression of whole names ('orders-.*'). The topics that match are one cut and one
+            DataFrame. One that appears later is read from its earliest record on.
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
         registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
@@ -48,7 +48,7 @@ class KafkaSource:
             `bootstrap`.
     """
 
-    topic: str
+    topic: str = ""
     format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     schema: str | None = None
     max_records: int | None = None
@@ -60,6 +60,7 @@ class KafkaSource:
     subject: str | None = None
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
     message: str | None = None
+    topic_pattern: str | None = None
     on_bad_record: Literal["fail", "dead_letter", "drop"] = "fail"
 
     kind: ClassVar[str] = "kafka"
@@ -68,7 +69,9 @@ class KafkaSource:
         check_connection(self.connection, self.bootstrap)
         object.__setattr__(self, "start", _start(self.start))
         check_grace(self.grace)
-        if not TOPIC.fullmatch(self.topic):
+        if self.topic_pattern is not None:
+            self._check_pattern(self.topic_pattern)
+        elif not TOPIC.fullmatch(self.topic):
             raise invalid(
                 f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
             )
@@ -92,6 +95,36 @@ class KafkaSource:
     @property
     def most(self) -> int | None:
         return self.max_records
+
+    @property
+    def called(self) -> str:
+        return self.topic_pattern or self.topic
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of that name is one of its topics. Kafka's own match no pattern."""
+        if self.topic_pattern is None:
+            return topic == self.topic
+        return not topic.startswith(OWN) and re.fullmatch(self.topic_pattern, topic) is not None
+
+    def of(self, topic: str) -> KafkaSource:
+        """The same for one of its topics."""
+        return replace(self, topic=topic, topic_pattern=None)
+
+    def _check_pattern(self, pattern: str) -> None:
+        shown = f"topic_pattern '{pattern}'"
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise invalid(shown, f"is not a regular expression: {error}", "Correct it.") from None
+        if self.topic:
+            raise invalid(shown, f"is set together with topic '{self.topic}'", "Remove one of them.")
+        if not pattern or TOPIC.fullmatch(pattern):
+            raise invalid(shown, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.")
+        if isinstance(self.start, Mapping):
+            raise invalid(shown, "has many topics, and start gives offsets of one", "Use a word or a time.")
+        if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
+            why = "has many topics, so that there is no one subject of their records"
+            raise invalid(shown, why, "Set subject or schema for the values, and leave the keys raw.")
 
     def _check_bad_records(self) -> None:
         if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):

@@ -211,6 +211,7 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
         "definition": dict(checkpoint.definition),
+        "schemas": dict(checkpoint.schemas),
         "timeline": timeline,
     }
 
