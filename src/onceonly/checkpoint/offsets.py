@@ -7,7 +7,7 @@ Offsets have gaps (control records, compaction), so nothing here counts rows; a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,11 +18,17 @@ Offsets = Mapping[int, int]  # partition -> offset
 
 @dataclass(frozen=True)
 class TopicRange:
-    """The pinned part of one topic: partition -> (start, end)."""
+    """The pinned part of one topic: partition -> (start, end).
+
+    Args:
+        folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
+            version, the folder in which the files of that checkpoint were staged, and how many they are.
+    """
 
     topic: str
     topic_id: str
     partitions: Mapping[int, tuple[int, int]]
+    folders: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)
 
     @property
     def starts(self) -> dict[int, int]:
@@ -42,12 +48,14 @@ class TopicRange:
             "topic": self.topic,
             "topic_id": self.topic_id,
             "partitions": {str(p): [start, end] for p, (start, end) in sorted(self.partitions.items())},
+            **({"folders": [list(each) for each in self.folders]} if self.folders else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
-        return cls(data["topic"], data["topic_id"], partitions)
+        folders = tuple((folder, files) for folder, files in data.get("folders", ()))
+        return cls(data["topic"], data["topic_id"], partitions, folders=folders)
 
 
 Ranges = tuple[TopicRange, ...]
@@ -165,6 +173,12 @@ def cap(range_: TopicRange, most: int) -> TopicRange:
         capped[partition] = (start, end + extra)
         left -= extra
     return TopicRange(range_.topic, range_.topic_id, capped)
+
+
+def until(range_: TopicRange, end: int) -> TopicRange:
+    """The range without what comes after that offset, in each partition."""
+    partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
+    return replace(range_, partitions=partitions)
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:

@@ -6,31 +6,47 @@ end, the neighbours of a boundary) is worked out from the same view that the PLA
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
+from onceonly.checkpoint.sink import Landed
+from onceonly.coordinator.barrier import Barrier
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import EARLIEST, LATEST, KafkaSource
 from onceonly.statetable.view import View
 
+NO_BARRIER = Barrier({}, {})
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
 
 
 class Cut:
     """What the next checkpoint covers, of every topic: one consistent cut."""
 
-    def __init__(self, pipeline: Pipeline, sources: Mapping[str, Source], interval: Interval | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sources: Mapping[str, Source],
+        interval: Interval | None = None,
+        barrier: Callable[[], Barrier] | None = None,
+    ) -> None:
         now = datetime.now(UTC)
         _check_mode(pipeline, interval, now)
-        self._pipeline, self.interval, self._now = pipeline, interval, now
+        self._pipeline, self.interval, self._now, self._find_barrier = pipeline, interval, now, barrier
         self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
+
+    @cached_property
+    def barrier(self) -> Barrier:
+        """What the pipelines before this one let it read; found once, before anything is asked of the tables."""
+        return self._find_barrier() if self._find_barrier else NO_BARRIER
 
     def ranges(self, view: View) -> Ranges:
         """The ranges to pin, given what `view` shows as pinned; they may be empty.
@@ -44,7 +60,29 @@ class Cut:
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
-        return tuple(pins.range(view) for pins in self._pins)
+        return tuple(pins.range(view, self.barrier.tables.get(pins.config.topic)) for pins in self._pins)
+
+    def pinned(self, ranges: Ranges) -> dict[str, Any]:
+        """What the row records of them: the ranges, and on which checkpoints of other pipelines they stand."""
+        after = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
+        return {"ranges": [range_.to_json() for range_ in ranges], **({"after": after} if after else {})}
+
+    def moved(self, known: Checkpoint) -> bool:
+        """Whether the interval, as the pipelines before this one show it now, is not the one that was pinned.
+
+        Raises as `ranges`.
+        """
+        return self.interval is not None and dict(known.after) != dict(self.barrier.epochs)
+
+    def again(self, view: View, known: Checkpoint) -> Ranges:
+        """The ranges of another checkpoint for the same interval: what it read, where other pipelines wrote it as it
+        is now. Nobody shares boundaries with those.
+        """
+        tables = self.barrier.tables if self.interval else {}
+        return tuple(
+            pins.range(view, tables[topic]) if (topic := pins.config.topic) in tables else _of(known, topic)
+            for pins in self._pins
+        )
 
     def chooses_start(self, view: View) -> bool:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
@@ -80,9 +118,43 @@ class Pins:
             self._log = self.source.log()
         return self._log
 
-    def range(self, view: View) -> TopicRange:
-        """The range to pin, given what `view` shows as pinned; it may be empty."""
-        return self._span(view, self.interval) if self.interval else self._chain(view.latest)
+    def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
+        """The range to pin, given what `view` shows as pinned; it may be empty.
+
+        Args:
+            landed: where the rows are that may be read; None: all may be.
+        """
+        if landed is None:
+            return self._span(view, self.interval) if self.interval else self._chain(view.latest)
+        self._check_landed(landed)
+        return self._published(landed) if self.interval else self._up_to(view.latest, landed)
+
+    def _check_landed(self, landed: tuple[Landed, ...]) -> None:
+        for each in landed:
+            offsets.same_topic(each.table_id, self.log, "what it reads")
+
+    def _published(self, landed: tuple[Landed, ...]) -> TopicRange:
+        """The versions that have published it, one in each partition; else the newest, where its files still are."""
+        end = max(end for _, end in self.log.partitions.values())
+        filled = [each for each in landed if each.files]
+        at = [end - 1 if each.version is None else each.version for each in filled]
+        partitions = {number: (version, version + 1) for number, version in enumerate(at)} or {0: (end, end)}
+        folders = tuple((each.folder, each.files) for each in filled)
+        return TopicRange(self.log.topic, self.log.topic_id, partitions, folders=folders)
+
+    def _up_to(self, latest: Checkpoint | None, landed: tuple[Landed, ...]) -> TopicRange:
+        """The chain, up to the version that has published the last one."""
+        if not landed:
+            return offsets.until(self._chain(latest), 0)
+        (last,) = landed
+        if last.version is None:
+            raise InvalidPipeline(
+                f"{self.pipeline.name}: how far table '{self.log.topic}' may be read is not known.",
+                f"Its log no longer has the entry of the last checkpoint that was published to it ({last.folder}): "
+                "entries expire (delta.logRetentionDuration).",
+                "Publish another checkpoint to it, or read it without after. Nothing was written.",
+            )
+        return offsets.until(self._chain(latest), last.version + 1)
 
     def _chain(self, latest: Checkpoint | None) -> TopicRange:
         previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
@@ -209,6 +281,12 @@ class Pins:
                     "what came before, and with it perhaps records of this interval.",
                     "Run a later interval, or restore the records. Nothing was written.",
                 )
+
+
+def _of(known: Checkpoint, topic: str) -> TopicRange:
+    range_ = offsets.range_of(known.ranges, topic)
+    assert range_ is not None  # `check_lineage` has compared the topics
+    return range_
 
 
 def _offsets(boundary: Boundary | None) -> Offsets | None:

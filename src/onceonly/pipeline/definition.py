@@ -31,6 +31,9 @@ class Pipeline:
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
         gate: checks on the staged rows before they are published.
+        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
+            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+            (docs/how-to/chain.md).
     """
 
     name: str
@@ -39,6 +42,7 @@ class Pipeline:
     sinks: Sequence[SinkConfig]
     mode: Literal["chained", "interval"] = "chained"
     gate: Gate | None = None
+    after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
@@ -53,6 +57,7 @@ class Pipeline:
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
+        self._check_after()
         self._check_sinks()
         self._check_gate()
 
@@ -65,6 +70,19 @@ class Pipeline:
             raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
+
+    def _check_after(self) -> None:
+        if isinstance(self.after, str):
+            raise invalid(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].")
+        object.__setattr__(self, "after", tuple(self.after))
+        for name in self.after:
+            check_name("pipeline", name)
+        if len(set(self.after)) != len(self.after) or self.name in self.after:
+            why = "names a pipeline twice, or this one"
+            raise invalid(f"after {list(self.after)}", why, "Name each other pipeline once.")
+        if self.after and not self.tables:
+            why = "is about tables, and none of the sources is one"
+            raise invalid(f"after {list(self.after)}", why, "Read their tables by DeltaSource, or remove it.")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -115,6 +133,11 @@ class Pipeline:
         return (self.source,) if isinstance(self.source, KafkaSource) else tuple(self.source)
 
     @property
+    def tables(self) -> dict[str, str]:
+        """By topic: the asset of a source that reads a table, which a sink that writes it has as well."""
+        return {source.topic: uri for source in self.sources if (uri := source.asset_uri())}
+
+    @property
     def pool_size(self) -> int | None:
         """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
         pools = [slots for sink in self.sinks if (slots := sink.slots()) is not None]
@@ -138,9 +161,16 @@ class Pipeline:
         data = asdict(self)
         sinks = [sink_json(sink) for sink in self.sinks]
         read = [source_json(source) for source in self.sources]
-        del data["gate"]
+        del data["gate"], data["after"]
+        after = {"after": list(self.after)} if self.after else {}
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
-        return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks, **gate}
+        return {
+            **data,
+            "source": read[0] if isinstance(self.source, KafkaSource) else read,
+            "sinks": sinks,
+            **gate,
+            **after,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:

@@ -51,6 +51,10 @@ class KafkaSource:
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
     message: str | None = None
 
+    def asset_uri(self) -> str | None:
+        """The asset of the table that it reads; None: it is no table."""
+        return None
+
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
         object.__setattr__(self, "start", _start(self.start))

@@ -21,7 +21,8 @@ pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
 approve or abort it), skipped (why the interval is left out on purpose),
-replaces, rewinds_to (epochs)"""
+replaces, rewinds_to (epochs), after (by pipeline that it comes after:
+the epochs on which it stands)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
@@ -158,6 +159,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "skipped": checkpoint.skipped,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
+        "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 
 
