@@ -63,7 +63,8 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
         parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
-        notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
+        if isinstance(source, KafkaSource):
+            notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, _state(settings)]
 
 

@@ -90,11 +90,16 @@ def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
 
 
 def _print_offsets(out: Console, checkpoint: Checkpoint) -> None:
-    table = show.table("topic", "partition", "from", "to", right=("partition", "from", "to"))
+    table = show.table(_source_words(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
     for range_ in checkpoint.ranges:
         for partition, (start, end) in sorted(range_.partitions.items()):
             table.add_row(range_.topic, str(partition), f"{start:,}", f"{end:,}")
     _section(out, "Offsets (the last one not included)", table)
+
+
+def _source_words(checkpoint: Checkpoint) -> str:
+    """'topic', 'table', 'topic, table': what the checkpoint reads."""
+    return ", ".join(dict.fromkeys(range_.word for range_ in checkpoint.ranges)) or "topic"
 
 
 def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:

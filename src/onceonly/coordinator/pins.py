@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import FirstRecord, Source
+from onceonly.checkpoint.interfaces import ChecksRanges, FirstRecord, Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Landed
@@ -21,11 +21,16 @@ from onceonly.coordinator.barrier import Barrier
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sources import EARLIEST, LATEST, KafkaSource
+from onceonly.pipeline.source_config import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
 NO_BARRIER = Barrier({}, {})
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
+FIX = {
+    offsets.KAFKA: "Fix the producer's clock and remove the record (kafka-delete-records), then retry.",
+    offsets.DELTA: "Fix the writer's clock, then retry once that time has come.",
+    offsets.FILES: "Fix the writer's clock, then retry once that time has come.",
+}
 
 
 class Cut:
@@ -86,7 +91,7 @@ class Cut:
 
     def chooses_start(self, view: View) -> bool:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
-        return view.latest is None and any(source.start != EARLIEST for source in self._pipeline.sources)
+        return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
         """Refuse to go on from a checkpoint of other topics, or of the other mode."""
@@ -106,7 +111,7 @@ class Pins:
 
     pipeline: Pipeline
     source: Source
-    config: KafkaSource
+    config: SourceConfig
     interval: Interval | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
@@ -124,49 +129,55 @@ class Pins:
         Args:
             landed: where the rows are that may be read; None: all may be.
         """
-        if landed is None:
-            return self._span(view, self.interval) if self.interval else self._chain(view.latest)
-        self._check_landed(landed)
-        return self._published(landed) if self.interval else self._up_to(view.latest, landed)
+        previous = (
+            offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None
+        )
+        if landed is not None:
+            range_ = self._of_landed(previous, landed)
+        else:
+            range_ = self._span(view, self.interval) if self.interval else self._chain(previous)
+        return self.source.marked(range_, previous) if isinstance(self.source, ChecksRanges) else range_
 
-    def _check_landed(self, landed: tuple[Landed, ...]) -> None:
+    def _of_landed(self, previous: TopicRange | None, landed: tuple[Landed, ...]) -> TopicRange:
+        end = max(end for _, end in self.log.partitions.values())
         for each in landed:
             offsets.same_topic(each.table_id, self.log, "what it reads")
+            if each.version is not None and each.version >= end:
+                raise _went_back(self.log, each.version)
+        return self._published(landed, end) if self.interval else self._up_to(previous, landed)
 
-    def _published(self, landed: tuple[Landed, ...]) -> TopicRange:
-        """The versions that have published it, one in each partition; else the newest, where its files still are."""
-        end = max(end for _, end in self.log.partitions.values())
+    def _published(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
+        """The versions that have published it, one in each partition; else all up to the newest, for its files."""
         filled = [each for each in landed if each.files]
-        at = [end - 1 if each.version is None else each.version for each in filled]
-        partitions = {number: (version, version + 1) for number, version in enumerate(at)} or {0: (end, end)}
+        at = [(0, end) if each.version is None else (each.version, each.version + 1) for each in filled]
         folders = tuple((each.folder, each.files) for each in filled)
-        return TopicRange(self.log.topic, self.log.topic_id, partitions, folders=folders)
+        partitions = dict(enumerate(at)) or {0: (end, end)}
+        return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=folders)
 
-    def _up_to(self, latest: Checkpoint | None, landed: tuple[Landed, ...]) -> TopicRange:
+    def _up_to(self, previous: TopicRange | None, landed: tuple[Landed, ...]) -> TopicRange:
         """The chain, up to the version that has published the last one."""
         if not landed:
-            return offsets.until(self._chain(latest), 0)
+            return offsets.until(self._chain(previous), 0)
         (last,) = landed
         if last.version is None:
             raise InvalidPipeline(
-                f"{self.pipeline.name}: how far table '{self.log.topic}' may be read is not known.",
+                f"{self.pipeline.name}: how far {self.log.called} may be read is not known.",
                 f"Its log no longer has the entry of the last checkpoint that was published to it ({last.folder}): "
                 "entries expire (delta.logRetentionDuration).",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
             )
-        return offsets.until(self._chain(latest), last.version + 1)
+        return offsets.until(self._chain(previous), last.version + 1)
 
-    def _chain(self, latest: Checkpoint | None) -> TopicRange:
-        previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
+    def _chain(self, previous: TopicRange | None) -> TopicRange:
         if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
             self._log = None  # the checkpoint may be younger than our look at the log
         range_ = offsets.chain(previous, self.log) if previous else offsets.beginning(self.log, self._starts())
-        most = self.config.max_records
+        most = self.config.most
         return offsets.cap(range_, most) if most else range_
 
     def _starts(self) -> Offsets:
         """Where the first checkpoint begins, by partition; without one, at the log's start."""
-        start = self.config.start
+        start = self.config.begins
         if isinstance(start, Mapping):
             return self._held({int(partition): offset for partition, offset in start.items()})
         if start == LATEST:
@@ -180,18 +191,19 @@ class Pins:
 
     def _held(self, chosen: Offsets) -> Offsets:
         """These offsets, if the log holds each of them, or ends there."""
+        unit = offsets.WORDS[self.log.kind][1]
         for partition, offset in sorted(chosen.items()):
             if partition not in self.log.partitions:
-                why = f"the topic has the partitions {sorted(self.log.partitions)}"
+                why = f"it has the partitions {sorted(self.log.partitions)}"
             elif not self.log.partitions[partition][0] <= offset <= self.log.partitions[partition][1]:
                 first, end = self.log.partitions[partition]
-                why = f"its records have the offsets {first} to {end - 1}" if end > first else f"it is empty at {end}"
+                why = f"it holds the {unit}s {first} to {end - 1}" if end > first else f"it is empty at {end}"
             else:
                 continue
             raise InvalidPipeline(
-                f"{self.pipeline.name}: topic '{self.log.topic}' cannot be read from partition {partition} offset "
+                f"{self.pipeline.name}: {self.log.called} cannot be read from partition {partition} {unit} "
                 f"{offset} on.",
-                f"KafkaSource(start=…) names it, and {why}.",
+                f"Its start=… names it, and {why}.",
                 "Correct start. Nothing was written.",
             )
         return chosen
@@ -199,7 +211,7 @@ class Pins:
     def _span(self, view: View, interval: Interval) -> TopicRange:
         start = self._boundary(view, interval.start, None)
         end = self._boundary(view, interval.end, start)
-        range_ = offsets.between(self.log.topic, self.log.topic_id, start, end)
+        range_ = offsets.between(self.log, self.log.topic_id, start, end)
         offsets.check_held(range_, self.log)
         return range_
 
@@ -231,10 +243,10 @@ class Pins:
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._short(pinned).items():
             raise SourceLost(
-                f"topic '{self.log.topic}' partition {partition} is shorter than what was already pinned.",
+                f"{self.log.called} partition {partition} is shorter than what was already pinned.",
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
                 f"{stable}: records were lost or replaced.",
-                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+                offsets.restore(self.log),
             )
 
     def _short(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
@@ -243,15 +255,15 @@ class Pins:
         return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
 
     def _refuse_future(self, time: datetime, found: Mapping[int, FirstRecord]) -> None:
+        unit = offsets.WORDS[self.log.kind][1]
         for partition, record in sorted(found.items()):
             if record.at and record.at > self.now + SKEW:
                 raise InvalidPipeline(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
-                    f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
+                    f"{self.log.called} partition {partition} {unit} {record.offset} is dated "
                     f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
                     "before records that are still to come.",
-                    "Fix the producer's clock and remove the record (kafka-delete-records), then retry. "
-                    "Nothing was written.",
+                    f"{FIX[self.log.kind]} Nothing was written.",
                 )
 
     def _refuse_held(self, time: datetime, found: Mapping[int, FirstRecord], after: Offsets | None) -> None:
@@ -287,6 +299,14 @@ def _of(known: Checkpoint, topic: str) -> TopicRange:
     range_ = offsets.range_of(known.ranges, topic)
     assert range_ is not None  # `check_lineage` has compared the topics
     return range_
+
+
+def _went_back(log: TopicLog, version: int) -> SourceLost:
+    return SourceLost(
+        f"{log.called} ends before what was published to it.",
+        f"A checkpoint was published by its version {version}: the table was restored from a copy.",
+        offsets.restore(log),
+    )
 
 
 def _offsets(boundary: Boundary | None) -> Offsets | None:
@@ -363,6 +383,6 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
     if over > now:
         raise Busy(
             f"{pipeline.name}: late records of the interval {interval} may still come.",
-            f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
+            f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
             "Plan again then. Nothing was written.",
         )

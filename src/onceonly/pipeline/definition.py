@@ -15,7 +15,12 @@ from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sources import EARLIEST, KafkaSource, source_json
+from onceonly.pipeline.sinks import folder_uri
+from onceonly.pipeline.source_config import EARLIEST
+from onceonly.pipeline.sources import KafkaSource, source_json
+from onceonly.pipeline.tables import DeltaSource
+
+SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +28,12 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
-        source: one topic, or several whose offsets are pinned together, as one consistent cut.
+        source: one topic or table, or several whose offsets are pinned together, as one consistent cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-            DataFrames by sink name. With several topics its argument is a dict of DataFrames by topic. With a
-            StateSink it has a second argument (see there).
+            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, or by the name
+            of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
+            columns of the table.
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
         gate: checks on the staged rows before they are published.
@@ -37,7 +43,7 @@ class Pipeline:
     """
 
     name: str
-    source: KafkaSource | Sequence[KafkaSource]
+    source: KafkaSource | DeltaSource | Sequence[KafkaSource | DeltaSource]
     transform: str
     sinks: Sequence[SinkConfig]
     mode: Literal["chained", "interval"] = "chained"
@@ -47,13 +53,14 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
         object.__setattr__(self, "sinks", tuple(self.sinks))
-        if not isinstance(self.source, KafkaSource):
+        if not isinstance(self.source, (KafkaSource, DeltaSource)):
             object.__setattr__(self, "source", tuple(self.source))
         topics = [source.topic for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
             raise invalid(
                 f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
             )
+        self._check_sources()
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
@@ -61,12 +68,21 @@ class Pipeline:
         self._check_sinks()
         self._check_gate()
 
+    def _check_sources(self) -> None:
+        for source in self.sources:
+            if not isinstance(source, tuple(SOURCES.values())):
+                raise invalid(f"{source!r}", "is not a source", "Use KafkaSource or DeltaSource.")
+            written = {target for sink in self.sinks for target in sink.targets()}
+            if isinstance(source, DeltaSource) and f"'{source.path}'" in written:
+                why = f"reads the table '{source.path}', which it writes to"
+                raise invalid(f"pipeline '{self.name}'", why, "It would read its own rows. Write to another table.")
+
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
             raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
-        if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
+        if self.mode == "interval" and any(source.most is not None for source in self.sources):
             raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
-        if self.mode == "interval" and any(source.start != EARLIEST for source in self.sources):
+        if self.mode == "interval" and any(source.begins != EARLIEST for source in self.sources):
             raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
@@ -83,6 +99,18 @@ class Pipeline:
         if self.after and not self.tables:
             why = "is about tables, and none of the sources is one"
             raise invalid(f"after {list(self.after)}", why, "Read their tables by DeltaSource, or remove it.")
+        for source in self.sources if self.after else ():
+            self._check_table(source)
+
+    def _check_table(self, source: Any) -> None:
+        if not isinstance(source, DeltaSource):
+            return
+        if source.max_versions is not None:
+            why = "is not for a table that is read up to a checkpoint of another pipeline"
+            raise invalid(f"max_versions of '{source.topic}'", why, "Remove max_versions, or after.")
+        if source.changes and self.mode == "interval":
+            why = "are not what the checkpoints of an interval have published"
+            raise invalid(f"changes of '{source.topic}'", why, "Remove changes, or after.")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -128,14 +156,14 @@ class Pipeline:
         return next(sink for sink in self.sinks if sink.name == name)
 
     @property
-    def sources(self) -> tuple[KafkaSource, ...]:
-        """One per topic."""
-        return (self.source,) if isinstance(self.source, KafkaSource) else tuple(self.source)
+    def sources(self) -> tuple[KafkaSource | DeltaSource, ...]:
+        """One per topic or table."""
+        return (self.source,) if isinstance(self.source, (KafkaSource, DeltaSource)) else tuple(self.source)
 
     @property
     def tables(self) -> dict[str, str]:
-        """By topic: the asset of a source that reads a table, which a sink that writes it has as well."""
-        return {source.topic: uri for source in self.sources if (uri := source.asset_uri())}
+        """By topic: the asset of a Delta table that is read, which a sink that writes it has as well."""
+        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, DeltaSource)}
 
     @property
     def pool_size(self) -> int | None:
@@ -160,17 +188,11 @@ class Pipeline:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         sinks = [sink_json(sink) for sink in self.sinks]
-        read = [source_json(source) for source in self.sources]
+        read = [_json_of(source) for source in self.sources]
         del data["gate"], data["after"]
         after = {"after": list(self.after)} if self.after else {}
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
-        return {
-            **data,
-            "source": read[0] if isinstance(self.source, KafkaSource) else read,
-            "sinks": sinks,
-            **gate,
-            **after,
-        }
+        return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate, **after}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:
@@ -198,9 +220,13 @@ def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
     return sink_from_json(sink)
 
 
-def _source(data: Mapping[str, Any]) -> KafkaSource:
-    read: KafkaSource = build({"kafka": KafkaSource}[data["kind"]], data)
+def _source(data: Mapping[str, Any]) -> KafkaSource | DeltaSource:
+    read: KafkaSource | DeltaSource = build(SOURCES[data["kind"]], data)
     return read
+
+
+def _json_of(source: KafkaSource | DeltaSource) -> dict[str, Any]:
+    return source_json(source) if isinstance(source, KafkaSource) else {"kind": source.kind, **asdict(source)}
 
 
 def _unreadable(data: Any, error: Exception) -> InvalidPipeline:

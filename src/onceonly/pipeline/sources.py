@@ -1,16 +1,15 @@
-"""The sources of a pipeline."""
+"""Kafka topics as sources of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
+from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, place
 
 FORMATS = ("raw", "json", "avro", "protobuf")
-EARLIEST, LATEST = "earliest", "latest"
 # Fields that older versions did not have, and what is not written of them.
 LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST}
 
@@ -51,15 +50,12 @@ class KafkaSource:
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
     message: str | None = None
 
-    def asset_uri(self) -> str | None:
-        """The asset of the table that it reads; None: it is no table."""
-        return None
+    kind: ClassVar[str] = "kafka"
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
         object.__setattr__(self, "start", _start(self.start))
-        if not 0 <= self.grace <= 3600 * 24 * 366:
-            raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
+        check_grace(self.grace)
         if not TOPIC.fullmatch(self.topic):
             raise invalid(
                 f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
@@ -75,6 +71,14 @@ class KafkaSource:
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
             raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        return self.start
+
+    @property
+    def most(self) -> int | None:
+        return self.max_records
 
     def _check_registry(self) -> None:
         if self.registry is None:
@@ -98,7 +102,7 @@ class KafkaSource:
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
     """The source as JSON; without what came later, the same as in older versions."""
-    data = {"kind": "kafka", **asdict(source)}
+    data = {"kind": source.kind, **asdict(source)}
     return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
 
 
@@ -106,26 +110,17 @@ def _start(given: Any) -> str | dict[str, int]:
     """As plain data: a word, the ISO text of a time, or offsets by partition."""
     if isinstance(given, Mapping):
         return _offsets(given)
-    if given in (EARLIEST, LATEST):
-        return str(given)
-    try:
-        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
-    except (TypeError, ValueError):
-        time = None
-    if time is None or time.tzinfo is None:
+    found = place(given)
+    if found is None:
         todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
         raise invalid(f"start {given!r}", "is not a place in a topic", todo)
-    return time.isoformat()
+    return found
 
 
 def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
     plain = {str(partition): offset for partition, offset in given.items()}
-    if not plain or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in plain.items()):
+    if not plain or not all(partition.isdecimal() and is_offset(offset) for partition, offset in plain.items()):
         raise invalid(
             f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
         )
     return plain
-
-
-def _is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

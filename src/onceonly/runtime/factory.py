@@ -9,7 +9,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import PinsSchemas, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
-from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, Ranges, TopicRange, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import state_before
@@ -18,6 +18,8 @@ from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
@@ -49,15 +51,15 @@ class LiveParts:
         return guarded(open_sink(config, self._context(pipeline)), config.kind)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        return {
-            config.topic: KafkaReader(
-                config,
-                self.kafka(config.connection, config.bootstrap),
-                self.settings.project,
-                self.registry(config.registry),
-            )
-            for config in pipeline.sources
-        }
+        return {config.topic: self._source(config) for config in pipeline.sources}
+
+    def _source(self, config: KafkaSource | DeltaSource) -> Source:
+        if isinstance(config, DeltaSource):
+            from onceonly.sources.delta import DeltaReader  # not every pipeline needs it
+
+            return DeltaReader(config, self.settings.locate(config.path))
+        brokers = self.kafka(config.connection, config.bootstrap)
+        return KafkaReader(config, brokers, self.settings.project, self.registry(config.registry))
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
         settings = self.settings
@@ -173,8 +175,9 @@ def stage(
 
 
 def records(checkpoint: Checkpoint) -> int | None:
-    """At most so many records are read for it; None: its state, of any size, is read as well."""
-    if Pipeline.from_json(checkpoint.definition).state:
+    """At most so many records are read for it; None: that is not known, or its state, of any size, is read as well."""
+    of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table
+    if of_any_size or Pipeline.from_json(checkpoint.definition).state:
         return None
     return sum(range_.span for range_ in checkpoint.ranges)
 

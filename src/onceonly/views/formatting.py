@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, Interval, TopicRange, has_data
 from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
 
@@ -107,7 +107,8 @@ def unsettled(found: Sequence[Checkpoint]) -> str:
 def range_text(range_: TopicRange) -> str:
     """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
     parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
-    return f"{count(range_.span, 'offset')} of '{range_.topic}' in {count(parts, 'partition')}"
+    within = f" in {count(parts, 'partition')}" if range_.kind == KAFKA else ""
+    return f"{count(range_.span, range_.unit)} of '{range_.topic}'{within}"
 
 
 def covers(checkpoint: Checkpoint) -> str:

@@ -1,0 +1,53 @@
+"""What a pipeline needs to know about a source. Each kind has it, so that no code has to list the kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Protocol
+
+from onceonly.pipeline.checks import invalid
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class SourceConfig(Protocol):
+    """What users declare as a source: a frozen dataclass, stored with every checkpoint."""
+
+    kind: ClassVar[str]  # in stored definitions
+
+    @property
+    def topic(self) -> str:
+        """Its name in the transform's input, in messages and in the state table; unique in a pipeline."""
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        """Where the first checkpoint begins: 'earliest', 'latest', the ISO text of a time, or offsets by partition."""
+
+    @property
+    def most(self) -> int | None:
+        """The maximum number of offsets in one checkpoint."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds for which an interval waits for what comes late."""
+
+
+def check_grace(grace: float) -> None:
+    if not 0 <= grace <= 3600 * 24 * 366:
+        raise invalid("grace", f"is {grace}", "Give seconds, from 0 to a year.")
+
+
+def place(given: Any) -> str | None:
+    """A word, or the ISO text of a time with its zone; None: it is neither."""
+    if given in (EARLIEST, LATEST):
+        return str(given)
+    try:
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        return None
+    return time.isoformat() if time.tzinfo is not None else None
+
+
+def is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
