@@ -328,7 +328,7 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
                 "owners": (*known.owners, row.owner or ""),
                 "instances": (*known.instances, row.body.get("instance")),
             }
-            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_anew(row)}
+            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}
         case Event.CLAIMED:
             return _claimed(known, row)
         case Event.PINNED:
@@ -357,7 +357,7 @@ def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:
     return known.schemas if same else {}
 
 
-def _pinned_anew(row: Row) -> dict[str, Any]:
+def _pinned_again(row: Row) -> dict[str, Any]:
     """Only what other pipelines have published is: an interval of theirs was replaced before it was read to the end."""
     return {"ranges": _ranges(row.body), "after": _after(row.body)} if "ranges" in row.body else {}
 
