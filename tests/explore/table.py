@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from explore.steps import EITHER, Steps
-from onceonly.checkpoint.model import Checkpoint, Event, Row, canonical, first
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical, first
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable.row_format import Head
@@ -73,6 +73,10 @@ class MemoryView(View):
     def _rewinds(self, since: int) -> list[Checkpoint]:
         chain: Any = self.rows
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
+
+    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+        done = [each for each in self.checkpoints.values() if each.state is State.COMMITTED and each.decision]
+        yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [

@@ -69,6 +69,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
     return {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
         "covers": formatting.covers(checkpoint),
+        "after": formatting.after(checkpoint),
         "rows": formatting.rows(checkpoint),
         "bad records": formatting.bad(checkpoint),
         "decision": formatting.number(checkpoint.decision),

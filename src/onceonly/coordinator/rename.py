@@ -41,13 +41,17 @@ def _does(definition: Mapping[str, Any]) -> str:
     try:
         read = definition["source"]
         sources = read if isinstance(read, list) else [read]
-        topics = sorted(
-            (each.get("topic_pattern") or each["topic"], each["connection"] or each["bootstrap"] or "")
-            for each in sources
-        )
+        topics = sorted(_place(each) for each in sources)
         return canonical([topics, definition["transform"], definition["mode"]])
     except (KeyError, TypeError):
         return _does(Pipeline.from_json(definition).to_json())  # says what is wrong with it
+
+
+def _place(source: Mapping[str, Any]) -> tuple[str, str]:
+    """A table or folder is told by its path, a topic by its name and brokers."""
+    if "path" in source:
+        return source["path"], source["kind"]
+    return source.get("topic_pattern") or source["topic"], source["connection"] or source["bootstrap"] or ""
 
 
 def _targets(pipeline: Pipeline) -> set[str]:

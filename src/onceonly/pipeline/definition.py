@@ -16,6 +16,7 @@ from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
+from onceonly.pipeline.sinks import folder_uri
 from onceonly.pipeline.source_config import EARLIEST
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_records, source_json
 from onceonly.pipeline.tables import DeltaSource
@@ -42,6 +43,9 @@ class Pipeline:
             offset and error of each (docs/how-to/bad-records.md).
         max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
             records that it reads (a float). With more, nothing is published.
+        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
+            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+            (docs/how-to/chain.md).
     """
 
     name: str
@@ -52,6 +56,7 @@ class Pipeline:
     gate: Gate | None = None
     dead_letters: SinkConfig | str | None = None
     max_bad: int | float | None = None
+    after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
@@ -70,6 +75,7 @@ class Pipeline:
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
+        self._check_after()
         self._check_sinks()
         self._check_bad_records()
         self._check_patterns()
@@ -111,6 +117,31 @@ class Pipeline:
                     f"matches '{written[0]}', to which the pipeline writes: it would read its own output",
                     "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
                 )
+
+    def _check_after(self) -> None:
+        if isinstance(self.after, str):
+            raise invalid(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].")
+        object.__setattr__(self, "after", tuple(self.after))
+        for name in self.after:
+            check_name("pipeline", name)
+        if len(set(self.after)) != len(self.after) or self.name in self.after:
+            why = "names a pipeline twice, or this one"
+            raise invalid(f"after {list(self.after)}", why, "Name each other pipeline once.")
+        if self.after and not self.tables:
+            why = "is about tables, and none of the sources is one"
+            raise invalid(f"after {list(self.after)}", why, "Read their tables by DeltaSource, or remove it.")
+        for source in self.sources if self.after else ():
+            self._check_table(source)
+
+    def _check_table(self, source: Any) -> None:
+        if not isinstance(source, DeltaSource):
+            return
+        if source.max_versions is not None:
+            why = "is not for a table that is read up to a checkpoint of another pipeline"
+            raise invalid(f"max_versions of '{source.topic}'", why, "Remove max_versions, or after.")
+        if source.changes and self.mode == "interval":
+            why = "are not what the checkpoints of an interval have published"
+            raise invalid(f"changes of '{source.topic}'", why, "Remove changes, or after.")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -190,6 +221,11 @@ class Pipeline:
         return next((source for source in self.sources if source.reads(topic)), None)
 
     @property
+    def tables(self) -> dict[str, str]:
+        """By topic: the asset of a Delta table that is read, which a sink that writes it has as well."""
+        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, DeltaSource)}
+
+    @property
     def pool_size(self) -> int | None:
         """The number of attempts that its pools of transactional ids have slots for; None if it has no pool."""
         pools = [slots for sink in self.sinks if (slots := sink.slots()) is not None]
@@ -213,11 +249,12 @@ class Pipeline:
         data = asdict(self)
         sinks = [sink_json(sink) for sink in self.sinks]
         read = [_json_of(source) for source in self.sources]
-        for name in ("gate", "dead_letters", "max_bad"):
-            if data[name] is None or name == "gate":
+        for name in ("gate", "dead_letters", "max_bad", "after"):
+            if data[name] is None or name in ("gate", "after"):
                 del data[name]
+        after = {"after": list(self.after)} if self.after else {}
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
-        return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate}
+        return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate, **after}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:

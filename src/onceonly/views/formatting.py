@@ -162,6 +162,12 @@ def _pins(pins: Mapping[str, Any]) -> str:
     return f"{named}, read as {reader['subject']} {reader['version']} (id {reader['id']})" if reader else named
 
 
+def after(checkpoint: Checkpoint) -> str:
+    """'flights epoch 12': on what it stands, where it comes after other pipelines."""
+    told = {name: ", ".join(map(str, epochs)) or "none yet" for name, epochs in checkpoint.after.items()}
+    return "; ".join(f"{name} epoch {epochs}" for name, epochs in told.items())
+
+
 def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:
     """What is left out, why that may be, and what to do. `file`: what names the pipeline on the command line."""
     start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (found.start, found.end))
