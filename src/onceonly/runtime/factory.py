@@ -268,7 +268,8 @@ class _Producing:
         return self._held[-1]
 
     def _undecoded(self, range_: TopicRange) -> Any:
-        return _judging(self._sources[range_.topic]).undecoded(self._spark, (range_,))
+        source = self._sources[range_.topic]
+        return source.undecoded(self._spark, (range_,)) if isinstance(source, Judges) else None
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """The error in the terms of the topic that it comes from, where one is found."""
