@@ -52,6 +52,7 @@ class KafkaReader:
         self._config, self._root = config, root
         self._kafka = KafkaConnection.plaintext(kafka) if isinstance(kafka, str) else kafka
         self._registry, self._pins = registry, pins
+        self._held: tuple[tuple[TopicRange, ...], Any] | None = None
 
     @cached_property
     def _topic(self) -> TopicClient:
@@ -160,9 +161,17 @@ class KafkaReader:
 
         if few.expected():
             with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                if (rows := few.frame(spark, self._records(ranges))) is not None:
+                if (rows := self._few(spark, ranges)) is not None:
                     return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
+
+    def _few(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Read once, although they are looked at for their schemas before they are decoded."""
+        from onceonly.spark import few
+
+        if self._held is None or self._held[0] != ranges:
+            self._held = ranges, few.frame(spark, self._records(ranges))
+        return self._held[1]
 
     def _records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
         for range_ in ranges:
@@ -178,7 +187,9 @@ class KafkaReader:
         return {part.part: part.pins(self._undecoded(spark, ranges)) for part in self._registered}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
-        return KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+        pinned = KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+        pinned._held = self._held
+        return pinned
 
     # --- what went wrong
 
