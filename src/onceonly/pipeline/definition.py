@@ -26,8 +26,8 @@ class Pipeline:
         source: one topic or pattern of topics, or several whose offsets are pinned together, as one consistent cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic or pattern. With a
-            StateSink it has a second argument (see there).
+            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic or
+            pattern. With a StateSink it has a second argument (see there).
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
         gate: checks on the staged rows before they are published.
