@@ -55,13 +55,15 @@ def registry(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
         for topic, encode in ((JSON, _json(known)), (PROTO, _protobuf(known))):
             create(parts.settings.brokers(None), topic)
             _fill(parts.settings.brokers(None), topic, encode, rows)
-        (parts.settings.project / "order.ddl").write_text(DDL)
+        (folder / "order.ddl").write_text(DDL)
         sides = {
             FOUND: lambda: _ours(parts, known.url, ONE),
             FOUND_TWO: lambda: _ours(parts, known.url, TWO),
             DECODED: lambda: _ours(parts, known.url, ONE, pinned=True),
             RULES: lambda: _ours(parts, known.url, JSON, pinned=True, format="json"),
-            COLUMNS: lambda: _ours(parts, known.url, JSON, pinned=True, format="json", schema="order.ddl"),
+            COLUMNS: lambda: _ours(
+                parts, known.url, JSON, pinned=True, format="json", schema=str(folder / "order.ddl")
+            ),
             MESSAGES: lambda: _ours(parts, known.url, PROTO, pinned=True, format="protobuf"),
             BARE: lambda: _bare(parts),
         }
