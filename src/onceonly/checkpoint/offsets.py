@@ -27,6 +27,8 @@ class TopicRange:
     Args:
         kind: of the source.
         mark: by which a table or folder recognises what was pinned; None: it needs none.
+        folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
+            version, the folder in which the files of that checkpoint were staged, and how many they are.
     """
 
     topic: str
@@ -34,6 +36,7 @@ class TopicRange:
     partitions: Mapping[int, tuple[int, int]]
     kind: str = KAFKA
     mark: str | None = None
+    folders: tuple[tuple[str, int], ...] = ()
 
     @property
     def called(self) -> str:
@@ -69,12 +72,14 @@ class TopicRange:
             "partitions": {str(p): [start, end] for p, (start, end) in sorted(self.partitions.items())},
             **({"kind": self.kind} if self.kind != KAFKA else {}),
             **({"mark": self.mark} if self.mark is not None else {}),
+            **({"folders": [list(each) for each in self.folders]} if self.folders else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
-        return cls(data["topic"], data["topic_id"], partitions, data.get("kind", KAFKA), data.get("mark"))
+        folders = tuple((folder, files) for folder, files in data.get("folders", ()))
+        return cls(data["topic"], data["topic_id"], partitions, data.get("kind", KAFKA), data.get("mark"), folders)
 
 
 Ranges = tuple[TopicRange, ...]
@@ -187,21 +192,31 @@ def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
     return next((range_ for range_ in ranges if range_.topic == topic), None)
 
 
-def cap(range_: TopicRange, most: int) -> TopicRange:
+def cap(ranges: Ranges, most: int) -> Ranges:
     """At most `most` offsets, divided among the partitions in proportion to what each has left to read."""
-    waiting = range_.span
+    spans = {(topic, p): span for topic, range_ in enumerate(ranges) for p, span in range_.partitions.items()}
+    waiting = sum(range_.span for range_ in ranges)
     if waiting <= most:
-        return range_
+        return ranges
     left, capped = most, {}
-    for partition, (start, end) in sorted(range_.partitions.items()):
+    for partition, (start, end) in sorted(spans.items()):
         take = (end - start) * most // waiting
         capped[partition] = (start, start + take)
         left -= take
     for partition, (start, end) in sorted(capped.items()):  # the remainder of the rounding
-        extra = min(left, range_.partitions[partition][1] - end)
+        extra = min(left, spans[partition][1] - end)
         capped[partition] = (start, end + extra)
         left -= extra
-    return replace(range_, partitions=capped)
+    return tuple(
+        replace(range_, partitions={p: capped[topic, p] for p in range_.partitions})
+        for topic, range_ in enumerate(ranges)
+    )
+
+
+def until(range_: TopicRange, end: int) -> TopicRange:
+    """The range without what comes after that offset, in each partition."""
+    partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
+    return replace(range_, partitions=partitions)
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:

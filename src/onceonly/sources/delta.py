@@ -22,6 +22,7 @@ from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.tables import DeltaSource
+from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
 from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, active
 
@@ -122,6 +123,9 @@ class DeltaReader:
         start, end = range_.partitions[0]
         if start == end:
             return []
+        if range_.folders:
+            rules.check_table(self._config, delta_folders.newest(self._log))
+            return delta_folders.published(self._log, range_)
         table = self._table(range_)
         if start == 0:
             return active(table)
@@ -168,11 +172,11 @@ class DeltaReader:
         (range_,) = ranges
         start, end = range_.partitions[0]
         with self._reading():
-            table = self._log.table(max(end - 1, 0))
+            table = delta_folders.newest(self._log) if range_.folders else self._log.table(max(end - 1, 0))
             schema, where = tables.schema_of(table.schema().to_json()), _spark_uri(self._uri)
             if start == end:
                 rows = spark.createDataFrame([], schema)
-            elif start == 0:
+            elif start == 0 and not range_.folders:
                 rows = tables.snapshot(spark, where, end - 1, schema)
             elif self._config.changes:
                 return tables.changed(spark, where, start, end, schema)
