@@ -80,10 +80,14 @@ class MemoryView(View):
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [
-            Boundary(at, range_.topic_id, offsets)
+            Boundary(at, range_.topic_id if range_ else "", offsets)
             for checkpoint in self.checkpoints.values()
-            if checkpoint.interval and (range_ := range_of(checkpoint.ranges, topic))
-            for at, offsets in ((checkpoint.interval.start, range_.starts), (checkpoint.interval.end, range_.ends))
+            if checkpoint.interval
+            for range_ in [range_of(checkpoint.ranges, topic)]
+            for at, offsets in (
+                (checkpoint.interval.start, range_.starts if range_ else {}),
+                (checkpoint.interval.end, range_.ends if range_ else {}),
+            )
         ]
         before = max((each for each in pinned if each.time <= time), key=lambda each: each.time, default=None)
         after = min((each for each in pinned if each.time >= time), key=lambda each: each.time, default=None)

@@ -68,11 +68,13 @@ def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:
 
 def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
     window = checkpoint.interval
+    bad = {} if checkpoint.bad_records is None else {"bad": checkpoint.bad_records}
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "rows": checkpoint.handles[sink].get("rows"),
         "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
         "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
+        **bad,
         **({"after": {name: list(epochs) for name, epochs in checkpoint.after.items()}} if checkpoint.after else {}),
     }

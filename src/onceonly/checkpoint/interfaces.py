@@ -93,6 +93,17 @@ class PinsSchemas(Protocol):
         """
 
 
+@runtime_checkable
+class Judges(Protocol):
+    """A source that says which of its records cannot be decoded."""
+
+    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Exactly the pinned ranges as a DataFrame, from which `spark.judged` takes the good and the bad records."""
+
+    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """The same records as they are in the log."""
+
+
 @dataclass(frozen=True)
 class Findings:
     """What a gate found, for the state table: counts, and never a value of a row.

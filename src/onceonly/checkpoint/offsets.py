@@ -192,21 +192,25 @@ def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
     return next((range_ for range_ in ranges if range_.topic == topic), None)
 
 
-def cap(range_: TopicRange, most: int) -> TopicRange:
+def cap(ranges: Ranges, most: int) -> Ranges:
     """At most `most` offsets, divided among the partitions in proportion to what each has left to read."""
-    waiting = range_.span
+    spans = {(topic, p): span for topic, range_ in enumerate(ranges) for p, span in range_.partitions.items()}
+    waiting = sum(range_.span for range_ in ranges)
     if waiting <= most:
-        return range_
+        return ranges
     left, capped = most, {}
-    for partition, (start, end) in sorted(range_.partitions.items()):
+    for partition, (start, end) in sorted(spans.items()):
         take = (end - start) * most // waiting
         capped[partition] = (start, start + take)
         left -= take
     for partition, (start, end) in sorted(capped.items()):  # the remainder of the rounding
-        extra = min(left, range_.partitions[partition][1] - end)
+        extra = min(left, spans[partition][1] - end)
         capped[partition] = (start, end + extra)
         left -= extra
-    return replace(range_, partitions=capped)
+    return tuple(
+        replace(range_, partitions={p: capped[topic, p] for p in range_.partitions})
+        for topic, range_ in enumerate(ranges)
+    )
 
 
 def until(range_: TopicRange, end: int) -> TopicRange:

@@ -84,7 +84,8 @@ def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
 def _passed(source: KafkaSource, brokers: str) -> str:
     """What the check has established without a note."""
     decoded = f", decoded by {source.schema}" if source.schema else ""
-    return f"topic '{source.topic}' is there on {brokers}{decoded}"
+    what = "topics '{}' are" if source.topic_pattern else "topic '{}' is"
+    return f"{what.format(source.called)} there on {brokers}{decoded}"
 
 
 def _state(settings: Settings) -> str:

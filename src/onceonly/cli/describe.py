@@ -27,7 +27,9 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up": by sink, "definition",
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
+"schemas": by source, the registered schemas that its records are decoded by,
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
+"bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
 "replaced_by", "rewound_by": a later epoch that has taken these rows out.
 """
 
@@ -69,10 +71,12 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "covers": formatting.covers(checkpoint),
         "after": formatting.after(checkpoint),
         "rows": formatting.rows(checkpoint),
+        "bad records": formatting.bad(checkpoint),
         "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{formatting.clock(checkpoint.planned_at)} UTC, {formatting.age(checkpoint.planned_at)} ago",
+        "decoded by": formatting.schemas(checkpoint),
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",

@@ -55,7 +55,7 @@ def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
     plain = [
         each
         for each in pipeline.sources
-        if isinstance(each, KafkaSource) and each.format == "json" and not each.registry
+        if isinstance(each, KafkaSource) and each.topic and each.format == "json" and not each.registry
     ]
     readable = {each.topic: each for each in plain}
     chosen = [each for name, each in readable.items() if topic in (None, name)]

@@ -42,7 +42,7 @@ def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
     if as_json:
         return print_json(found)
     out = show.console()
-    out.print(_tree(found))
+    out.print(_tree(found), soft_wrap=False, overflow="fold")
     readers = [f"{known['pipeline']} epoch {known['epoch']}" for known in found["read_by"]]
     if readers:
         out.print(Text(f"read by {', '.join(readers)}", "dim"))

@@ -68,8 +68,9 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
         raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (said.ends or not said.intervals):
         raise _refused(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
-    topics = {source.topic for source in pipeline.sources}
-    if pipeline.mode == "chained" and (said.intervals or set(said.ends) != topics):
+    topics = {source.called for source in pipeline.sources}
+    named = {source.called if (source := pipeline.source_of(topic)) else topic for topic in said.ends}
+    if pipeline.mode == "chained" and (said.intervals or named != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
         raise _refused(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
 
@@ -139,8 +140,12 @@ def _span(
 
 def _ends(pipeline: Pipeline, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
     Cut(pipeline, sources).check_lineage(view.latest)
+    read = {range_.topic for range_ in view.latest.ranges} if view.latest else set()
+    if missing := sorted(read - set(said.ends)):
+        raise _refused(pipeline, f"It has read {', '.join(missing)}, too.", "Give the end of each partition of it.")
     return tuple(
-        _end(pipeline, source.log(), _read(view.latest, topic), said.ends[topic]) for topic, source in sources.items()
+        _end(pipeline, sources[topic].log(), _read(view.latest, topic), ends)
+        for topic, ends in sorted(said.ends.items(), key=lambda each: list(sources).index(each[0]))
     )
 
 

@@ -45,8 +45,9 @@ class Cut:
     ) -> None:
         now = datetime.now(UTC)
         _check_mode(pipeline, interval, now)
-        self._pipeline, self.interval, self._now, self._find_barrier = pipeline, interval, now, barrier
-        self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
+        self._pipeline, self.interval, self._now, self._sources = pipeline, interval, now, sources
+        self._find_barrier = barrier
+        self._pins: dict[str, Pins] = {}
 
     @cached_property
     def barrier(self) -> Barrier:
@@ -65,7 +66,23 @@ class Cut:
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
-        return tuple(pins.range(view, self.barrier.tables.get(pins.config.topic)) for pins in self._pins)
+        tables = self.barrier.tables
+        found = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
+        for source in self._pipeline.sources:
+            found = _capped(found, source)
+        return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+
+    def _topics(self, latest: Checkpoint | None) -> list[str]:
+        """All that exist, and all that were read: one that vanished is missed by its own look at the log."""
+        read = [range_.topic for range_ in latest.ranges] if latest else []
+        return list(dict.fromkeys([*self._sources, *read]))
+
+    def _pins_of(self, topic: str) -> Pins:
+        if topic not in self._pins:
+            config = self._pipeline.source_of(topic)
+            assert config is not None  # see `check_lineage`
+            self._pins[topic] = Pins(self._pipeline, self._sources[topic], config.of(topic), self.interval, self._now)
+        return self._pins[topic]
 
     def pinned(self, ranges: Ranges) -> dict[str, Any]:
         """What the row records of them: the ranges, and on which checkpoints of other pipelines they stand."""
@@ -85,8 +102,10 @@ class Cut:
         """
         tables = self.barrier.tables if self.interval else {}
         return tuple(
-            pins.range(view, tables[topic]) if (topic := pins.config.topic) in tables else _of(known, topic)
-            for pins in self._pins
+            self._pins_of(pinned.topic).marked(self._pins_of(pinned.topic).range(view, tables[pinned.topic]), view)
+            if pinned.topic in tables
+            else pinned
+            for pinned in known.ranges
         )
 
     def chooses_start(self, view: View) -> bool:
@@ -98,9 +117,10 @@ class Cut:
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
-        topics = sorted(source.topic for source in self._pipeline.sources)
-        if read != topics:
-            raise _other(name, f"read topic {_names(read)} so far and now names {_names(topics)}")
+        named = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
+        if not named <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
+            names = sorted(source.called for source in self._pipeline.sources)
+            raise _other(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
             raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
 
@@ -129,22 +149,24 @@ class Pins:
         Args:
             landed: where the rows are that may be read; None: all may be.
         """
-        previous = (
-            offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None
-        )
         if landed is not None:
-            range_ = self._of_landed(previous, landed)
-        else:
-            range_ = self._span(view, self.interval) if self.interval else self._chain(previous)
-        return self.source.marked(range_, previous) if isinstance(self.source, ChecksRanges) else range_
+            return self._of_landed(view, landed)
+        return self._span(view, self.interval) if self.interval else self._chain(view)
 
-    def _of_landed(self, previous: TopicRange | None, landed: tuple[Landed, ...]) -> TopicRange:
+    def marked(self, range_: TopicRange, view: View) -> TopicRange:
+        """With what the source adds to the range that is pinned."""
+        return self.source.marked(range_, self._previous(view)) if isinstance(self.source, ChecksRanges) else range_
+
+    def _previous(self, view: View) -> TopicRange | None:
+        return offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None
+
+    def _of_landed(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
         end = max(end for _, end in self.log.partitions.values())
         for each in landed:
             offsets.same_topic(each.table_id, self.log, "what it reads")
             if each.version is not None and each.version >= end:
                 raise _went_back(self.log, each.version)
-        return self._published(landed, end) if self.interval else self._up_to(previous, landed)
+        return self._published(landed, end) if self.interval else self._up_to(view, landed)
 
     def _published(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
         """The versions that have published it, one in each partition; else all up to the newest, for its files."""
@@ -154,10 +176,10 @@ class Pins:
         partitions = dict(enumerate(at)) or {0: (end, end)}
         return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=folders)
 
-    def _up_to(self, previous: TopicRange | None, landed: tuple[Landed, ...]) -> TopicRange:
+    def _up_to(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
         """The chain, up to the version that has published the last one."""
         if not landed:
-            return offsets.until(self._chain(previous), 0)
+            return offsets.until(self._chain(view), 0)
         (last,) = landed
         if last.version is None:
             raise InvalidPipeline(
@@ -166,14 +188,16 @@ class Pins:
                 "entries expire (delta.logRetentionDuration).",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
             )
-        return offsets.until(self._chain(previous), last.version + 1)
+        return offsets.until(self._chain(view), last.version + 1)
 
-    def _chain(self, previous: TopicRange | None) -> TopicRange:
+    def _chain(self, view: View) -> TopicRange:
+        previous = self._previous(view)
         if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
             self._log = None  # the checkpoint may be younger than our look at the log
-        range_ = offsets.chain(previous, self.log) if previous else offsets.beginning(self.log, self._starts())
-        most = self.config.most
-        return offsets.cap(range_, most) if most else range_
+        if previous:
+            return offsets.chain(previous, self.log)
+        # A topic that appears later is read from its earliest record on, wherever the pipeline began.
+        return offsets.beginning(self.log, {} if view.latest else self._starts())
 
     def _starts(self) -> Offsets:
         """Where the first checkpoint begins, by partition; without one, at the log's start."""
@@ -217,12 +241,11 @@ class Pins:
 
     def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
         """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
-        before, after = view.boundaries(time, self.config.topic)
-        for neighbour in (before, after):
-            if neighbour is None:
-                continue
-            offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
-            self._refuse_shorter(neighbour)
+        before, after = (self._known(neighbour) for neighbour in view.boundaries(time, self.config.topic))
+        for neighbour in sorted((each for each in (before, after) if each), key=_is_of_new_topic):
+            if not _is_of_new_topic(neighbour):
+                offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+                self._refuse_shorter(neighbour)
             if neighbour.time == time:
                 return neighbour.offsets
         low = floor if floor is not None else _offsets(before)
@@ -230,6 +253,12 @@ class Pins:
         self._refuse_lost(time, found, low or {})
         self._refuse_held(time, found, _offsets(after))
         return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
+
+    def _known(self, pinned: Boundary | None) -> Boundary | None:
+        """A topic that appeared after a boundary was pinned began there: no record of it is before."""
+        if pinned is None or pinned.topic_id:
+            return pinned
+        return Boundary(pinned.time, "", {partition: start for partition, (start, _) in self.log.partitions.items()})
 
     def _look_up(self, time: datetime) -> Mapping[int, FirstRecord]:
         if time not in self._found:
@@ -239,7 +268,7 @@ class Pins:
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
         """A log that ends before a pinned boundary has lost records of this interval or of others."""
-        if self._short(pinned):
+        if self._short(pinned) or not set(pinned.offsets) <= set(self.log.partitions):
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._short(pinned).items():
             raise SourceLost(
@@ -295,10 +324,17 @@ class Pins:
                 )
 
 
-def _of(known: Checkpoint, topic: str) -> TopicRange:
-    range_ = offsets.range_of(known.ranges, topic)
-    assert range_ is not None  # `check_lineage` has compared the topics
-    return range_
+def _is_of_new_topic(boundary: Boundary) -> bool:
+    return not boundary.topic_id
+
+
+def _capped(ranges: Ranges, source: SourceConfig) -> Ranges:
+    """At most as many offsets of all topics of the source as it allows."""
+    mine = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+    if source.most is None or not mine:
+        return ranges
+    capped = {range_.topic: range_ for range_ in offsets.cap(mine, source.most)}
+    return tuple(capped.get(range_.topic, range_) for range_ in ranges)
 
 
 def _went_back(log: TopicLog, version: int) -> SourceLost:

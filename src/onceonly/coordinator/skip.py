@@ -47,7 +47,7 @@ def _last(view: View, interval: Interval) -> Checkpoint:
 
 
 def _range(view: View, interval: Interval, last: TopicRange) -> TopicRange:
-    """From the end of the interval before to the start of the one after."""
+    """From the end of the interval before to the start of the one after; none of a topic that appeared later."""
     topic = last.topic
     (before, _), (_, after) = view.boundaries(interval.start, topic), view.boundaries(interval.end, topic)
     if before is None or after is None:
@@ -55,7 +55,8 @@ def _range(view: View, interval: Interval, last: TopicRange) -> TopicRange:
         raise _refused(view, interval, "It does not lie between two intervals that are pinned.", todo)
     if (before.time, after.time) != (interval.start, interval.end):
         raise _refused(view, interval, *_not_whole(before, after))
-    return offsets.between(last, before.topic_id, before.offsets, after.offsets)
+    end = after.offsets if after.topic_id else before.offsets
+    return offsets.between(last, before.topic_id, before.offsets, end)
 
 
 def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:

@@ -18,7 +18,21 @@ class SourceConfig(Protocol):
 
     @property
     def topic(self) -> str:
-        """Its name in the transform's input, in messages and in the state table; unique in a pipeline."""
+        """Its name in messages and in the state table; unique in a pipeline. Empty if it has a pattern."""
+
+    @property
+    def topic_pattern(self) -> str | None:
+        """In place of `topic`: a regular expression of whole names; each topic that matches is read as one."""
+
+    @property
+    def called(self) -> str:
+        """Its name in its pipeline and in the transform's input: the topic, the pattern, or the name of the table."""
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic, or table, of that name is one of those that it reads."""
+
+    def of(self, topic: str) -> SourceConfig:
+        """The same for one of its topics."""
 
     @property
     def begins(self) -> str | Mapping[str, int]:

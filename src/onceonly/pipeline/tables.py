@@ -36,6 +36,7 @@ class DeltaSource:
     grace: float = 0.0
 
     kind: ClassVar[str] = "delta"
+    topic_pattern: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         check_name(self.path, self.name)
@@ -50,6 +51,16 @@ class DeltaSource:
     @property
     def topic(self) -> str:
         return self.name or last_part(self.path)
+
+    @property
+    def called(self) -> str:
+        return self.topic
+
+    def reads(self, topic: str) -> bool:
+        return topic == self.topic
+
+    def of(self, topic: str) -> DeltaSource:
+        return self
 
     @property
     def begins(self) -> str | Mapping[str, int]:

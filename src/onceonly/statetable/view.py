@@ -89,7 +89,10 @@ class View:
         return self._checkpoints(rewinds_after(since))
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
-        """The topic's nearest pinned boundaries at or before, and at or after, `time`."""
+        """The topic's nearest pinned boundaries at or before, and at or after, `time`.
+
+        One that was pinned before the topic appeared has no topic id and no offsets.
+        """
         low, high = time - NEAR, time + NEAR
         before = self._pinned_at(starts(until=time) & ends(after=low), ends(until=low))
         after = self._pinned_at(ends(since=time) & starts(before=high), starts(since=high))
@@ -122,7 +125,7 @@ class View:
             return None
         pinned = range_of(checkpoint.ranges, topic)
         if pinned is None:
-            return None
+            return Boundary(pair[0], "", {})
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets)
 

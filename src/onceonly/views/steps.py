@@ -27,6 +27,7 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         case Event.STAGED:
             yield f"{step}, attempt {row.attempt}"
             yield from (f"  sink {name}: {formatting.staged(handle)}" for name, handle in checkpoint.handles.items())
+            yield from [f"  bad: {formatting.bad(checkpoint)}"] if checkpoint.bad else []
         case Event.VERDICT:
             yield f"{step}, {row.body['outcome']}, attempt {row.attempt}"
             yield from [formatting.held(checkpoint)] if checkpoint.held else []

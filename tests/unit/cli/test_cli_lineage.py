@@ -26,6 +26,7 @@ OLD = "first epoch 1  [2013-01-01T12:00:00Z, 2013-01-01T12:10:00Z), 10 rows, rep
 def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
     monkeypatch.setattr(tables, "make", tables.real)
     monkeypatch.setenv("ONCEONLY_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "200")
     made = Chain(tmp_path, "interval")
     made.put(*range(15))
     for request in (None, "again"):
