@@ -57,7 +57,7 @@ class KafkaReader:
     @cached_property
     def _topic(self) -> TopicClient:
         java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
-        return TopicClient(self._config.name, self._kafka)
+        return TopicClient(self._config.called, self._kafka)
 
     def check(self) -> list[str]:
         """Notes; an error if the pipeline could not read the topic.
