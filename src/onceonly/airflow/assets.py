@@ -32,6 +32,11 @@ def outlets(pipeline: Pipeline) -> list[Asset]:
     return list(found.values())
 
 
+def inlets(pipeline: Pipeline) -> list[Asset]:
+    """The tables that it reads: its DAG, scheduled on them, follows the DAGs that write them."""
+    return [Asset(name=uri, uri=uri) for uri in pipeline.tables.values()]
+
+
 def published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
     """The assets that the checkpoint has reached, each with the extra of its event."""
     pipeline = Pipeline.from_json(checkpoint.definition)
@@ -71,4 +76,5 @@ def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
         "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
         **bad,
+        **({"after": {name: list(epochs) for name, epochs in checkpoint.after.items()}} if checkpoint.after else {}),
     }

@@ -64,6 +64,21 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ChecksRanges(Protocol):
+    """A source that can tell before any work if a range can be read, and recognises it later: a table."""
+
+    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """The range with its mark.
+
+        Args:
+            previous: ends where the range starts, if it was read before.
+        Raises:
+            SourceLost: it does not contain all of the range, or no longer what `previous` contained.
+            InvalidPipeline: the range cannot be read as the definition says.
+        """
+
+
+@runtime_checkable
 class PinsSchemas(Protocol):
     """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
 

@@ -192,6 +192,7 @@ class Checkpoint:
     request: str | None = None  # who requested the replacement, and when
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
+    after: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by pipeline: the epochs whose rows it reads
 
     @property
     def owner(self) -> str:
@@ -279,7 +280,7 @@ def first(row: Row) -> Checkpoint:
         epoch=row.epoch,
         state=state,
         definition=row.body["definition"],
-        ranges=tuple(TopicRange.from_json(r) for r in row.body["ranges"]),
+        ranges=_ranges(row.body),
         interval=row.interval,
         owners=(row.owner or "",),
         instances=(row.body.get("instance"),),
@@ -295,6 +296,7 @@ def first(row: Row) -> Checkpoint:
         request=row.body.get("request"),
         skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
+        after=_after(row.body),
     )
 
 
@@ -332,7 +334,7 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
                 "owners": (*known.owners, row.owner or ""),
                 "instances": (*known.instances, row.body.get("instance")),
             }
-            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row)}
+            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}
         case Event.CLAIMED:
             return _claimed(known, row)
         case Event.PINNED:
@@ -359,6 +361,19 @@ def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:
     """Whoever changes a source's definition asks for another way to read the same records."""
     same = known.definition.get("source") == row.body["definition"].get("source")
     return known.schemas if same else {}
+
+
+def _pinned_again(row: Row) -> dict[str, Any]:
+    """Only what other pipelines have published is: an interval of theirs was replaced before it was read to the end."""
+    return {"ranges": _ranges(row.body), "after": _after(row.body)} if "ranges" in row.body else {}
+
+
+def _ranges(body: Mapping[str, Any]) -> Ranges:
+    return tuple(TopicRange.from_json(range_) for range_ in body["ranges"])
+
+
+def _after(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(epochs) for name, epochs in body.get("after", {}).items()}
 
 
 def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:

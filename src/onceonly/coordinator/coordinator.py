@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import forward, gate, lineage, rewind, skip, skip_offsets
+from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.messages import because, fenced
@@ -74,7 +75,9 @@ class Coordinator:
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
-        planning = Planning(pipeline, self.parts, Cut(pipeline, sources, interval), owner, reprocess, instance)
+        before = partial(barrier.find, self.state, self.parts, pipeline, interval)
+        cut = Cut(pipeline, sources, interval, before if pipeline.after else None)
+        planning = Planning(pipeline, self.parts, cut, owner, reprocess, instance)
         seen = self.state.tidy(self.state.view(pipeline.name))
         refuse_renamed(self.state, seen, pipeline, sources)
         lineage.check_plan(self.state, seen, pipeline, self.parts, sources)

@@ -22,7 +22,7 @@ class BadRecords:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._policy = {source.topic: bad_records(source) for source in pipeline.sources}
+        self._policy = {source.called: bad_records(source) for source in pipeline.sources}
         self._judged: dict[str, Any] = {}
         self._all: dict[str, int] = {}
         self._bad: dict[str, int] = {}

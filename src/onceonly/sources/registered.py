@@ -25,8 +25,8 @@ def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -
     if registry is None:
         return []
     lenient, subject = config.on_bad_record != FAIL, config.subject or f"{config.topic}-{VALUE}"
-    key = Registered(config.topic, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None, lenient)
-    value = Registered(config.topic, VALUE, config.format, subject, registry, file, config.message, lenient)
+    key = Registered(config.called, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None, lenient)
+    value = Registered(config.called, VALUE, config.format, subject, registry, file, config.message, lenient)
     return [part for part in (key, value) if part.format != "raw"]
 
 
@@ -105,8 +105,11 @@ class Registered:
         from onceonly.spark.registered import HEAD
 
         id = str(int.from_bytes(bytes_[1:HEAD], "big"))
-        if self.format != "avro" or id not in pins["writers"] or bytes_[:1] != b"\0":
+        if self.format == "protobuf" or id not in pins["writers"] or bytes_[:1] != b"\0":
             return None
+        if self.format == "json":
+            rules = self._rules(self._pinned(int(id), pins["writers"][id]))
+            return rules and json_schema.broken_rule(rules, bytes_[HEAD:])
         try:
             written, wanted = (
                 parse_schema(json.loads(text)) for text in (self._writers(pins)[int(id)], self._avro(pins))
@@ -125,11 +128,24 @@ class Registered:
             return registered.avro(self._writers(pins), self._avro(pins))
         schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
         if self.format == "json":
-            return registered.json_text(list(schemas), self._struct(pins))
+            return registered.json_text({id: self._rules(schema) for id, schema in schemas.items()}, self._struct(pins))
         read = protobuf.files(self._reader(pins))
         name = self._message(read)
         allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
         return registered.protobuf(allowed, read, name, self._struct(pins))
+
+    def _rules(self, schema: Schema) -> str | None:
+        """Of JSON: what values of that schema have to follow; nothing where the reader gives columns of its own."""
+        if self.file is not None:
+            return None
+        try:
+            return json_schema.rules(schema)
+        except json_schema.NoType as error:
+            raise InvalidPipeline(
+                f"each {self.part} of topic '{self.topic}' cannot be checked.",
+                f"Schema {schema.id} in {self.registry.connection.describe()} is no JSON Schema: {error}.",
+                "Correct it there, or give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
+            ) from None
 
     def _message(self, files: bytes) -> str:
         return self.message or protobuf.message_at(files, (0,))

@@ -121,21 +121,44 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
     return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
-def json_text(ids: Collection[int], reader: StructType) -> Decoding:
-    """JSON by the reader's type alone: a field that the text does not have is null, and others are left out.
+def json_text(rules: Mapping[int, str | None], reader: StructType) -> Decoding:
+    """JSON by the reader's type: a field that the text does not have is null, and others are left out.
 
     A single object is asked for, as in `decode`.
+
+    Args:
+        rules: by schema id: what its values have to follow, for `onceonly.registry.json_schema.checker`; None: nothing.
+            They are checked in Python on the workers, which need this package and jsonschema.
     """
+    asked = {id: text for id, text in rules.items() if text is not None}
     schema = StructType(reader.fields).add(CORRUPT, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
     def take(bytes_: Column) -> Column:
-        return F.when(_names(bytes_, ids), F.from_json(_payload(bytes_).cast("string"), schema, options))
+        parsed = F.when(_names(bytes_, rules), F.from_json(_payload(bytes_).cast("string"), schema, options))
+        return F.struct(parsed.alias("json"), (_follows(asked)(bytes_) if asked else F.lit(True)).alias("follows"))
 
     def sound(taken: Column, payload: Column) -> Column:
-        return single_object(payload.cast("string")) & taken.isNotNull() & taken[CORRUPT].isNull()
+        parsed = taken["json"]
+        text_is = single_object(payload.cast("string")) & parsed.isNotNull() & parsed[CORRUPT].isNull()
+        return text_is & taken["follows"]
 
-    return Decoding(ids, take, lambda taken: taken.dropFields(CORRUPT), sound)
+    return Decoding(rules, take, lambda taken: taken["json"].dropFields(CORRUPT), sound)
+
+
+def _follows(rules: Mapping[int, str]) -> Decode:
+    """Whether each value follows the rules of its schema. What has none here is judged elsewhere."""
+
+    def all_follow(values: pa.Array) -> pa.Array:
+        from onceonly.registry import json_schema
+
+        checks = {head_of(id): json_schema.checker(text) for id, text in rules.items()}
+        found = ((value, checks.get(value[:HEAD])) for value in (each or b"" for each in values.to_pylist()))
+        return pa.array([check is None or check(value[HEAD:]) for value, check in found], pa.bool_())
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    decode: Decode = made(all_follow, "boolean")
+    return decode
 
 
 def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:

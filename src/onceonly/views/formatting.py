@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, Interval, TopicRange, has_data
 from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
 
 HELD = "held"
+SHOWN = 4  # topics of a checkpoint, one by one
 GAPS = 5  # that are shown one by one, the newest
 
 
@@ -108,7 +109,8 @@ def unsettled(found: Sequence[Checkpoint]) -> str:
 def range_text(range_: TopicRange) -> str:
     """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
     parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
-    return f"{count(range_.span, 'offset')} of '{range_.topic}' in {count(parts, 'partition')}"
+    within = f" in {count(parts, 'partition')}" if range_.kind == KAFKA else ""
+    return f"{count(range_.span, range_.unit)} of '{range_.topic}'{within}"
 
 
 def covers(checkpoint: Checkpoint) -> str:
@@ -118,6 +120,9 @@ def covers(checkpoint: Checkpoint) -> str:
         return f"takes back what came after epoch {checkpoint.rewinds_to}"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
+    if len(checkpoint.ranges) > SHOWN:
+        offsets = sum(range_.span for range_ in checkpoint.ranges)
+        return f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
 
 
@@ -139,6 +144,28 @@ def bad(checkpoint: Checkpoint) -> str:
     parts += [f"{rejected:,} by the transform"] if rejected else []
     said = f"{checkpoint.bad_records:,} of {count(checkpoint.bad['records'], 'record')}"
     return f"{said} ({', '.join(parts)})" if parts else said
+
+
+def schemas(checkpoint: Checkpoint) -> str:
+    """By which registered schemas its records are decoded: "orders value: ids 1, 2, read as orders-value 2 (id 5)"."""
+    return "; ".join(
+        f"{topic} {part}: {_pins(pins)}"
+        for topic, parts in sorted(checkpoint.schemas.items())
+        for part, pins in sorted(parts.items())
+    )
+
+
+def _pins(pins: Mapping[str, Any]) -> str:
+    ids = sorted(map(int, pins["writers"]))
+    named = f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}" if ids else "no ids"
+    reader = pins.get("reader")
+    return f"{named}, read as {reader['subject']} {reader['version']} (id {reader['id']})" if reader else named
+
+
+def after(checkpoint: Checkpoint) -> str:
+    """'flights epoch 12': on what it stands, where it comes after other pipelines."""
+    told = {name: ", ".join(map(str, epochs)) or "none yet" for name, epochs in checkpoint.after.items()}
+    return "; ".join(f"{name} epoch {epochs}" for name, epochs in told.items())
 
 
 def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:

@@ -22,7 +22,8 @@ decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
 approve or abort it), skipped (why it is left out on purpose), bad (records that
 were dropped or became dead letters; null: it has no such thing),
-replaces, rewinds_to (epochs)"""
+replaces, rewinds_to (epochs), after (by pipeline that it comes after:
+the epochs on which it stands)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
@@ -160,6 +161,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "bad": checkpoint.bad_records,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
+        "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 
 
@@ -211,6 +213,7 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
         "definition": dict(checkpoint.definition),
+        "schemas": dict(checkpoint.schemas),
         "timeline": timeline,
     }
 

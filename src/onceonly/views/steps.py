@@ -18,7 +18,9 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         case Event.EMPTY if checkpoint.skipped is not None:
             yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: skipped, {checkpoint.skipped}"
         case Event.PLANNED | Event.EMPTY:
-            spans = [f"{count(range_.span, 'offset')} of topic {range_.topic}" for range_ in checkpoint.ranges]
+            spans = [
+                f"{count(range_.span, range_.unit)} of {range_.word} {range_.topic}" for range_ in checkpoint.ranges
+            ]
             yield f"{step}, {', '.join(spans)}"
         case Event.CLAIMED:
             yield f"{step}, attempt {row.attempt} by {checkpoint.claims[row.attempt].worker}"

@@ -103,6 +103,7 @@ _templates.filters |= {
     "state": formatting.state,
     "unsettled": formatting.unsettled,
     "run_path": run_path,
+    "schemas": formatting.schemas,
     "seconds": seconds,
     "short": short,
     "span": formatting.span,
