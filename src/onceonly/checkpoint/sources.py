@@ -9,8 +9,10 @@ from typing import Generic, TypeVar
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
 
 T = TypeVar("T")
+Config = KafkaSource | DeltaSource
 
 
 class Sources(Mapping[str, T], Generic[T]):
@@ -24,7 +26,10 @@ class Sources(Mapping[str, T], Generic[T]):
     """
 
     def __init__(
-        self, pipeline: Pipeline, make: Callable[[KafkaSource], T], topics: Callable[[KafkaSource], Iterable[str]]
+        self,
+        pipeline: Pipeline,
+        make: Callable[[Config], T],
+        topics: Callable[[Config], Iterable[str]],
     ) -> None:
         self._pipeline, self._make, self._topics = pipeline, make, topics
         self._made: dict[str, T] = {}
@@ -40,9 +45,9 @@ class Sources(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _config(self, name: str) -> KafkaSource:
+    def _config(self, name: str) -> Config:
         for source in self._pipeline.sources:
-            if name == source.name:
+            if name == source.called:
                 return source
             if source.reads(name):
                 return source.of(name)
@@ -53,7 +58,7 @@ class Sources(Mapping[str, T], Generic[T]):
         """Of topics: those of the definition in its order, those of a pattern in theirs."""
         return [name for source in self._pipeline.sources for name in self._of(source)]
 
-    def _of(self, source: KafkaSource) -> list[str]:
+    def _of(self, source: Config) -> list[str]:
         if source.topic_pattern is None:
             return [source.topic]
         if found := sorted(filter(source.reads, self._topics(source))):

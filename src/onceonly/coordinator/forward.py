@@ -8,7 +8,7 @@ published gets such a row, and the last one takes the number: what dies half way
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -68,8 +68,8 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
         raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (said.ends or not said.intervals):
         raise _refused(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
-    topics = {source.name for source in pipeline.sources}
-    named = {source.name if (source := pipeline.source_of(topic)) else topic for topic in said.ends}
+    topics = {source.called for source in pipeline.sources}
+    named = {source.called if (source := pipeline.source_of(topic)) else topic for topic in said.ends}
     if pipeline.mode == "chained" and (said.intervals or named != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
         raise _refused(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
@@ -154,7 +154,7 @@ def _read(latest: Checkpoint | None, topic: str) -> TopicRange | None:
     range_ = range_of(latest.ranges, topic) if latest else None
     if latest is None or range_ is None or latest.state is State.COMMITTED:
         return range_
-    return TopicRange(topic, range_.topic_id, {p: (start, start) for p, start in range_.starts.items()})
+    return replace(range_, partitions={p: (start, start) for p, start in range_.starts.items()}, mark=None)
 
 
 def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Offsets) -> TopicRange:
@@ -162,7 +162,7 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
     if before:
         same_topic(before.topic_id, log, "the last checkpoint")
     if set(ends) != set(log.partitions):
-        why = f"Topic '{log.topic}' has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
+        why = f"{log.called.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
         raise _refused(pipeline, why, "Name each one; one that was not read yet ends at 0.")
     for partition, end in sorted(ends.items()):
         low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]
@@ -170,7 +170,7 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
             raise _refused(
                 pipeline, f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between."
             )
-    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()})
+    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
 
 
 def _refused(

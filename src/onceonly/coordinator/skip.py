@@ -56,7 +56,7 @@ def _range(view: View, interval: Interval, last: TopicRange) -> TopicRange:
     if (before.time, after.time) != (interval.start, interval.end):
         raise _refused(view, interval, *_not_whole(before, after))
     end = after.offsets if after.topic_id else before.offsets
-    return offsets.between(topic, last.topic_id, before.offsets, end)
+    return offsets.between(last, before.topic_id, before.offsets, end)
 
 
 def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:

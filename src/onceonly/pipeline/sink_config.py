@@ -27,6 +27,7 @@ class SinkConfig(ABC):
     kind: ClassVar[str]  # the name under which it is registered (pipeline/registry.py)
     writer: ClassVar[str]  # "package.module:name", imported when needed, called with (config, sinks.context.Context)
     keeps_state: ClassVar[bool] = False  # what it publishes is read by the next checkpoint; the writer is `KeepsState`
+    takes_records: ClassVar[bool] = False  # rows are records of Kafka, so dead letters say the rest in headers
     inspectable: ClassVar[bool] = False  # a gate can read its staged rows; the writer is `Inspectable`
     later: ClassVar[Mapping[str, Any]] = {}  # fields that older versions did not have: not stored if they are these
 
@@ -51,6 +52,10 @@ class SinkConfig(ABC):
 
     def check_gate(self, gate: Gate) -> None:
         """Raise InvalidPipeline if that gate could not hold back its rows, or could not check them."""
+        return
+
+    def check_dead_letters(self) -> None:
+        """Raise InvalidPipeline if it cannot keep records that were not decoded (pipeline/dead_letters.py)."""
         return
 
     def check_commits(self, within: float, mode: str) -> None:

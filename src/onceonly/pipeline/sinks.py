@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from onceonly.pipeline import dead_letters
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.merge import Merge
@@ -80,6 +81,12 @@ class DeltaSink(SinkConfig):
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)
 
+    def check_dead_letters(self) -> None:
+        if self.merge or self.replace is not None:
+            why = "it would remove earlier ones" if self.replace is not None else "it would merge them"
+            raise dead_letters.refused(self.name, why, "Append to a table of their own.")
+        dead_letters.check_partitions(self.name, self.partition_by)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(SinkConfig):
@@ -139,6 +146,7 @@ class KafkaSink(SinkConfig):
     kind = "kafka"
     later: ClassVar[Mapping[str, Any]] = {"message": None, "key_format": "raw", "key_schema": None}
     writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
+    takes_records = True
     inspectable = True
 
     def __post_init__(self) -> None:
@@ -189,6 +197,16 @@ class KafkaSink(SinkConfig):
                 "has guarantee='none': its rows are visible before the gate has checked them",
                 "Use another guarantee, or remove the gate.",
             )
+
+    def check_dead_letters(self) -> None:
+        """The value is the record's own, and what is known of it goes into headers."""
+        if self.format != "raw":
+            raise dead_letters.refused(self.name, f"it would write them as {self.format}", "Use format='raw'.")
+        if self.topic is None:
+            raise dead_letters.refused(self.name, "it has several topics", "Set KafkaSink(topic=…).")
+        if self.guarantee != "exactly-once":
+            why = f"guarantee={self.guarantee!r} would leave those of checkpoints that were aborted, or repeat them"
+            raise dead_letters.refused(self.name, why, "Remove guarantee.")
 
     def check_commits(self, within: float, mode: str) -> None:
         """Not needed with `commit_within`, which was compared with the time-out when the sink was created."""
@@ -289,6 +307,11 @@ class FileSink(SinkConfig):
     def asset_uris(self) -> tuple[str, ...]:
         return (folder_uri(self.path),)
 
+    def check_dead_letters(self) -> None:
+        if self.format == "csv":
+            raise dead_letters.refused(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
+        dead_letters.check_partitions(self.name, self.partition_by)
+
     def check_gate(self, gate: Gate) -> None:
         if self.format == "avro" and gate.checks_freshness(self.name):
             why = "writes Avro files, and Gate(fresh=…) cannot read a column of them"
@@ -323,6 +346,9 @@ class StateSink(SinkConfig):
         if not self.schema:
             raise invalid(f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').")
         object.__setattr__(self, "key", tuple(self.key))
+
+    def check_dead_letters(self) -> None:
+        raise dead_letters.refused(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
 
     def targets(self) -> tuple[str, ...]:
         """Empty: state is not output, and its folder is named after the pipeline."""

@@ -57,7 +57,7 @@ class KafkaReader:
     @cached_property
     def _topic(self) -> TopicClient:
         java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
-        return TopicClient(self._config.name, self._kafka)
+        return TopicClient(self._config.called, self._kafka)
 
     def check(self) -> list[str]:
         """Notes; an error if the pipeline could not read the topic.
@@ -150,12 +150,25 @@ class KafkaReader:
         """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
         from onceonly.spark.decode import decode
 
-        rows = self._undecoded(spark, ranges)
+        rows = self.undecoded(spark, ranges)
         for part in self._registered:
             rows = part.decode(rows, self._pins[part.part])
         return rows if self._registered else decode(rows, self._config.format, self._schema())
 
-    def _undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """See `Judges`."""
+        from onceonly.spark import judged
+
+        parts: list[tuple[str, Any]] = [(each.part, self._judge(each)) for each in self._registered]
+        if not parts and (schema := self._schema()):
+            parts = [("value", judged.plain(self._config.format, schema))]
+        return judged.judged(self.undecoded(spark, ranges), parts)
+
+    def _judge(self, part: Registered) -> Any:
+        return lambda rows, why: part.judge(rows, why, self._pins[part.part])
+
+    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """See `Judges`."""
         from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
@@ -184,7 +197,7 @@ class KafkaReader:
         return registered.parts_of(self._config, self._registry, self._schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        return {part.part: part.pins(self._undecoded(spark, ranges)) for part in self._registered}
+        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         pinned = KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
@@ -211,7 +224,7 @@ class KafkaReader:
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
 
-        rows = self._undecoded(spark, ranges)
+        rows = self.undecoded(spark, ranges)
         bad = find_malformed(error, rows, self._config.format, self._schema())
         if bad is None:
             return None

@@ -24,7 +24,7 @@ HEAD = 5  # bytes
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
 FRAME = "OnceonlyFrame"
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
-UNKNOWN = "The registry has no schema of its id %s."
+UNKNOWN = "Its id %s is of no schema that the registry has for that format."
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 RAISED = "onceonly: malformed record at %s %s %s: its %s. %s"
 Decode = Callable[[Column], Column]
@@ -107,10 +107,10 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
     All are put into a record of one field, which has the same bytes. The reader's has a second one with a default: it
     is there exactly if the bytes could be read, so that a record of nulls is told from a failure.
     """
-    wanted = _framing(reader, {"name": "sound", "type": "boolean", "default": True})
+    wanted = sounding(reader)
 
     def decode(bytes_: Column, writer: str) -> Column:
-        return from_avro(_payload(bytes_), _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
+        return framed_avro(_payload(bytes_), writer, wanted)
 
     def take(bytes_: Column) -> Column:
         chosen = F.when(F.lit(False), decode(bytes_, reader))  # for the type, should nothing name a schema
@@ -180,6 +180,15 @@ def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str,
     made: Any = arrow_udf  # whose overloads know no struct
     take: Decode = made(read_all, both)
     return Decoding(allowed, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
+
+
+def sounding(reader: str) -> str:
+    return _framing(reader, {"name": "sound", "type": "boolean", "default": True})
+
+
+def framed_avro(bytes_: Column, writer: str, wanted: str) -> Column:
+    """Decoded into `wanted` (see `sounding`): null, or not sound, where the bytes could not be read."""
+    return from_avro(bytes_, _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
 
 
 def _framing(schema: str, *more: Mapping[str, object]) -> str:

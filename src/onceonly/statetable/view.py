@@ -5,6 +5,7 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
-from onceonly.statetable.where import PINS, Where, ends, overlaps, owned_by, rewinds_after, starts
+from onceonly.statetable.where import PINS, Where, ends, of_event, overlaps, owned_by, rewinds_after, starts
 
 NEAR = timedelta(days=32)
 
@@ -72,6 +73,12 @@ class View:
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
         """The checkpoints that were pinned for any part of `interval`, oldest first."""
         return self._planned(overlaps(interval))
+
+    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+        """Those that were decided and are committed, the last decision first."""
+        found = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
+        for _, epoch in sorted(found, reverse=True)[:most]:
+            yield self.require(epoch)
 
     def taken_back(self, epoch: int) -> bool:
         """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""

@@ -362,7 +362,7 @@ class FakeParts:
         return FakeSink(name, self.folder / (getattr(pipeline.sink(name), "path", None) or name))
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
-        return Sources(pipeline, lambda source: FakeSource(source.name, self.folder), lambda _: self._topics())
+        return Sources(pipeline, lambda source: FakeSource(source.called, self.folder), lambda _: self._topics())
 
     def _topics(self) -> list[str]:
         return [path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")]

@@ -27,6 +27,7 @@ OFFSETS = st.integers(0, 2**40)
 SPANS = st.tuples(OFFSETS, st.integers(0, 10**6)).map(lambda pair: (pair[0], sum(pair)))
 BOUNDARIES = st.dictionaries(PARTITIONS, OFFSETS)
 RANGES = st.dictionaries(PARTITIONS, SPANS).map(lambda partitions: TopicRange("flights", "id", partitions))
+LOG = TopicLog("flights", "id", {})
 LOGS = st.dictionaries(PARTITIONS, SPANS).map(lambda partitions: TopicLog("flights", "id", partitions))
 
 
@@ -178,17 +179,17 @@ def test_intervals_pinned_in_any_order_share_nothing_and_leave_no_gap(
         lower, higher = [t for t in pinned if t < time], [t for t in pinned if t > time]
         neighbours = (pinned[max(lower)] if lower else None, pinned[min(higher)] if higher else None)
         pinned[time] = clamp(dict(enumerate(raw[time][:known])), *neighbours)
-    intervals = [between("flights", "id", pinned[t], pinned[t + 1]) for t in range(len(raw) - 1)]
+    intervals = [between(LOG, "id", pinned[t], pinned[t + 1]) for t in range(len(raw) - 1)]
     assert all(start <= end for interval in intervals for start, end in interval.partitions.values())
     for left, right in pairwise(intervals):
         assert all(left.ends.get(p, 0) == right.starts.get(p, 0) for p in range(3))
-    whole = between("flights", "id", pinned[0], pinned[len(raw) - 1])
+    whole = between(LOG, "id", pinned[0], pinned[len(raw) - 1])
     assert sum(interval.span for interval in intervals) == whole.span
 
 
 @given(BOUNDARIES, BOUNDARIES)
 def test_a_partition_that_a_boundary_does_not_know_counts_as_zero(start: dict[int, int], end: dict[int, int]) -> None:
-    range_ = between("flights", "id", start, end)
+    range_ = between(LOG, "id", start, end)
     assert range_.partitions == {p: (start.get(p, 0), end.get(p, 0)) for p in {*start, *end}}
 
 

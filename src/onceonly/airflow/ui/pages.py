@@ -88,6 +88,7 @@ def short(interval: Interval) -> str:
 
 _templates.filters |= {
     "age": formatting.age,
+    "bad": formatting.bad,
     "clock": formatting.clock,
     "covers": covers,
     "gaps": formatting.gaps,
