@@ -29,7 +29,11 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
+<<<<<<< HEAD
         source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
+=======
+        source: one topic, pattern of topics or table, or several whose offsets are pinned together, as one consistent
+>>>>>>> main
             cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
@@ -175,6 +179,8 @@ class Pipeline:
         if not others or len(others) == len(self.sinks):
             why = f"is {name!r}, beside the sinks {others}"
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
+        if not any(isinstance(source, KafkaSource) for source in self.sources):
+            raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
         self.sink(name).check_dead_letters()
 
     @property
