@@ -29,7 +29,11 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
+<<<<<<< HEAD
+        source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
+=======
         source: one topic, pattern of topics or table, or several whose offsets are pinned together, as one consistent
+>>>>>>> main
             cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of

@@ -1,4 +1,4 @@
-"""JSON Schemas compiled to functions, for the words that most of them use; `jsonschema` takes a millisecond for ten.
+"""JSON Schemas compiled to functions, for the words that most of them use; `jsonschema` takes five times as long.
 
 What is not here leaves the whole schema to `jsonschema`, which is also what the tests compare with.
 """

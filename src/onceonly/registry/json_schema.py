@@ -17,6 +17,7 @@ from onceonly.registry import json_rules
 from onceonly.registry.client import Schema
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+NOTHING = "[false, {}]"  # rules that no value follows
 LONGEST = 200  # characters of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
 
