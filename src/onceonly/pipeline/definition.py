@@ -28,29 +28,29 @@ SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource)}
 class Pipeline:
     """source → transform → gate → sinks.
 
-    Args:
-<<<<<<< HEAD
-        source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
-=======
-        source: one topic, pattern of topics or table, or several whose offsets are pinned together, as one consistent
->>>>>>> main
-            cut.
-        transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
-            value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
-            name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
-            columns of the table.
-        mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
-            interval of its run, by record time.
-        gate: checks on the staged rows before they are published.
-        dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
-            on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
-            offset and error of each (docs/how-to/bad-records.md).
-        max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
-            records that it reads (a float). With more, nothing is published.
-        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
-            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
-            (docs/how-to/chain.md).
+        Args:
+    <<<<<<< HEAD
+            source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
+    =======
+            source: one topic, pattern of topics or table, or several whose offsets are pinned together, as one consistent
+    >>>>>>> main
+                cut.
+            transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
+                value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
+                DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
+                name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
+                columns of the table.
+            mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
+                interval of its run, by record time.
+            gate: checks on the staged rows before they are published.
+            dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
+                on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
+                offset and error of each (docs/how-to/bad-records.md).
+            max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
+                records that it reads (a float). With more, nothing is published.
+            after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
+                a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+                (docs/how-to/chain.md).
     """
 
     name: str
