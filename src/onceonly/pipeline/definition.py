@@ -175,6 +175,8 @@ class Pipeline:
         if not others or len(others) == len(self.sinks):
             why = f"is {name!r}, beside the sinks {others}"
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
+        if not any(isinstance(source, KafkaSource) for source in self.sources):
+            raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
         self.sink(name).check_dead_letters()
 
     @property

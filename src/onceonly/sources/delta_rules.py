@@ -127,7 +127,7 @@ def replaced(range_: TopicRange) -> SourceLost:
 def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
     return SourceLost(
         f"{range_.called}: version {version} can no longer be read.",
-        f"The versions {_span(range_)} have to be read, and the log does not hold them any more ({why}).",
+        f"The versions {_span(range_)} have to be read, and the log does not hold all of them any more ({why[:160]}).",
         "A table that is read has to keep its log for longer (delta.logRetentionDuration). Restore the table, or give "
         "the pipeline a new name to start over. Nothing was written.",
     )

@@ -116,12 +116,13 @@ class Shop:
             producer.produce(self.topic, value, key, partition=0)
         assert producer.flush(PATIENCE) == 0
 
-    def pipeline(self, format: Any = "avro", **source: Any) -> Pipeline:
+    def pipeline(self, format: Any = "avro", dead_letters: Any = None, **source: Any) -> Pipeline:
         return Pipeline(
             name="orders",
             source=KafkaSource(self.topic, format, registry="registry", **source),
             transform=f"transforms_{self.topic}:orders",
             sinks=[DeltaSink("orders", path="lake/orders")],
+            dead_letters=dead_letters,
         )
 
     def plan(self, **source: Any) -> None:
@@ -135,8 +136,8 @@ class Shop:
         self.stage()
         self.through.commit("orders", 1)
 
-    def rows(self) -> list[dict[str, Any]]:
-        folder = self.folder / "home" / "lake" / "orders"
+    def rows(self, sink: str = "orders") -> list[dict[str, Any]]:
+        folder = self.folder / "home" / "lake" / sink
         if not (folder / "_delta_log").exists():
             return []
         found = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
@@ -212,6 +213,57 @@ def test_a_retried_stage_decodes_as_the_first_one(shop: Shop) -> None:
     shop.stage()
     shop.through.commit("orders", 1)
     assert shop.rows() == [{"partition": 0, "offset": 0, "id": 1, "note": "old"}]
+
+
+def framed(id: int, rest: bytes) -> bytes:
+    return b"\0" + id.to_bytes(4, "big") + rest
+
+
+def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
+    """Between the two, the id that was unknown gets a schema: that record would be good now."""
+    (good,) = shop.written(V1, {"id": 1, "note": "old"})
+    other = shop.registry.register("others", OBJECT, "JSON")
+    garbage = [b"plain text", b"", framed(other + 1, good[5:]), framed(other, b"{}"), good[:-1]]
+    shop.produce(good, *garbage, None, key=b"k")
+    shop.plan(on_bad_record="dead_letter", dead_letters=DeltaSink("dead", "lake/dead"))
+    shop.dies()
+    assert shop.registry.register("later", V1 | {"name": "Later"}) == other + 1
+    shop.stage()
+    shop.through.commit("orders", 1)
+    assert [(row["offset"], row["id"]) for row in shop.rows()] == [(0, 1), (6, None)]
+    dead = shop.rows("dead")
+    assert [(row["offset"], row["key"], row["value"]) for row in dead] == [
+        (number, b"k", value) for number, value in enumerate(garbage, 1)
+    ]
+    whole = "The value cannot be decoded. "
+    unframed = (
+        whole + "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
+    )
+    unknown = whole + "Its id {} is of no schema that the registry has for that format."
+    unreadable = whole + "Its bytes do not match schema 1, or cannot become what the reader's schema asks for."
+    said = [unframed, unframed, unknown.format(other + 1), unknown.format(other), unreadable]
+    assert [row["error"] for row in dead] == said
+    assert shop.checkpoint.bad == {"records": 7, "undecoded": {shop.topic: 5}, "rejected": 0}
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_bad_values_and_keys_of_other_formats(shop: Shop, format: str) -> None:
+    (key,) = shop.written(V1, {"id": 1, "note": "key"})
+    shop.registry.levels[f"{shop.topic}-key"] = shop.registry.levels[f"{shop.topic}-value"] = "NONE"
+    shop.registry.register(f"{shop.topic}-key", V1)
+    if format == "json":
+        (good,) = shop.json(OBJECT, {"id": 7, "note": None})
+    else:
+        (good,) = proto(shop, "shop.Order", OLD, {"id": 7})
+    shop.produce(good, good[:-1], key=key)
+    shop.produce(good, key=b"no key")
+    source = {"key_format": "avro", "on_bad_record": "dead_letter", "dead_letters": DeltaSink("dead", "lake/dead")}
+    shop.run(format=format, **source)
+    dead = [(row["offset"], row["key"], row["value"], row["error"].split(".")[0]) for row in shop.rows("dead")]
+    assert dead == [
+        (1, key, good[:-1], "The value cannot be decoded"),
+        (2, b"no key", good, "The key cannot be decoded"),
+    ]
 
 
 def test_another_registry_is_noticed(shop: Shop) -> None:
