@@ -28,29 +28,25 @@ SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource)}
 class Pipeline:
     """source → transform → gate → sinks.
 
-        Args:
-    <<<<<<< HEAD
-            source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
-    =======
-            source: one topic, pattern of topics or table, or several whose offsets are pinned together, as one consistent
-    >>>>>>> main
-                cut.
-            transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
-                value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-                DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
-                name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
-                columns of the table.
-            mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
-                interval of its run, by record time.
-            gate: checks on the staged rows before they are published.
-            dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
-                on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
-                offset and error of each (docs/how-to/bad-records.md).
-            max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
-                records that it reads (a float). With more, nothing is published.
-            after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
-                a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
-                (docs/how-to/chain.md).
+    Args:
+        source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
+            cut.
+        transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
+            value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
+            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
+            name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
+            columns of the table.
+        mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
+            interval of its run, by record time.
+        gate: checks on the staged rows before they are published.
+        dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
+            on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
+            offset and error of each (docs/how-to/bad-records.md).
+        max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
+            records that it reads (a float). With more, nothing is published.
+        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
+            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+            (docs/how-to/chain.md).
     """
 
     name: str
@@ -162,7 +158,7 @@ class Pipeline:
             sink.check_mode(self.mode)
 
     def _check_bad_records(self) -> None:
-        sent = [source.called for source in self.sources if bad_records(source) == DEAD_LETTER]
+        sent = [source.topic for source in self.sources if bad_records(source) == DEAD_LETTER]
         if self.dead_letters is not None:
             self._check_dead_letters(self.dead_letters)
         elif sent:
@@ -181,11 +177,7 @@ class Pipeline:
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
         if not any(isinstance(source, KafkaSource) for source in self.sources):
             raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
-        sink = self.sink(name)
-        sink.check_dead_letters()
-        if read := [topic for topic in getattr(sink, "allowed", ()) if any(s.reads(topic) for s in self.sources)]:
-            why = f"go to topic '{read[0]}', which the pipeline reads: it would read them again and again"
-            raise invalid("dead_letters", why, "Use another topic.")
+        self.sink(name).check_dead_letters()
 
     @property
     def counts_bad(self) -> bool:

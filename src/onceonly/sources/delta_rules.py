@@ -84,11 +84,11 @@ def _not_appended(config: DeltaSource, version: Version) -> InvalidPipeline:
 
 
 def _behind(config: DeltaSource, version: Version) -> str:
-    to = version.number + 1
+    place, to = f"--topic {config.topic} --partition 0", version.number + 1
     return (
-        f"Leave it out on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {to} --reason … (of a "
-        f"pipeline that has not run yet: DeltaSource(start={to})). Or read the table's changes, under a new name: "
-        "DeltaSource(changes=True). Nothing was written."
+        f"Leave it out on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (if it has not run yet: "
+        f"DeltaSource(start={to})). Or read the table's changes, under a new name: DeltaSource(changes=True). "
+        "Nothing was written."
     )
 
 
