@@ -248,9 +248,9 @@ def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_bad_values_and_keys_of_other_formats(shop: Shop, format: str) -> None:
-    (key,) = shop.written(V1, {"id": 1, "note": "key"})
-    shop.registry.levels[f"{shop.topic}-key"] = shop.registry.levels[f"{shop.topic}-value"] = "NONE"
-    shop.registry.register(f"{shop.topic}-key", V1)
+    named = {"type": "record", "name": "Key", "fields": [{"name": "code", "type": "int"}]}
+    key = framed(shop.registry.register(f"{shop.topic}-key", named), b"\x02")
+    shop.registry.levels[f"{shop.topic}-value"] = "NONE"
     if format == "json":
         (good,) = shop.json(OBJECT, {"id": 7, "note": None})
     else:
