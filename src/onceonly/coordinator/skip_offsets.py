@@ -32,7 +32,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     """The pipeline as it ran last.
 
     Raises:
-        InvalidPipeline: it has no such topic, has not run yet, runs by intervals, or keeps state.
+        InvalidPipeline: it has no such topic, has not run yet, runs by intervals, keeps state, or comes after others.
     """
     latest = view.latest
     if latest is None:
@@ -42,6 +42,8 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     found = Pipeline.from_json(latest.definition)
     if found.state:
         raise _refused(view, skip, f"It keeps state ('{found.state.name}'), which would miss those records.")
+    if found.after:
+        raise _refused(view, skip, f"It comes after {', '.join(found.after)}, and reads what that has published.")
     if (read := range_of(latest.ranges, skip.topic)) is None:
         topics = ", ".join(f"'{range_.topic}'" for range_ in latest.ranges)
         raise _refused(view, skip, f"It reads {topics}, and no topic '{skip.topic}'.")

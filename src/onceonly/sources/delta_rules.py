@@ -79,8 +79,16 @@ def _not_appended(config: DeltaSource, version: Version) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
-        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
-        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+        _behind(config, version),
+    )
+
+
+def _behind(config: DeltaSource, version: Version) -> str:
+    place, to = f"--topic {config.topic} --partition 0", version.number + 1
+    return (
+        f"Leave it out on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (if it has not run yet: "
+        f"DeltaSource(start={to})). Or read the table's changes, under a new name: DeltaSource(changes=True). "
+        "Nothing was written."
     )
 
 
@@ -89,8 +97,7 @@ def _unsupported(config: DeltaSource, version: Version) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
         f"Its operation is {version.operation}, and {what}.",
-        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
-        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+        _behind(config, version),
     )
 
 

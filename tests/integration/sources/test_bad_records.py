@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.runtime import factory
 from onceonly.runtime.owners import nobody
 from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.spark import decode, judged, read
 from onceonly.views import formatting
 
 pytestmark = pytest.mark.integration
@@ -114,3 +116,36 @@ def test_dead_letters_in_a_topic_are_the_records_and_say_the_rest_in_headers(
     run(into, into.pipeline())
     into.check_truth(range(2 * SHARE))
     assert {record.value for record in committed(broker, into.out or "")} == {value(3), value(103)}
+
+
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": name, "type": ["null", "string"], "default": None} for name in ("shop", "note")],
+    }
+)
+VALUES = {
+    "avro": [b"\x02\x06abc\x00", b"\x00\x00", b"\x02\x06ab", b"", b"\x08", b"\x00\x00\x00", b"\x02\x7f", b"text", None],
+    "json": [b'{"n": 1}', b"{}", b'{"n": "x"}', b'{"n": 1} {}', b"", b"null", b"[]", b"\xff", b'{"n": 1', None],
+}
+
+
+@pytest.mark.parametrize(("format", "schema"), [("avro", AVRO), ("json", "n INT")])
+def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: str) -> None:
+    """Each value alone fails a query that decodes it, or is good; and good ones become the same."""
+    numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
+    rows = spark.createDataFrame(numbered, read.SCHEMA)
+    both = judged.judged(rows, [("value", judged.plain(format, schema))])
+    good = {row["offset"]: row["value"] for row in judged.good(both).collect()}
+    bad = {row["offset"]: row["value"] for row in judged.bad(both).collect()}
+    assert judged.counts(both) == (len(numbered), len(bad))
+    assert good.keys() | bad.keys() == set(range(len(numbered))) and not good.keys() & bad.keys()
+    assert good and bad == {n: VALUES[format][n] for n in bad}
+    for n in range(len(numbered)):
+        alone = decode.decode(rows.where(f"offset = {n}"), format, schema).select("value")
+        if n in good:
+            assert alone.first()["value"] == good[n]
+        else:
+            with pytest.raises(Exception, match=r"(?i)malformed"):
+                alone.collect()
