@@ -80,7 +80,9 @@ class _Side:
 
     def run(self) -> None:
         command = [sys.executable, "-c", self._program, "run", f"{self._file}:small"]
-        subprocess.run(command, env=self._env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{self._file.stem} failed:\n{done.stdout}\n{done.stderr}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from onceonly.spark import read as consumer
 
 FETCH = {"max.poll.records": "10000", "fetch.min.bytes": "100000", "max.partition.fetch.bytes": "8388608"}
 PRODUCE = {"batch.size": "200000", "linger.ms": "50", "buffer.memory": "134217728"}
-READ = {f"kafka.{key}": value for key, value in FETCH.items()}
+READ = {f"kafka.{key}": value for key, value in consumer.FETCH.items()}  # ours: faster than what the guides say
 WRITE = {f"kafka.{key}": value for key, value in PRODUCE.items()}
 OURS = {
     **{f"{key} (JVM consumer)": value for key, value in consumer.FETCH.items()},

@@ -9,6 +9,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import DESCRIPTOR as TIMESTAMP
+from google.protobuf.wrappers_pb2 import DESCRIPTOR as WRAPPERS
 
 F = FieldDescriptorProto
 KINDS = {"int32": F.TYPE_INT32, "int64": F.TYPE_INT64, "string": F.TYPE_STRING, "bool": F.TYPE_BOOL}
@@ -49,7 +50,8 @@ def text(made: FileDescriptorProto) -> str:
 def of(full_name: str, *files: FileDescriptorProto) -> Any:
     """The class of a message; files that others import come first."""
     pool = DescriptorPool()
-    pool.AddSerializedFile(TIMESTAMP.serialized_pb)
+    for common in (TIMESTAMP, WRAPPERS):
+        pool.AddSerializedFile(common.serialized_pb)
     for each in files:
         pool.AddSerializedFile(each.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName(full_name))

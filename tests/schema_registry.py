@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -213,7 +214,7 @@ def _shown(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(registry: FakeRegistry) -> Iterator[FakeRegistry]:
+def serving(registry: FakeRegistry, tls: SSLContext | None = None) -> Iterator[FakeRegistry]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -251,9 +252,11 @@ def serving(registry: FakeRegistry) -> Iterator[FakeRegistry]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls:  # shaken hands in the thread of the connection, so that a client that gives up ends only its own
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    registry.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     try:
         yield registry
     finally:

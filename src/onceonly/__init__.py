@@ -21,11 +21,13 @@ from onceonly.pipeline.gate import Fresh, Gate
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
 
 __all__ = [
     "Busy",
     "CannotPublish",
     "DeltaSink",
+    "DeltaSource",
     "Fenced",
     "FileSink",
     "Fresh",

@@ -38,7 +38,7 @@ FIXES = [
     Mutant(
         "02: a claim lives on when it is planned again",
         MODEL,
-        'return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row)}',
+        'return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}',
         'return {**owners, **same, **NOTHING_STAGED, "staging": known.staging, "schemas": {}}',
         "sink-added",
     ),

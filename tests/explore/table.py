@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from explore.steps import EITHER, Steps
-from onceonly.checkpoint.model import Checkpoint, Event, Row, canonical, first
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical, first
 from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import OutcomeUnknown
 from onceonly.statetable.row_format import Head
@@ -74,12 +74,20 @@ class MemoryView(View):
         chain: Any = self.rows
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
 
+    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+        done = [each for each in self.checkpoints.values() if each.state is State.COMMITTED and each.decision]
+        yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]
+
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [
-            Boundary(at, range_.topic_id, offsets)
+            Boundary(at, range_.topic_id if range_ else "", offsets)
             for checkpoint in self.checkpoints.values()
-            if checkpoint.interval and (range_ := range_of(checkpoint.ranges, topic))
-            for at, offsets in ((checkpoint.interval.start, range_.starts), (checkpoint.interval.end, range_.ends))
+            if checkpoint.interval
+            for range_ in [range_of(checkpoint.ranges, topic)]
+            for at, offsets in (
+                (checkpoint.interval.start, range_.starts if range_ else {}),
+                (checkpoint.interval.end, range_.ends if range_ else {}),
+            )
         ]
         before = max((each for each in pinned if each.time <= time), key=lambda each: each.time, default=None)
         after = min((each for each in pinned if each.time >= time), key=lambda each: each.time, default=None)

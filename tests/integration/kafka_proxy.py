@@ -12,7 +12,7 @@ from threading import Lock, Thread
 from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
 
-PRODUCE, FETCH, INIT_PRODUCER_ID, END_TXN = 0, 1, 22, 26  # api keys
+PRODUCE, FETCH, API_VERSIONS, INIT_PRODUCER_ID, END_TXN = 0, 1, 18, 22, 26  # api keys
 
 
 @dataclass

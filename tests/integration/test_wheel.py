@@ -101,7 +101,8 @@ def uv(*command: str) -> None:
 @pytest.fixture(scope="module")
 def installed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """With a broker that its own commands have started."""
-    found = Installed(python, tmp_path_factory.mktemp("people") / "orders")
+    spark_here = {"SPARK_REMOTE": ""}  # "set to nothing: Spark in the process"
+    found = Installed(python, tmp_path_factory.mktemp("people") / "orders", spark_here)
     found.project.mkdir()
     found.run("onceonly", "init")
     found.home.mkdir()

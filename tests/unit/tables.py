@@ -48,6 +48,9 @@ class QuickTable(MemoryTable):
         later = [each for each in fold(self.chain(pipeline).rows).values() if each.epoch > min(epochs)]
         return [each for each in later if each.replaces in epochs or _rewinds(each, max(epochs))]
 
+    def after_others(self, pipeline: str) -> list[Checkpoint]:
+        return [each for each in fold(self.chain(pipeline).rows).values() if each.after]
+
 
 def _rewinds(checkpoint: Checkpoint, epoch: int) -> bool:
     return checkpoint.rewinds_to is not None and checkpoint.rewinds_to < epoch

@@ -35,7 +35,7 @@ class World:
 
     @property
     def source(self) -> FakeSource:
-        return self.parts.sources(self.pipeline)["flights"]
+        return FakeSource("flights", self.parts.folder)
 
     @property
     def lake(self) -> FakeSink:

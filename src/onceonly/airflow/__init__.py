@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onceonly.airflow.assets import assets_of, outlets
+    from onceonly.airflow.assets import assets_of, inlets, outlets
     from onceonly.airflow.dags import checkpoint_dag, recovery_dag
     from onceonly.airflow.gate import GateOperator
     from onceonly.airflow.operators import (
@@ -36,6 +36,7 @@ _MODULES = {
     "StageOperator": "operators",
     "assets_of": "assets",
     "checkpoint_dag": "dags",
+    "inlets": "assets",
     "outlets": "assets",
     "recovery_dag": "dags",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "StageOperator",
     "assets_of",
     "checkpoint_dag",
+    "inlets",
     "outlets",
     "recovery_dag",
 ]

@@ -32,6 +32,11 @@ def outlets(pipeline: Pipeline) -> list[Asset]:
     return list(found.values())
 
 
+def inlets(pipeline: Pipeline) -> list[Asset]:
+    """The tables that it reads: its DAG, scheduled on them, follows the DAGs that write them."""
+    return [Asset(name=uri, uri=uri) for uri in pipeline.tables.values()]
+
+
 def published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
     """The assets that the checkpoint has reached, each with the extra of its event."""
     pipeline = Pipeline.from_json(checkpoint.definition)
@@ -63,10 +68,13 @@ def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:
 
 def _extra(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
     window = checkpoint.interval
+    bad = {} if checkpoint.bad_records is None else {"bad": checkpoint.bad_records}
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
         "rows": checkpoint.handles[sink].get("rows"),
         "offsets": {r.topic: {str(p): list(span) for p, span in r.partitions.items()} for r in checkpoint.ranges},
         "interval": [window.start.isoformat(), window.end.isoformat()] if window else None,
+        **bad,
+        **({"after": {name: list(epochs) for name, epochs in checkpoint.after.items()}} if checkpoint.after else {}),
     }

@@ -45,6 +45,7 @@ PATIENT: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
 }
+LONGEST_CHAIN = timedelta(days=1)  # for which an interval waits until pipelines before have published theirs
 LONGEST_WAIT = 900.0  # seconds from stage to commit that a transaction has to outlast, however long the interval
 WITHOUT_INTERVAL = (str, list, Asset, CronTriggerTimetable, DeltaTriggerTimetable)  # unless they are given a width
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
@@ -121,8 +122,10 @@ def recovery_dag(
 
 
 def _until_all_may_be_in(pipeline: Pipeline) -> dict[str, Any]:
-    """`PATIENT` for as long again as late records are waited for: meanwhile the interval is Busy."""
+    """`PATIENT` for as long again as late records, or the pipelines before, are waited for: meanwhile it is Busy."""
     late = timedelta(seconds=max(source.grace for source in pipeline.sources))
+    if pipeline.after and pipeline.mode == "interval":
+        late += LONGEST_CHAIN
     return PATIENT | {"retries": PATIENT["retries"] + ceil(late / PATIENT["max_retry_delay"])}
 
 

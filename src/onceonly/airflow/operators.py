@@ -127,7 +127,8 @@ class PlanOperator(OnceonlyOperator):
         if checkpoint.state is State.COMMITTED:
             raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_settled(checkpoint)}")
         for range_ in checkpoint.ranges:
-            self.log.info("epoch %s pins %s of topic %s", checkpoint.epoch, dict(range_.partitions), range_.topic)
+            spans = dict(range_.partitions)
+            self.log.info("epoch %s pins %s of %s %s", checkpoint.epoch, spans, range_.word, range_.topic)
         return checkpoint.epoch
 
     def planner(self) -> Coordinator:

@@ -64,6 +64,21 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ChecksRanges(Protocol):
+    """A source that can tell before any work if a range can be read, and recognises it later: a table."""
+
+    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """The range with its mark.
+
+        Args:
+            previous: ends where the range starts, if it was read before.
+        Raises:
+            SourceLost: it does not contain all of the range, or no longer what `previous` contained.
+            InvalidPipeline: the range cannot be read as the definition says.
+        """
+
+
+@runtime_checkable
 class PinsSchemas(Protocol):
     """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""
 
@@ -76,6 +91,17 @@ class PinsSchemas(Protocol):
         Raises:
             InvalidPipeline: they are not what they were.
         """
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """A source that says which of its records cannot be decoded."""
+
+    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Exactly the pinned ranges as a DataFrame, from which `spark.judged` takes the good and the bad records."""
+
+    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """The same records as they are in the log."""
 
 
 @dataclass(frozen=True)

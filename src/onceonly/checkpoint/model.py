@@ -177,6 +177,7 @@ class Checkpoint:
     staging: str | None = None  # the nonce of the claim that may record STAGED, unless something ended it since
     schemas: Mapping[str, Any] = field(default_factory=dict)  # by topic: the registered schemas it is decoded by
     handles: Mapping[str, Handle] = field(default_factory=dict)
+    bad: Mapping[str, Any] = field(default_factory=dict)  # records, and the bad ones among them: see `bad_records`
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
@@ -189,8 +190,9 @@ class Checkpoint:
     rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are taken back
     replaces: int | None = None  # the epoch whose published rows are replaced by this one's
     request: str | None = None  # who requested the replacement, and when
-    skipped: str | None = None  # the reason a person gave for leaving this interval out
+    skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
+    after: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by pipeline: the epochs whose rows it reads
 
     @property
     def owner(self) -> str:
@@ -215,6 +217,11 @@ class Checkpoint:
         """Staged rows of all sinks; None if a handle does not contain the number."""
         counts = [handle.get("rows") for handle in self.handles.values()]
         return sum(c for c in counts if c is not None) if counts and None not in counts else None
+
+    @property
+    def bad_records(self) -> int | None:
+        """Records that were dropped or became dead letters; None if it has no such thing, or nothing is staged."""
+        return sum(self.bad["undecoded"].values()) + self.bad["rejected"] if self.bad else None
 
     @property
     def gate(self) -> Mapping[str, Any] | None:
@@ -273,7 +280,7 @@ def first(row: Row) -> Checkpoint:
         epoch=row.epoch,
         state=state,
         definition=row.body["definition"],
-        ranges=tuple(TopicRange.from_json(r) for r in row.body["ranges"]),
+        ranges=_ranges(row.body),
         interval=row.interval,
         owners=(row.owner or "",),
         instances=(row.body.get("instance"),),
@@ -289,6 +296,7 @@ def first(row: Row) -> Checkpoint:
         request=row.body.get("request"),
         skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
+        after=_after(row.body),
     )
 
 
@@ -311,7 +319,7 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
-NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "verdict": None, "approved": None, "staging": None}
+NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "bad": {}, "verdict": None, "approved": None, "staging": None}
 
 
 def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
@@ -326,13 +334,13 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
                 "owners": (*known.owners, row.owner or ""),
                 "instances": (*known.instances, row.body.get("instance")),
             }
-            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row)}
+            return {**owners, **same, **NOTHING_STAGED, "schemas": _still_pinned(known, row), **_pinned_again(row)}
         case Event.CLAIMED:
             return _claimed(known, row)
         case Event.PINNED:
             return {"schemas": row.body["schemas"]}
         case Event.STAGED:
-            return {"handles": row.body["handles"], "staging": None}
+            return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "staging": None}
         case Event.VERDICT | Event.APPROVED:
             return _judged(known, row)
         case Event.COMMITTING:
@@ -353,6 +361,19 @@ def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:
     """Whoever changes a source's definition asks for another way to read the same records."""
     same = known.definition.get("source") == row.body["definition"].get("source")
     return known.schemas if same else {}
+
+
+def _pinned_again(row: Row) -> dict[str, Any]:
+    """Only what other pipelines have published is: an interval of theirs was replaced before it was read to the end."""
+    return {"ranges": _ranges(row.body), "after": _after(row.body)} if "ranges" in row.body else {}
+
+
+def _ranges(body: Mapping[str, Any]) -> Ranges:
+    return tuple(TopicRange.from_json(range_) for range_ in body["ranges"])
+
+
+def _after(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(epochs) for name, epochs in body.get("after", {}).items()}
 
 
 def _claimed(known: Checkpoint, row: Row) -> dict[str, Any]:

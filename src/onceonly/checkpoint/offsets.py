@@ -7,22 +7,49 @@ Offsets have gaps (control records, compaction), so nothing here counts rows; a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
+KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
+# What each is called, and what its offsets are. A table has one partition, 0, whose offsets are the table's versions; a
+# folder of files has one, whose offsets are the decisions that its manifests show.
+WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version"), FILES: ("folder", "decision")}
 
 
 @dataclass(frozen=True)
 class TopicRange:
-    """The pinned part of one topic: partition -> (start, end)."""
+    """The pinned part of one topic: partition -> (start, end).
+
+    Args:
+        kind: of the source.
+        mark: by which a table or folder recognises what was pinned; None: it needs none.
+        folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
+            version, the folder in which the files of that checkpoint were staged, and how many they are.
+    """
 
     topic: str
     topic_id: str
     partitions: Mapping[int, tuple[int, int]]
+    kind: str = KAFKA
+    mark: str | None = None
+    folders: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def called(self) -> str:
+        return called(self)
+
+    @property
+    def word(self) -> str:
+        return WORDS[self.kind][0]
+
+    @property
+    def unit(self) -> str:
+        """What `span` counts."""
+        return WORDS[self.kind][1]
 
     @property
     def starts(self) -> dict[int, int]:
@@ -38,16 +65,21 @@ class TopicRange:
         return sum(end - start for start, end in self.partitions.values())
 
     def to_json(self) -> dict[str, Any]:
+        """Of a topic the same as in older versions."""
         return {
             "topic": self.topic,
             "topic_id": self.topic_id,
             "partitions": {str(p): [start, end] for p, (start, end) in sorted(self.partitions.items())},
+            **({"kind": self.kind} if self.kind != KAFKA else {}),
+            **({"mark": self.mark} if self.mark is not None else {}),
+            **({"folders": [list(each) for each in self.folders]} if self.folders else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
-        return cls(data["topic"], data["topic_id"], partitions)
+        folders = tuple((folder, files) for folder, files in data.get("folders", ()))
+        return cls(data["topic"], data["topic_id"], partitions, data.get("kind", KAFKA), data.get("mark"), folders)
 
 
 Ranges = tuple[TopicRange, ...]
@@ -60,6 +92,16 @@ class TopicLog:
     topic: str
     topic_id: str
     partitions: Mapping[int, tuple[int, int]]
+    kind: str = KAFKA
+
+    @property
+    def called(self) -> str:
+        return called(self)
+
+
+def called(source: TopicRange | TopicLog) -> str:
+    """The source with its kind: topic 'flights'."""
+    return f"{WORDS[source.kind][0]} '{source.topic}'"
 
 
 @dataclass(frozen=True)
@@ -91,9 +133,9 @@ def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:
     """Refuse a topic that was deleted and created again: its offsets are those of other records."""
     if pinned_id != log.topic_id:
         raise SourceLost(
-            f"topic '{log.topic}' is not the one for which {since} was pinned.",
+            f"{log.called} is not the one for which {since} was pinned.",
             f"Its id was {pinned_id} and is now {log.topic_id}: it was deleted and created again.",
-            "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+            restore(log),
         )
 
 
@@ -112,8 +154,7 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
         log_start, _ = log.partitions[partition]
         if start < log_start:
             raise SourceLost(
-                f"topic '{log.topic}' partition {partition}: "
-                f"offsets {start} to {min(end, log_start) - 1} no longer exist.",
+                f"{log.called} partition {partition}: offsets {start} to {min(end, log_start) - 1} no longer exist.",
                 f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
                 "or were deleted.",
                 "Restore the records, or give the pipeline a new name to start over. Nothing was written.",
@@ -126,6 +167,7 @@ def beginning(log: TopicLog, starts: Offsets) -> TopicRange:
         log.topic,
         log.topic_id,
         {p: (first := max(start, starts.get(p, start)), max(end, first)) for p, (start, end) in log.partitions.items()},
+        log.kind,
     )
 
 
@@ -140,7 +182,7 @@ def chain(previous: TopicRange, log: TopicLog) -> TopicRange:
             raise _vanished(log, partition)
     ends = previous.ends
     partitions = {p: (ends.get(p, 0), max(end, ends.get(p, 0))) for p, (_, end) in log.partitions.items()}
-    range_ = TopicRange(log.topic, log.topic_id, partitions)
+    range_ = TopicRange(log.topic, log.topic_id, partitions, log.kind)
     _refuse_shrunk(previous, log)
     check_held(range_, log)
     return range_
@@ -150,21 +192,31 @@ def range_of(ranges: Iterable[TopicRange], topic: str) -> TopicRange | None:
     return next((range_ for range_ in ranges if range_.topic == topic), None)
 
 
-def cap(range_: TopicRange, most: int) -> TopicRange:
+def cap(ranges: Ranges, most: int) -> Ranges:
     """At most `most` offsets, divided among the partitions in proportion to what each has left to read."""
-    waiting = range_.span
+    spans = {(topic, p): span for topic, range_ in enumerate(ranges) for p, span in range_.partitions.items()}
+    waiting = sum(range_.span for range_ in ranges)
     if waiting <= most:
-        return range_
+        return ranges
     left, capped = most, {}
-    for partition, (start, end) in sorted(range_.partitions.items()):
+    for partition, (start, end) in sorted(spans.items()):
         take = (end - start) * most // waiting
         capped[partition] = (start, start + take)
         left -= take
     for partition, (start, end) in sorted(capped.items()):  # the remainder of the rounding
-        extra = min(left, range_.partitions[partition][1] - end)
+        extra = min(left, spans[partition][1] - end)
         capped[partition] = (start, end + extra)
         left -= extra
-    return TopicRange(range_.topic, range_.topic_id, capped)
+    return tuple(
+        replace(range_, partitions={p: capped[topic, p] for p in range_.partitions})
+        for topic, range_ in enumerate(ranges)
+    )
+
+
+def until(range_: TopicRange, end: int) -> TopicRange:
+    """The range without what comes after that offset, in each partition."""
+    partitions = {p: (start, max(start, min(last, end))) for p, (start, last) in range_.partitions.items()}
+    return replace(range_, partitions=partitions)
 
 
 def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[int, int]:
@@ -181,9 +233,15 @@ def clamp(raw: Offsets, before: Offsets | None, after: Offsets | None) -> dict[i
     return clamped
 
 
-def between(topic: str, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
+def between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offsets) -> TopicRange:
     """The range from one boundary to the next; a partition missing from a boundary counts as 0."""
-    return TopicRange(topic, topic_id, {p: (start.get(p, 0), end.get(p, 0)) for p in sorted({*start, *end})})
+    partitions = {p: (start.get(p, 0), end.get(p, 0)) for p in sorted({*start, *end})}
+    return TopicRange(of.topic, topic_id, partitions, of.kind)
+
+
+def restore(log: TopicLog) -> str:
+    """What to do where something that was read before is not there any more."""
+    return f"Restore the {WORDS[log.kind][0]}, or give the pipeline a new name to start over. Nothing was written."
 
 
 def has_data(ranges: Iterable[TopicRange]) -> bool:
@@ -195,15 +253,15 @@ def _refuse_shrunk(previous: TopicRange, log: TopicLog) -> None:
         stable = log.partitions[partition][1]
         if stable < end:
             raise SourceLost(
-                f"topic '{log.topic}' partition {partition} ends before what was already read.",
+                f"{log.called} partition {partition} ends before what was already read.",
                 f"The last checkpoint ended at {end} and the log now ends at {stable}: records were lost or replaced.",
-                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+                restore(log),
             )
 
 
 def _vanished(log: TopicLog, partition: int) -> SourceLost:
     return SourceLost(
-        f"topic '{log.topic}' no longer has partition {partition}.",
+        f"{log.called} no longer has partition {partition}.",
         f"It was pinned by an earlier checkpoint; the topic now has partitions {sorted(log.partitions)}.",
-        "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+        restore(log),
     )

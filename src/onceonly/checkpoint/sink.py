@@ -9,6 +9,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
     Revocable       staging leaves something that a process could still publish, such as an open transaction
     Traced          its target shows the last decision
     Replaceable     published rows can be taken back
+    Versioned       its target has versions, by which other pipelines read it
     Inspectable     a gate can read the staged rows
     PoolsIds        uses a pool of transactional ids
     ShowsEvidence   shows a person the evidence of an outcome
@@ -185,6 +186,37 @@ class Replaceable(ABC):
             held: the sink's handle of the checkpoint to which the pipeline goes back, if it has one.
         Raises:
             InvalidPipeline: the rows cannot be removed.
+        """
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Where the rows of a published handle are, for a source that reads its target by versions.
+
+    Args:
+        table_id: of the target.
+        version: the one that published it; None: the target's log no longer shows it.
+        folder: in which the files with its rows were staged.
+        files: how many.
+        whole: whether that version added its rows and nothing else.
+    """
+
+    table_id: str
+    version: int | None
+    folder: str
+    files: int
+    whole: bool = True
+
+
+class Versioned(ABC):
+    """Its target has versions, by which other pipelines read it."""
+
+    @abstractmethod
+    def landed(self, handle: Handle, decision: int) -> Landed:
+        """Where the rows of a published handle are. Changes nothing.
+
+        Raises:
+            OutcomeUnknown: the target does not answer.
         """
 
 

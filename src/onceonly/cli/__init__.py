@@ -29,6 +29,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "run": "run",
         "status": "status",
         "describe": "describe",
+        "lineage": "lineage",
         "recover": "settle",
         "check": "check",
         "infer": "infer",

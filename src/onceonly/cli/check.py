@@ -63,7 +63,8 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
         parts.inspector(pipeline).check_suites()
     notes.append(f"transform {pipeline.transform} imports")
     for source in pipeline.sources:
-        notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
+        if isinstance(source, KafkaSource):
+            notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, _state(settings)]
 
 
@@ -83,7 +84,8 @@ def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
 def _passed(source: KafkaSource, brokers: str) -> str:
     """What the check has established without a note."""
     decoded = f", decoded by {source.schema}" if source.schema else ""
-    return f"topic '{source.topic}' is there on {brokers}{decoded}"
+    what = "topics '{}' are" if source.topic_pattern else "topic '{}' is"
+    return f"{what.format(source.called)} there on {brokers}{decoded}"
 
 
 def _state(settings: Settings) -> str:

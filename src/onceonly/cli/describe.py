@@ -27,7 +27,9 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up": by sink, "definition",
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
+"schemas": by source, the registered schemas that its records are decoded by,
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
+"bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
 "replaced_by", "rewound_by": a later epoch that has taken these rows out.
 """
 
@@ -67,11 +69,14 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
     return {
         "interval": str(checkpoint.interval) if checkpoint.interval else "",
         "covers": formatting.covers(checkpoint),
+        "after": formatting.after(checkpoint),
         "rows": formatting.rows(checkpoint),
+        "bad records": formatting.bad(checkpoint),
         "decision": formatting.number(checkpoint.decision),
         "owner": checkpoint.owner,
         "earlier owners": ", ".join(dict.fromkeys(formatting.owner(key) for key in checkpoint.owners[:-1])),
         "planned": f"{formatting.clock(checkpoint.planned_at)} UTC, {formatting.age(checkpoint.planned_at)} ago",
+        "decoded by": formatting.schemas(checkpoint),
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
@@ -89,11 +94,16 @@ def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
 
 
 def _print_offsets(out: Console, checkpoint: Checkpoint) -> None:
-    table = show.table("topic", "partition", "from", "to", right=("partition", "from", "to"))
+    table = show.table(_source_words(checkpoint), "partition", "from", "to", right=("partition", "from", "to"))
     for range_ in checkpoint.ranges:
         for partition, (start, end) in sorted(range_.partitions.items()):
             table.add_row(range_.topic, str(partition), f"{start:,}", f"{end:,}")
     _section(out, "Offsets (the last one not included)", table)
+
+
+def _source_words(checkpoint: Checkpoint) -> str:
+    """'topic', 'table', 'topic, table': what the checkpoint reads."""
+    return ", ".join(dict.fromkeys(range_.word for range_ in checkpoint.ranges)) or "topic"
 
 
 def _print_attempts(out: Console, checkpoint: Checkpoint) -> None:

@@ -52,7 +52,11 @@ def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
 
 
 def _source(pipeline: Pipeline, topic: str | None) -> KafkaSource:
-    plain = [each for each in pipeline.sources if each.format == "json" and each.registry is None]
+    plain = [
+        each
+        for each in pipeline.sources
+        if isinstance(each, KafkaSource) and each.topic and each.format == "json" and not each.registry
+    ]
     readable = {each.topic: each for each in plain}
     chosen = [each for name, each in readable.items() if topic in (None, name)]
     if len(chosen) == 1:

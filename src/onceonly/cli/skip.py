@@ -1,34 +1,81 @@
-"""onceonly skip: record that an interval which no checkpoint covers is left out on purpose."""
+"""onceonly skip: record that an interval, or offsets, which no checkpoint covers, are left out on purpose."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.cli import changing
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
 from onceonly.cli.run import span
 from onceonly.settings import Settings
-from onceonly.views import queries
+from onceonly.views import formatting, queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.coordinator import Coordinator
+
+Offsets = tuple[str | None, int | None, int | None]
 
 
-@click.command(short_help="Leave out an interval on purpose.")
+@click.command(short_help="Leave out an interval, or offsets, on purpose.")
 @click.argument("pipeline")
-@click.option("--interval", nargs=2, required=True, metavar="START END", help="The whole gap, as `status` shows it.")
+@click.option("--interval", nargs=2, metavar="START END", help="The whole gap, as `status` shows it.")
+@click.option("--topic", help="Of a chained pipeline: the topic of which offsets are left out.")
+@click.option("--partition", type=click.IntRange(0), help="The partition of the topic.")
+@click.option("--to", type=click.IntRange(1), help="The offset at which the pipeline goes on.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly status PIPELINE`.")
 @json_option
-def skip(pipeline: str, interval: tuple[str, str], reason: str, as_json: bool) -> None:
+def skip(
+    pipeline: str,
+    interval: tuple[str, str] | None,
+    topic: str | None,
+    partition: int | None,
+    to: int | None,
+    reason: str,
+    as_json: bool,
+) -> None:
     """Record that a gap between two intervals of PIPELINE is left out on purpose: it is no longer shown as missing.
 
     Nothing is read and nothing is published for it. To run it later all the same: `onceonly run … --interval START END
     --reprocess`, or a run of that interval whose conf is {"reprocess": true}.
 
+    Of a chained pipeline: --topic, --partition and --to. All records before that offset which the pipeline has not
+    read yet are left out, the good ones too. Nothing may be unsettled.
+
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
+    if not reason.strip():
+        raise click.BadParameter("it is empty.", param_hint="--reason")
     settings = Settings.from_env()
+    _check(interval, (topic, partition, to))
     queries.check_known(queries.required(settings), pipeline)
-    done = changing.coordinator(settings).skip(pipeline, span(interval), person(), reason)
+    through = changing.coordinator(settings)
+    if interval:
+        done = through.skip(pipeline, span(interval), person(), reason)
+    else:
+        done = _offsets(through, pipeline, (topic, partition, to), reason)
     if as_json:
         return print_json(queries.to_json(done))
-    show.console().print(Text.assemble(("✓ ", "green"), f"epoch {done.epoch}: {done.interval} is left out"))
+    said = f"epoch {done.epoch}: {done.interval} is left out" if interval else _said(done)
+    show.console().print(Text.assemble(("✓ ", "green"), said))
+
+
+def _check(interval: tuple[str, str] | None, offsets: Offsets) -> None:
+    given = [part is not None for part in offsets]
+    if any(given) if interval else not all(given):
+        raise click.UsageError("Give --interval, or all of --topic, --partition and --to.")
+
+
+def _offsets(through: Coordinator, pipeline: str, offsets: Offsets, reason: str) -> Checkpoint:
+    from onceonly.coordinator.skip_offsets import Skip
+
+    topic, partition, to = offsets
+    return through.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason))
+
+
+def _said(done: Checkpoint) -> str:
+    return f"epoch {done.epoch} {formatting.covers(done)}"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import forward, gate, lineage, rewind, skip
+from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.messages import because, fenced
@@ -24,6 +25,7 @@ from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.rename import refuse_renamed
 from onceonly.coordinator.resolve import Resolver
+from onceonly.coordinator.skip_offsets import Skip
 from onceonly.coordinator.stage import Produce, Stager
 from onceonly.coordinator.sweep import sweep
 from onceonly.errors import Fenced, GateFailed, NotCommitted, OnceonlyError
@@ -73,7 +75,9 @@ class Coordinator:
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
         sources = self.parts.sources(pipeline)
-        planning = Planning(pipeline, self.parts, Cut(pipeline, sources, interval), owner, reprocess, instance)
+        before = partial(barrier.find, self.state, self.parts, pipeline, interval)
+        cut = Cut(pipeline, sources, interval, before if pipeline.after else None)
+        planning = Planning(pipeline, self.parts, cut, owner, reprocess, instance)
         seen = self.state.tidy(self.state.view(pipeline.name))
         refuse_renamed(self.state, seen, pipeline, sources)
         lineage.check_plan(self.state, seen, pipeline, self.parts, sources)
@@ -329,6 +333,18 @@ class Coordinator:
         """
         view = self._transitions.change(name, lambda view: skip.row(view, interval, who, reason))
         return view.planned_for(interval)[-1]
+
+    def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
+        """Record that a chained pipeline goes on in one partition at a later offset; nothing of what is before is read.
+
+        Raises:
+            InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, or the pipeline
+                keeps state or runs by intervals; nothing was written.
+        """
+        pipeline = skip_offsets.pipeline(self.state.view(name), said)
+        source = self.parts.sources(pipeline)[said.topic]
+        view = self._transitions.change(name, lambda view: skip_offsets.row(view, source.log(), said))
+        return view.require(view.head.epoch)
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """What the sink shows of this checkpoint now, for a person who has to decide."""

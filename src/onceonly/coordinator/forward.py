@@ -8,7 +8,7 @@ published gets such a row, and the last one takes the number: what dies half way
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -68,8 +68,9 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
         raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (said.ends or not said.intervals):
         raise _refused(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
-    topics = {source.topic for source in pipeline.sources}
-    if pipeline.mode == "chained" and (said.intervals or set(said.ends) != topics):
+    topics = {source.called for source in pipeline.sources}
+    named = {source.called if (source := pipeline.source_of(topic)) else topic for topic in said.ends}
+    if pipeline.mode == "chained" and (said.intervals or named != topics):
         why = f"It reads {', '.join(sorted(topics))} from where the last checkpoint ended."
         raise _refused(pipeline, why, "Give the end of each partition: --ends TOPIC:PARTITION=OFFSET …")
 
@@ -139,8 +140,12 @@ def _span(
 
 def _ends(pipeline: Pipeline, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
     Cut(pipeline, sources).check_lineage(view.latest)
+    read = {range_.topic for range_ in view.latest.ranges} if view.latest else set()
+    if missing := sorted(read - set(said.ends)):
+        raise _refused(pipeline, f"It has read {', '.join(missing)}, too.", "Give the end of each partition of it.")
     return tuple(
-        _end(pipeline, source.log(), _read(view.latest, topic), said.ends[topic]) for topic, source in sources.items()
+        _end(pipeline, sources[topic].log(), _read(view.latest, topic), ends)
+        for topic, ends in sorted(said.ends.items(), key=lambda each: list(sources).index(each[0]))
     )
 
 
@@ -149,7 +154,7 @@ def _read(latest: Checkpoint | None, topic: str) -> TopicRange | None:
     range_ = range_of(latest.ranges, topic) if latest else None
     if latest is None or range_ is None or latest.state is State.COMMITTED:
         return range_
-    return TopicRange(topic, range_.topic_id, {p: (start, start) for p, start in range_.starts.items()})
+    return replace(range_, partitions={p: (start, start) for p, start in range_.starts.items()}, mark=None)
 
 
 def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Offsets) -> TopicRange:
@@ -157,7 +162,7 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
     if before:
         same_topic(before.topic_id, log, "the last checkpoint")
     if set(ends) != set(log.partitions):
-        why = f"Topic '{log.topic}' has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
+        why = f"{log.called.capitalize()} has partitions {sorted(log.partitions)}, and you name {sorted(ends)}."
         raise _refused(pipeline, why, "Name each one; one that was not read yet ends at 0.")
     for partition, end in sorted(ends.items()):
         low, high = before.ends.get(partition, 0) if before else 0, log.partitions[partition][1]
@@ -165,7 +170,7 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
             raise _refused(
                 pipeline, f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between."
             )
-    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()})
+    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
 
 
 def _refused(

@@ -6,31 +6,53 @@ end, the neighbours of a boundary) is worked out from the same view that the PLA
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import FirstRecord, Source
+from onceonly.checkpoint.interfaces import ChecksRanges, FirstRecord, Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, Ranges, TopicLog, TopicRange
+from onceonly.checkpoint.sink import Landed
+from onceonly.coordinator.barrier import Barrier
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sources import EARLIEST, LATEST, KafkaSource
+from onceonly.pipeline.source_config import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
+NO_BARRIER = Barrier({}, {})
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
+FIX = {
+    offsets.KAFKA: "Fix the producer's clock and remove the record (kafka-delete-records), then retry.",
+    offsets.DELTA: "Fix the writer's clock, then retry once that time has come.",
+    offsets.FILES: "Fix the writer's clock, then retry once that time has come.",
+}
 
 
 class Cut:
     """What the next checkpoint covers, of every topic: one consistent cut."""
 
-    def __init__(self, pipeline: Pipeline, sources: Mapping[str, Source], interval: Interval | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sources: Mapping[str, Source],
+        interval: Interval | None = None,
+        barrier: Callable[[], Barrier] | None = None,
+    ) -> None:
         now = datetime.now(UTC)
         _check_mode(pipeline, interval, now)
-        self._pipeline, self.interval, self._now = pipeline, interval, now
-        self._pins = [Pins(pipeline, sources[source.topic], source, interval, now) for source in pipeline.sources]
+        self._pipeline, self.interval, self._now, self._sources = pipeline, interval, now, sources
+        self._find_barrier = barrier
+        self._pins: dict[str, Pins] = {}
+
+    @cached_property
+    def barrier(self) -> Barrier:
+        """What the pipelines before this one let it read; found once, before anything is asked of the tables."""
+        return self._find_barrier() if self._find_barrier else NO_BARRIER
 
     def ranges(self, view: View) -> Ranges:
         """The ranges to pin, given what `view` shows as pinned; they may be empty.
@@ -44,20 +66,61 @@ class Cut:
         if self.interval:
             _check_follows(self._pipeline, view.latest, self.interval)
             _check_grace(self._pipeline, self.interval, self._now)
-        return tuple(pins.range(view) for pins in self._pins)
+        tables = self.barrier.tables
+        found = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
+        for source in self._pipeline.sources:
+            found = _capped(found, source)
+        return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+
+    def _topics(self, latest: Checkpoint | None) -> list[str]:
+        """All that exist, and all that were read: one that vanished is missed by its own look at the log."""
+        read = [range_.topic for range_ in latest.ranges] if latest else []
+        return list(dict.fromkeys([*self._sources, *read]))
+
+    def _pins_of(self, topic: str) -> Pins:
+        if topic not in self._pins:
+            config = self._pipeline.source_of(topic)
+            assert config is not None  # see `check_lineage`
+            self._pins[topic] = Pins(self._pipeline, self._sources[topic], config.of(topic), self.interval, self._now)
+        return self._pins[topic]
+
+    def pinned(self, ranges: Ranges) -> dict[str, Any]:
+        """What the row records of them: the ranges, and on which checkpoints of other pipelines they stand."""
+        after = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
+        return {"ranges": [range_.to_json() for range_ in ranges], **({"after": after} if after else {})}
+
+    def moved(self, known: Checkpoint) -> bool:
+        """Whether the interval, as the pipelines before this one show it now, is not the one that was pinned.
+
+        Raises as `ranges`.
+        """
+        return self.interval is not None and dict(known.after) != dict(self.barrier.epochs)
+
+    def again(self, view: View, known: Checkpoint) -> Ranges:
+        """The ranges of another checkpoint for the same interval: what it read, where other pipelines wrote it as it
+        is now. Nobody shares boundaries with those.
+        """
+        tables = self.barrier.tables if self.interval else {}
+        return tuple(
+            self._pins_of(pinned.topic).marked(self._pins_of(pinned.topic).range(view, tables[pinned.topic]), view)
+            if pinned.topic in tables
+            else pinned
+            for pinned in known.ranges
+        )
 
     def chooses_start(self, view: View) -> bool:
         """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
-        return view.latest is None and any(source.start != EARLIEST for source in self._pipeline.sources)
+        return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
         """Refuse to go on from a checkpoint of other topics, or of the other mode."""
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
-        topics = sorted(source.topic for source in self._pipeline.sources)
-        if read != topics:
-            raise _other(name, f"read topic {_names(read)} so far and now names {_names(topics)}")
+        named = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
+        if not named <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
+            names = sorted(source.called for source in self._pipeline.sources)
+            raise _other(name, f"read topic {_names(read)} so far and now names {_names(names)}")
         if (latest.interval is None) != (self.interval is None):
             raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
 
@@ -68,7 +131,7 @@ class Pins:
 
     pipeline: Pipeline
     source: Source
-    config: KafkaSource
+    config: SourceConfig
     interval: Interval | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
@@ -80,21 +143,65 @@ class Pins:
             self._log = self.source.log()
         return self._log
 
-    def range(self, view: View) -> TopicRange:
-        """The range to pin, given what `view` shows as pinned; it may be empty."""
-        return self._span(view, self.interval) if self.interval else self._chain(view.latest)
+    def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
+        """The range to pin, given what `view` shows as pinned; it may be empty.
 
-    def _chain(self, latest: Checkpoint | None) -> TopicRange:
-        previous = offsets.range_of(latest.ranges, self.config.topic) if latest else None
+        Args:
+            landed: where the rows are that may be read; None: all may be.
+        """
+        if landed is not None:
+            return self._of_landed(view, landed)
+        return self._span(view, self.interval) if self.interval else self._chain(view)
+
+    def marked(self, range_: TopicRange, view: View) -> TopicRange:
+        """With what the source adds to the range that is pinned."""
+        return self.source.marked(range_, self._previous(view)) if isinstance(self.source, ChecksRanges) else range_
+
+    def _previous(self, view: View) -> TopicRange | None:
+        return offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None
+
+    def _of_landed(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+        end = max(end for _, end in self.log.partitions.values())
+        for each in landed:
+            offsets.same_topic(each.table_id, self.log, "what it reads")
+            if each.version is not None and each.version >= end:
+                raise _went_back(self.log, each.version)
+        return self._published(landed, end) if self.interval else self._up_to(view, landed)
+
+    def _published(self, landed: tuple[Landed, ...], end: int) -> TopicRange:
+        """The versions that have published it, one in each partition; else all up to the newest, for its files."""
+        filled = [each for each in landed if each.files]
+        at = [(0, end) if each.version is None else (each.version, each.version + 1) for each in filled]
+        folders = tuple((each.folder, each.files) for each in filled)
+        partitions = dict(enumerate(at)) or {0: (end, end)}
+        return TopicRange(self.log.topic, self.log.topic_id, partitions, self.log.kind, folders=folders)
+
+    def _up_to(self, view: View, landed: tuple[Landed, ...]) -> TopicRange:
+        """The chain, up to the version that has published the last one."""
+        if not landed:
+            return offsets.until(self._chain(view), 0)
+        (last,) = landed
+        if last.version is None:
+            raise InvalidPipeline(
+                f"{self.pipeline.name}: how far {self.log.called} may be read is not known.",
+                f"Its log no longer has the entry of the last checkpoint that was published to it ({last.folder}): "
+                "entries expire (delta.logRetentionDuration).",
+                "Publish another checkpoint to it, or read it without after. Nothing was written.",
+            )
+        return offsets.until(self._chain(view), last.version + 1)
+
+    def _chain(self, view: View) -> TopicRange:
+        previous = self._previous(view)
         if previous and any(self.log.partitions.get(p, (0, 0))[1] < end for p, end in previous.ends.items()):
             self._log = None  # the checkpoint may be younger than our look at the log
-        range_ = offsets.chain(previous, self.log) if previous else offsets.beginning(self.log, self._starts())
-        most = self.config.max_records
-        return offsets.cap(range_, most) if most else range_
+        if previous:
+            return offsets.chain(previous, self.log)
+        # A topic that appears later is read from its earliest record on, wherever the pipeline began.
+        return offsets.beginning(self.log, {} if view.latest else self._starts())
 
     def _starts(self) -> Offsets:
         """Where the first checkpoint begins, by partition; without one, at the log's start."""
-        start = self.config.start
+        start = self.config.begins
         if isinstance(start, Mapping):
             return self._held({int(partition): offset for partition, offset in start.items()})
         if start == LATEST:
@@ -108,18 +215,19 @@ class Pins:
 
     def _held(self, chosen: Offsets) -> Offsets:
         """These offsets, if the log holds each of them, or ends there."""
+        unit = offsets.WORDS[self.log.kind][1]
         for partition, offset in sorted(chosen.items()):
             if partition not in self.log.partitions:
-                why = f"the topic has the partitions {sorted(self.log.partitions)}"
+                why = f"it has the partitions {sorted(self.log.partitions)}"
             elif not self.log.partitions[partition][0] <= offset <= self.log.partitions[partition][1]:
                 first, end = self.log.partitions[partition]
-                why = f"its records have the offsets {first} to {end - 1}" if end > first else f"it is empty at {end}"
+                why = f"it holds the {unit}s {first} to {end - 1}" if end > first else f"it is empty at {end}"
             else:
                 continue
             raise InvalidPipeline(
-                f"{self.pipeline.name}: topic '{self.log.topic}' cannot be read from partition {partition} offset "
+                f"{self.pipeline.name}: {self.log.called} cannot be read from partition {partition} {unit} "
                 f"{offset} on.",
-                f"KafkaSource(start=…) names it, and {why}.",
+                f"Its start=… names it, and {why}.",
                 "Correct start. Nothing was written.",
             )
         return chosen
@@ -127,18 +235,17 @@ class Pins:
     def _span(self, view: View, interval: Interval) -> TopicRange:
         start = self._boundary(view, interval.start, None)
         end = self._boundary(view, interval.end, start)
-        range_ = offsets.between(self.log.topic, self.log.topic_id, start, end)
+        range_ = offsets.between(self.log, self.log.topic_id, start, end)
         offsets.check_held(range_, self.log)
         return range_
 
     def _boundary(self, view: View, time: datetime, floor: Offsets | None) -> Offsets:
         """The offsets of `time`: as pinned, else looked up and put between the pinned neighbours."""
-        before, after = view.boundaries(time, self.config.topic)
-        for neighbour in (before, after):
-            if neighbour is None:
-                continue
-            offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
-            self._refuse_shorter(neighbour)
+        before, after = (self._known(neighbour) for neighbour in view.boundaries(time, self.config.topic))
+        for neighbour in sorted((each for each in (before, after) if each), key=_is_of_new_topic):
+            if not _is_of_new_topic(neighbour):
+                offsets.same_topic(neighbour.topic_id, self.log, "an earlier interval")
+                self._refuse_shorter(neighbour)
             if neighbour.time == time:
                 return neighbour.offsets
         low = floor if floor is not None else _offsets(before)
@@ -146,6 +253,12 @@ class Pins:
         self._refuse_lost(time, found, low or {})
         self._refuse_held(time, found, _offsets(after))
         return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
+
+    def _known(self, pinned: Boundary | None) -> Boundary | None:
+        """A topic that appeared after a boundary was pinned began there: no record of it is before."""
+        if pinned is None or pinned.topic_id:
+            return pinned
+        return Boundary(pinned.time, "", {partition: start for partition, (start, _) in self.log.partitions.items()})
 
     def _look_up(self, time: datetime) -> Mapping[int, FirstRecord]:
         if time not in self._found:
@@ -155,14 +268,14 @@ class Pins:
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
         """A log that ends before a pinned boundary has lost records of this interval or of others."""
-        if self._short(pinned):
+        if self._short(pinned) or not set(pinned.offsets) <= set(self.log.partitions):
             self._log = None  # the boundary may be younger than our look at the log
         for partition, (offset, stable) in self._short(pinned).items():
             raise SourceLost(
-                f"topic '{self.log.topic}' partition {partition} is shorter than what was already pinned.",
+                f"{self.log.called} partition {partition} is shorter than what was already pinned.",
                 f"The boundary {pinned.time:%Y-%m-%dT%H:%M:%SZ} was pinned at {offset} and the log now ends at "
                 f"{stable}: records were lost or replaced.",
-                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+                offsets.restore(self.log),
             )
 
     def _short(self, pinned: Boundary) -> dict[int, tuple[int, int]]:
@@ -171,15 +284,15 @@ class Pins:
         return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
 
     def _refuse_future(self, time: datetime, found: Mapping[int, FirstRecord]) -> None:
+        unit = offsets.WORDS[self.log.kind][1]
         for partition, record in sorted(found.items()):
             if record.at and record.at > self.now + SKEW:
                 raise InvalidPipeline(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
-                    f"topic '{self.log.topic}' partition {partition} offset {record.offset} is dated "
+                    f"{self.log.called} partition {partition} {unit} {record.offset} is dated "
                     f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
                     "before records that are still to come.",
-                    "Fix the producer's clock and remove the record (kafka-delete-records), then retry. "
-                    "Nothing was written.",
+                    f"{FIX[self.log.kind]} Nothing was written.",
                 )
 
     def _refuse_held(self, time: datetime, found: Mapping[int, FirstRecord], after: Offsets | None) -> None:
@@ -209,6 +322,27 @@ class Pins:
                     "what came before, and with it perhaps records of this interval.",
                     "Run a later interval, or restore the records. Nothing was written.",
                 )
+
+
+def _is_of_new_topic(boundary: Boundary) -> bool:
+    return not boundary.topic_id
+
+
+def _capped(ranges: Ranges, source: SourceConfig) -> Ranges:
+    """At most as many offsets of all topics of the source as it allows."""
+    mine = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+    if source.most is None or not mine:
+        return ranges
+    capped = {range_.topic: range_ for range_ in offsets.cap(mine, source.most)}
+    return tuple(capped.get(range_.topic, range_) for range_ in ranges)
+
+
+def _went_back(log: TopicLog, version: int) -> SourceLost:
+    return SourceLost(
+        f"{log.called} ends before what was published to it.",
+        f"A checkpoint was published by its version {version}: the table was restored from a copy.",
+        offsets.restore(log),
+    )
 
 
 def _offsets(boundary: Boundary | None) -> Offsets | None:
@@ -285,6 +419,6 @@ def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
     if over > now:
         raise Busy(
             f"{pipeline.name}: late records of the interval {interval} may still come.",
-            f"KafkaSource(grace={grace:g}) ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
+            f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
             "Plan again then. Nothing was written.",
         )

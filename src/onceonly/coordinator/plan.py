@@ -94,7 +94,7 @@ class Planning:
         ranges, interval = self.cut.ranges(view), self.cut.interval
         if not has_data(ranges) and interval is None and not self.cut.chooses_start(view):
             return None
-        body = {**self._origin, "ranges": [range_.to_json() for range_ in ranges]}
+        body = {**self._origin, **self.cut.pinned(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()
         event = Event.PLANNED if has_data(ranges) or gated else Event.EMPTY
         return view.row(view.head.epoch + 1, event, 0, owner=self.owner, interval=interval, body=body)
@@ -108,14 +108,28 @@ class Planning:
     # ---- one that goes on, or is replaced
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
-        again = bool(self.reprocess) and _replaceable(existing) and not self._has_replaced(view, existing)
+        self._refuse_outdated(existing)
+        again = self._is_to_be_replaced(existing) and not self._has_replaced(view, existing)
         row = self._replace(view, existing) if again else self._take_over(view, existing)
         if row:
-            self.cut.check_lineage(existing)
             old = existing if again else view.require(existing.replaces) if existing.replaces else None
             if old:
                 _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
         return row
+
+    def _is_to_be_replaced(self, known: Checkpoint) -> bool:
+        if not self.reprocess or known.state is not State.COMMITTED:
+            return False
+        return _replaceable(known) or self.cut.moved(known)
+
+    def _refuse_outdated(self, known: Checkpoint) -> None:
+        """What is staged goes on, but it is not what the request asks for: the interval as it is published now."""
+        if self.reprocess and known.state in (State.STAGED, State.COMMITTING) and self.cut.moved(known):
+            raise Busy(
+                f"{self.pipeline.name}: blocked by unsettled epoch {known.epoch}.",
+                f"It is {known.state.value}, from an interval of {list(known.after)} that was replaced since.",
+                f"{how_to_settle(known)}, then plan again. Nothing was written.",
+            )
 
     def _has_replaced(self, view: View, known: Checkpoint) -> bool:
         """A task that runs twice asks twice, the second time perhaps after others."""
@@ -126,8 +140,9 @@ class Planning:
         return False
 
     def _replace(self, view: View, old: Checkpoint) -> Row:
-        ranges = [range_.to_json() for range_ in old.ranges]
-        body = {**self._origin, "ranges": ranges, "replaces": old.epoch, "request": self.reprocess}
+        self.cut.check_lineage(old)
+        pinned = self.cut.pinned(self.cut.again(view, old))
+        body = {**self._origin, **pinned, "replaces": old.epoch, "request": self.reprocess}
         columns = {"owner": self.owner, "interval": old.interval, "body": body}
         return view.row(view.head.epoch + 1, Event.PLANNED, 0, **columns)
 
@@ -141,9 +156,12 @@ class Planning:
                 f"It is {known.state.value} and belongs to '{known.owner}', {_why_open(known)}.",
                 f"{'' if known.held else 'Retry when it has ended. '}{how_to_settle(known)}",
             )
-        if known.state is State.ABORTED or (known.state is State.PLANNED and self._differs(known)):
+        moved = known.state in (State.ABORTED, State.PLANNED) and self.cut.moved(known)
+        if known.state is State.ABORTED or (known.state is State.PLANNED and (moved or self._differs(known))):
+            self.cut.check_lineage(known)
             request = {"request": self.reprocess} if self.reprocess and known.replaces else {}
-            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._origin, **request}}
+            pinned = self.cut.pinned(self.cut.again(view, known)) if moved else {}
+            columns = {"owner": self.owner, "interval": known.interval, "body": {**self._origin, **request, **pinned}}
             return view.row(known.epoch, Event.PLANNED, known.attempt, **columns)
         return None
 

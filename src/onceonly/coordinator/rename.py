@@ -29,7 +29,7 @@ def refuse_renamed(state: StateTable, seen: View, pipeline: Pipeline, sources: M
         if shared and all(sources[read.topic].log().topic_id == read.topic_id for read in latest.ranges):
             raise InvalidPipeline(
                 f"{pipeline.name}: it has no checkpoint yet, and does what '{name}' has done so far.",
-                f"Both read {[source.topic for source in pipeline.sources]} through {pipeline.transform} into "
+                f"Both read {[source.called for source in pipeline.sources]} through {pipeline.transform} into "
                 f"{', '.join(sorted(shared))}. Was '{name}' renamed? What it published would be published again.",
                 f"Keep name='{name}' (a DAG may be called otherwise: dag_id=…), or name new targets. "
                 "Nothing was written.",
@@ -41,10 +41,17 @@ def _does(definition: Mapping[str, Any]) -> str:
     try:
         read = definition["source"]
         sources = read if isinstance(read, list) else [read]
-        topics = sorted((each["topic"], each["connection"] or each["bootstrap"] or "") for each in sources)
+        topics = sorted(_place(each) for each in sources)
         return canonical([topics, definition["transform"], definition["mode"]])
     except (KeyError, TypeError):
         return _does(Pipeline.from_json(definition).to_json())  # says what is wrong with it
+
+
+def _place(source: Mapping[str, Any]) -> tuple[str, str]:
+    """A table or folder is told by its path, a topic by its name and brokers."""
+    if "path" in source:
+        return source["path"], source["kind"]
+    return source.get("topic_pattern") or source["topic"], source["connection"] or source["bootstrap"] or ""
 
 
 def _targets(pipeline: Pipeline) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
@@ -81,7 +82,7 @@ def row(view: View, epoch: int, handles: Mapping[str, Handle], who: str, reason:
 
 def _ends(range_: TopicRange) -> TopicRange:
     """Nothing, at the place where the next one begins."""
-    return TopicRange(range_.topic, range_.topic_id, {p: (end, end) for p, end in range_.ends.items()})
+    return replace(range_, partitions={p: (end, end) for p, end in range_.ends.items()})
 
 
 def _refused(view: View, epoch: int, why: str) -> InvalidPipeline:

@@ -27,7 +27,7 @@ def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
             raise _refused(view, interval, f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}.")
     if covered:
         return None
-    ranges = [_range(view, interval, range_.topic) for range_ in latest.ranges]
+    ranges = [_range(view, interval, range_) for range_ in latest.ranges]
     body = {
         "definition": latest.definition,
         "ranges": [range_.to_json() for range_ in ranges],
@@ -46,15 +46,17 @@ def _last(view: View, interval: Interval) -> Checkpoint:
     return latest
 
 
-def _range(view: View, interval: Interval, topic: str) -> TopicRange:
-    """From the end of the interval before to the start of the one after."""
+def _range(view: View, interval: Interval, last: TopicRange) -> TopicRange:
+    """From the end of the interval before to the start of the one after; none of a topic that appeared later."""
+    topic = last.topic
     (before, _), (_, after) = view.boundaries(interval.start, topic), view.boundaries(interval.end, topic)
     if before is None or after is None:
         todo = "What comes before the first interval, or after the last one, is left out by not being run."
         raise _refused(view, interval, "It does not lie between two intervals that are pinned.", todo)
     if (before.time, after.time) != (interval.start, interval.end):
         raise _refused(view, interval, *_not_whole(before, after))
-    return offsets.between(topic, before.topic_id, before.offsets, after.offsets)
+    end = after.offsets if after.topic_id else before.offsets
+    return offsets.between(last, before.topic_id, before.offsets, end)
 
 
 def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:

@@ -10,6 +10,8 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
@@ -23,7 +25,19 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
-Produce = Callable[[Checkpoint], Mapping[str, Any]]  # read the pinned range, transform: a DataFrame per sink
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What a stage has to write: rows by sink, and how many records were bad (Checkpoint.bad)."""
+
+    rows: Mapping[str, Any]
+    bad: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Reads the pinned range and transforms it: a DataFrame per sink
+Produce = Callable[[Checkpoint], Mapping[str, Any] | Produced]
 
 
 class Stager:
@@ -40,11 +54,11 @@ class Stager:
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
             lineage.check_stage(self._transitions.state, pipeline, self._parts)
-            handles = self._stage_sinks(pipeline, checkpoint, produce)
+            body = self._stage_sinks(pipeline, checkpoint, produce)
         except BaseException:
             self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
             raise
-        return self.record(checkpoint, handles)
+        return self.record(checkpoint, **body)
 
     def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
@@ -87,7 +101,8 @@ class Stager:
     def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
         _verify(sources, checkpoint)
-        outputs = produce(checkpoint)
+        made = produce(checkpoint)
+        outputs, bad = (made.rows, made.bad) if isinstance(made, Produced) else (made, NONE)
         _check_outputs(pipeline, outputs)
         handles = {
             sink.name: dict(self._parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
@@ -97,7 +112,7 @@ class Stager:
         for name, old in self._replaced(checkpoint).items():
             handles[name] = {**handles[name], "replaces": old}
         _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
-        return handles
+        return {"handles": handles, "bad": bad}
 
     def _replaced(self, checkpoint: Checkpoint) -> dict[str, Handle]:
         """By sink: the handle whose rows this checkpoint's take the place of."""
@@ -107,12 +122,13 @@ class Stager:
         shown = view.in_force(view.require(checkpoint.replaces))
         return {name: {k: v for k, v in handle.items() if k != "replaces"} for name, handle in shown.items()}
 
-    def record(self, mine: Checkpoint, handles: Mapping[str, Any]) -> Checkpoint:
+    def record(self, mine: Checkpoint, handles: Mapping[str, Any], bad: Mapping[str, Any] = NONE) -> Checkpoint:
         """Record STAGED for the claim `mine`, unless something has ended it since: then what it staged is removed."""
 
         def decide(view: View, now: Checkpoint) -> Row | None:
             _check_claim(mine, now)
-            return view.row(mine.epoch, Event.STAGED, mine.attempt, body={"handles": handles})
+            body = {"handles": handles, **({"bad": bad} if bad else {})}
+            return view.row(mine.epoch, Event.STAGED, mine.attempt, body=body)
 
         try:
             return self._transitions.advance(mine.pipeline, mine.epoch, decide)

@@ -13,6 +13,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ COPY = 2  # RD_KAFKA_MSG_F_COPY
 UNASSIGNED = -1  # a partition that the record's key decides
 PRODUCER = 0  # RD_KAFKA_PRODUCER
 TEXT = 512  # bytes of an error message
+RETRIES = (0.02, 0.02, 0.02, 0.04, 0.08, 0.16, 0.32)  # seconds that the first calls of init_transactions wait
 # One argument of rd_kafka_produceva: END, TOPIC, then these
 RKT, PARTITION, VALUE, KEY, _, FLAGS, TIMESTAMP, _, HEADERS = range(2, 11)
 FIXED = (RKT, PARTITION, VALUE, KEY, FLAGS, TIMESTAMP)  # of each record; headers follow, if it has any
@@ -65,6 +67,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {  # result, arguments
     "error_code": (Int, Pointer),
     "error_string": (Text, Pointer),
     "error_is_fatal": (Int, Pointer),
+    "error_is_retriable": (Int, Pointer),
     "error_destroy": (None, Pointer),
 }
 
@@ -93,8 +96,18 @@ class Producer:
 
     def begin(self, timeout: float) -> None:
         """Fence earlier producers of the transactional id, and begin a transaction."""
-        self._raise(self._lib.init_transactions(self._handle, int(timeout * 1000)))
+        self._init(monotonic() + timeout)
         self._raise(self._lib.begin_transaction(self._handle))
+
+    def _init(self, deadline: float) -> None:
+        """Ask again and again: librdkafka waits 500 ms if no broker is connected at the moment when it is asked."""
+        for wait in (*RETRIES, None):
+            left = deadline - monotonic()
+            within = left if wait is None else min(wait, left)
+            error = self._lib.init_transactions(self._handle, max(int(within * 1000), 1))
+            if not error or wait is None or not self._lib.error_is_retriable(error):
+                return self._raise(error)
+            self._lib.error_destroy(error)
 
     def poll(self, seconds: float) -> None:
         """Wait so long for reports of failures."""

@@ -52,6 +52,10 @@ class TopicClient:
             "error_cb": self._connection_errors.append,
         }
 
+    def names(self) -> list[str]:
+        """All topics of the cluster that this client may describe."""
+        return sorted(self._request(lambda: self.admin.list_topics(timeout=TIMEOUT)).topics)
+
     def describe(self) -> tuple[str, list[int]]:
         """The topic's id and partitions."""
         from confluent_kafka import TopicCollection

@@ -11,11 +11,17 @@ from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.checks import DOTTED, invalid
+from onceonly.pipeline.dead_letters import check_max_bad
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sources import EARLIEST, KafkaSource, source_json
+from onceonly.pipeline.sinks import folder_uri
+from onceonly.pipeline.source_config import EARLIEST
+from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_records, source_json
+from onceonly.pipeline.tables import DeltaSource
+
+SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,48 +29,119 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
-        source: one topic, or several whose offsets are pinned together, as one consistent cut.
+        source: one topic or table, or several whose offsets are pinned together, as one consistent cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-            DataFrames by sink name. With several topics its argument is a dict of DataFrames by topic. With a
-            StateSink it has a second argument (see there).
+            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, or by the name
+            of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
+            columns of the table.
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
         gate: checks on the staged rows before they are published.
+        dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
+            on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
+            offset and error of each (docs/how-to/bad-records.md).
+        max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
+            records that it reads (a float). With more, nothing is published.
+        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
+            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+            (docs/how-to/chain.md).
     """
 
     name: str
-    source: KafkaSource | Sequence[KafkaSource]
+    source: KafkaSource | DeltaSource | Sequence[KafkaSource | DeltaSource]
     transform: str
     sinks: Sequence[SinkConfig]
     mode: Literal["chained", "interval"] = "chained"
     gate: Gate | None = None
+    dead_letters: SinkConfig | str | None = None
+    max_bad: int | float | None = None
+    after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
         object.__setattr__(self, "sinks", tuple(self.sinks))
-        if not isinstance(self.source, KafkaSource):
+        if isinstance(self.dead_letters, SinkConfig):  # from here on it is a sink like the others
+            object.__setattr__(self, "sinks", (*self.sinks, self.dead_letters))
+            object.__setattr__(self, "dead_letters", self.dead_letters.name)
+        if not isinstance(self.source, (KafkaSource, DeltaSource)):
             object.__setattr__(self, "source", tuple(self.source))
-        topics = [source.topic for source in self.sources]
+        topics = [source.called for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
             raise invalid(
                 f"pipeline '{self.name}'", f"reads the topics {topics}", "Pass at least one topic, and each only once."
             )
+        self._check_sources()
         if not DOTTED.fullmatch(self.transform):
             raise invalid(f"transform '{self.transform}'", "is not a dotted path", "Write 'package.module:function'.")
         self._check_mode()
+        self._check_after()
         self._check_sinks()
+        self._check_bad_records()
+        self._check_patterns()
         self._check_gate()
+
+    def _check_sources(self) -> None:
+        for source in self.sources:
+            if not isinstance(source, tuple(SOURCES.values())):
+                raise invalid(f"{source!r}", "is not a source", "Use KafkaSource or DeltaSource.")
+            written = {target for sink in self.sinks for target in sink.targets()}
+            if isinstance(source, DeltaSource) and f"'{source.path}'" in written:
+                why = f"reads the table '{source.path}', which it writes to"
+                raise invalid(f"pipeline '{self.name}'", why, "It would read its own rows. Write to another table.")
 
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
             raise invalid(f"mode '{self.mode}'", "is not known", "Use 'chained' or 'interval'.")
-        if self.mode == "interval" and any(source.max_records is not None for source in self.sources):
+        if self.mode == "interval" and any(source.most is not None for source in self.sources):
             raise invalid("max_records", "is for chained mode; an interval is read completely", "Remove it.")
-        if self.mode == "interval" and any(source.start != EARLIEST for source in self.sources):
+        if self.mode == "interval" and any(source.begins != EARLIEST for source in self.sources):
             raise invalid("start", "is for chained mode; an interval is found by its times", "Remove it.")
         if self.mode == "chained" and any(source.grace for source in self.sources):
             raise invalid("grace", "is for intervals; in chained mode no record is late", "Remove it.")
+
+    def _check_patterns(self) -> None:
+        """No topic is read twice, and none that is written here is read again."""
+        for pattern in (source for source in self.sources if source.topic_pattern):
+            others = [source for source in self.sources if source is not pattern]
+            if twice := [source.called for source in others if source.topic_pattern or pattern.reads(source.topic)]:
+                raise invalid(
+                    f"topic_pattern '{pattern.called}'",
+                    f"may name topics that '{twice[0]}' names too",
+                    "Put all of them into one pattern; in Python, (?!…) leaves a name out.",
+                )
+            written = [topic for sink in self.sinks for topic in getattr(sink, "allowed", ()) if pattern.reads(topic)]
+            if written:
+                raise invalid(
+                    f"topic_pattern '{pattern.called}'",
+                    f"matches '{written[0]}', to which the pipeline writes: it would read its own output",
+                    "Rename that topic, or leave it out of the pattern, in Python by (?!…).",
+                )
+
+    def _check_after(self) -> None:
+        if isinstance(self.after, str):
+            raise invalid(f"after {self.after!r}", "is a text", f"Write after=[{self.after!r}].")
+        object.__setattr__(self, "after", tuple(self.after))
+        for name in self.after:
+            check_name("pipeline", name)
+        if len(set(self.after)) != len(self.after) or self.name in self.after:
+            why = "names a pipeline twice, or this one"
+            raise invalid(f"after {list(self.after)}", why, "Name each other pipeline once.")
+        if self.after and not self.tables:
+            why = "is about tables, and none of the sources is one"
+            raise invalid(f"after {list(self.after)}", why, "Read their tables by DeltaSource, or remove it.")
+        for source in self.sources if self.after else ():
+            self._check_table(source)
+
+    def _check_table(self, source: Any) -> None:
+        if not isinstance(source, DeltaSource):
+            return
+        if source.max_versions is not None:
+            why = "is not for a table that is read up to a checkpoint of another pipeline"
+            raise invalid(f"max_versions of '{source.topic}'", why, "Remove max_versions, or after.")
+        if source.changes and self.mode == "interval":
+            why = "are not what the checkpoints of an interval have published"
+            raise invalid(f"changes of '{source.topic}'", why, "Remove changes, or after.")
 
     def _check_sinks(self) -> None:
         for sink in self.sinks:
@@ -79,11 +156,36 @@ class Pipeline:
         for sink in self.sinks:
             sink.check_mode(self.mode)
 
+    def _check_bad_records(self) -> None:
+        sent = [source.topic for source in self.sources if bad_records(source) == DEAD_LETTER]
+        if self.dead_letters is not None:
+            self._check_dead_letters(self.dead_letters)
+        elif sent:
+            what = f"on_bad_record='dead_letter' of topic '{sent[0]}'"
+            raise invalid(what, "has no sink to send records to", "Set Pipeline(dead_letters=DeltaSink(…)).")
+        if self.max_bad is not None:
+            check_max_bad(self.max_bad)
+            if not self.counts_bad:
+                why = "bounds nothing: the first bad record fails the checkpoint"
+                raise invalid("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.")
+
+    def _check_dead_letters(self, name: Any) -> None:
+        others = [sink.name for sink in self.sinks if sink.name != name]
+        if not others or len(others) == len(self.sinks):
+            why = f"is {name!r}, beside the sinks {others}"
+            raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
+        self.sink(name).check_dead_letters()
+
+    @property
+    def counts_bad(self) -> bool:
+        """Whether a checkpoint of it can be published without all of the records that it read."""
+        return self.dead_letters is not None or any(bad_records(source) != FAIL for source in self.sources)
+
     def _check_gate(self) -> None:
         """A gate can hold back only what becomes visible at commit. It does not check state, which is not output."""
         if self.gate is None:
             return
-        gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable])
+        gate = self.gate.of([sink.name for sink in self.sinks if sink.inspectable], apart=self.dead_letters)
         object.__setattr__(self, "gate", gate)
         for sink in self.sinks:
             sink.check_gate(gate)
@@ -110,9 +212,18 @@ class Pipeline:
         return next(sink for sink in self.sinks if sink.name == name)
 
     @property
-    def sources(self) -> tuple[KafkaSource, ...]:
-        """One per topic."""
-        return (self.source,) if isinstance(self.source, KafkaSource) else tuple(self.source)
+    def sources(self) -> tuple[KafkaSource | DeltaSource, ...]:
+        """One per topic, pattern of topics, or table."""
+        return (self.source,) if isinstance(self.source, (KafkaSource, DeltaSource)) else tuple(self.source)
+
+    def source_of(self, topic: str) -> KafkaSource | DeltaSource | None:
+        """The source that reads the topic; None: no source does."""
+        return next((source for source in self.sources if source.reads(topic)), None)
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """By topic: the asset of a Delta table that is read, which a sink that writes it has as well."""
+        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, DeltaSource)}
 
     @property
     def pool_size(self) -> int | None:
@@ -137,10 +248,13 @@ class Pipeline:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         sinks = [sink_json(sink) for sink in self.sinks]
-        read = [source_json(source) for source in self.sources]
-        del data["gate"]
+        read = [_json_of(source) for source in self.sources]
+        for name in ("gate", "dead_letters", "max_bad", "after"):
+            if data[name] is None or name in ("gate", "after"):
+                del data[name]
+        after = {"after": list(self.after)} if self.after else {}
         gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
-        return {**data, "source": read[0] if isinstance(self.source, KafkaSource) else read, "sinks": sinks, **gate}
+        return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate, **after}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pipeline:
@@ -168,9 +282,13 @@ def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
     return sink_from_json(sink)
 
 
-def _source(data: Mapping[str, Any]) -> KafkaSource:
-    read: KafkaSource = build({"kafka": KafkaSource}[data["kind"]], data)
+def _source(data: Mapping[str, Any]) -> KafkaSource | DeltaSource:
+    read: KafkaSource | DeltaSource = build(SOURCES[data["kind"]], data)
     return read
+
+
+def _json_of(source: KafkaSource | DeltaSource) -> dict[str, Any]:
+    return source_json(source) if isinstance(source, KafkaSource) else {"kind": source.kind, **asdict(source)}
 
 
 def _unreadable(data: Any, error: Exception) -> InvalidPipeline:

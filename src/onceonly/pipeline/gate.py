@@ -72,15 +72,16 @@ class Gate:
                 if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                     raise _invalid(name, f"is {count!r}: give a number of rows, 0 or more")
 
-    def of(self, sinks: Collection[str]) -> Gate:
+    def of(self, sinks: Collection[str], apart: object = None) -> Gate:
         """The same gate with every check as a dict by sink.
 
         Args:
             sinks: names of the sinks that a gate can check.
+            apart: that of dead letters, which a check that names no sink is not meant for.
         Raises:
             InvalidPipeline: a check names another sink, or names none although there are several.
         """
-        by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks) for name in PER_SINK}
+        by_sink: dict[str, Any] = {name: _by_sink(name, getattr(self, name), sinks, apart) for name in PER_SINK}
         named = replace(self, **by_sink)
         for sink in sorted(sinks):
             least, most = (_mapping(bound).get(sink) for bound in (named.min_rows, named.max_rows))
@@ -117,11 +118,12 @@ def _each(given: Any) -> Collection[Any]:
     return given.values() if isinstance(given, Mapping) else [given]
 
 
-def _by_sink(option: str, given: Any, sinks: Collection[str]) -> dict[str, Any]:
+def _by_sink(option: str, given: Any, sinks: Collection[str], apart: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        if len(sinks) != 1:
+        meant = [sink for sink in sinks if sink != apart]
+        if len(meant) != 1:
             raise _invalid(f"{option}={given!r}", f"names no sink: give a dict by sink name, of {sorted(sinks)}")
-        return dict.fromkeys(sinks, given)
+        return dict.fromkeys(meant, given)
     if unknown := sorted(set(given) - set(sinks)):
         raise _invalid(f"{option} of {unknown}", f"names a sink that a gate cannot check; it can check {sorted(sinks)}")
     return dict(given)

@@ -41,7 +41,9 @@ def kinds() -> list[str]:
 
 
 def sink_json(sink: SinkConfig) -> dict[str, Any]:
-    return {"kind": sink.kind, **plain(asdict(sink))}
+    data, later = plain(asdict(sink)), type(sink).later
+    kept = {name: value for name, value in data.items() if name not in later or value != later[name]}
+    return {"kind": sink.kind, **kept}
 
 
 def sink_from_json(data: Mapping[str, Any]) -> SinkConfig:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
@@ -26,7 +27,9 @@ class SinkConfig(ABC):
     kind: ClassVar[str]  # the name under which it is registered (pipeline/registry.py)
     writer: ClassVar[str]  # "package.module:name", imported when needed, called with (config, sinks.context.Context)
     keeps_state: ClassVar[bool] = False  # what it publishes is read by the next checkpoint; the writer is `KeepsState`
+    takes_records: ClassVar[bool] = False  # rows are records of Kafka, so dead letters say the rest in headers
     inspectable: ClassVar[bool] = False  # a gate can read its staged rows; the writer is `Inspectable`
+    later: ClassVar[Mapping[str, Any]] = {}  # fields that older versions did not have: not stored if they are these
 
     def __post_init__(self) -> None:
         check_name("sink", self.name)
@@ -49,6 +52,10 @@ class SinkConfig(ABC):
 
     def check_gate(self, gate: Gate) -> None:
         """Raise InvalidPipeline if that gate could not hold back its rows, or could not check them."""
+        return
+
+    def check_dead_letters(self) -> None:
+        """Raise InvalidPipeline if it cannot keep records that were not decoded (pipeline/dead_letters.py)."""
         return
 
     def check_commits(self, within: float, mode: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from onceonly.pipeline import dead_letters
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
 
 PARTITIONS = "partitions"
+SUFFIXES = {"avro": ".avsc", "json": ".json", "protobuf": ".desc"}  # of schema files
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ class DeltaSink(SinkConfig):
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)
 
+    def check_dead_letters(self) -> None:
+        if self.merge or self.replace is not None:
+            why = "it would remove earlier ones" if self.replace is not None else "it would merge them"
+            raise dead_letters.refused(self.name, why, "Append to a table of their own.")
+        dead_letters.check_partitions(self.name, self.partition_by)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink(SinkConfig):
@@ -88,8 +96,10 @@ class KafkaSink(SinkConfig):
 
     Args:
         topic: the topic of every row. Without it, the column `topic` has to contain one of `topics`.
-        format: how `value` is written: as it is (binary or text), as JSON, or as Avro by `schema`.
-        schema: file with the Avro schema (.avsc), relative to the project.
+        format: how `value` is written: as it is (binary or text), as JSON, or as Avro by `schema`; with a registry also
+            as Protobuf.
+        schema: file with the schema, relative to the project: Avro (.avsc); with a registry also JSON Schema (.json),
+            or Protobuf as `protoc --descriptor_set_out --include_imports` makes it (.desc).
         guarantee: 'at-least-once' writes at commit without transactions. 'none' writes while staging, and the rows
             cannot be taken back.
         mode: 'staged' writes while staging, and commits in milliseconds. 'late' writes at commit, in the order of the
@@ -103,7 +113,9 @@ class KafkaSink(SinkConfig):
             pipelines that run every minute: one per partition for each of `pool_size` attempts.
         pool_size: the maximum number of attempts whose outcome is not recorded. Allow for a long outage.
         bootstrap, connection: as in `KafkaSource`.
-        registry: id of the Airflow connection of a schema registry: Avro values begin with their schema's id.
+        registry: id of the Airflow connection of a schema registry: values begin with their schema's id.
+        message: the full name of the Protobuf message of the values; by default the first one of the file.
+        key_format, key_schema: the same for `key`, in the subject '<topic>-key'; unless 'raw', with a registry.
         subjects: of which subject the schema is a version: that of each topic ('<topic>-value'), of the record's full
             name, or of both ('<topic>-<record>').
         register: whether staging registers the schema; otherwise it has to be registered before.
@@ -112,7 +124,7 @@ class KafkaSink(SinkConfig):
     name: str  # repeated, so that it is passed by keyword
     topic: str | None = None
     topics: Sequence[str] = ()
-    format: Literal["raw", "json", "avro"] = "raw"
+    format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     schema: str | None = None
     guarantee: Literal["exactly-once", "at-least-once", "none"] = "exactly-once"
     mode: Literal["staged", "late"] | None = None
@@ -127,9 +139,14 @@ class KafkaSink(SinkConfig):
     registry: str | None = None
     subjects: Literal["topic", "record", "topic-record"] = "topic"
     register: bool = False
+    message: str | None = None
+    key_format: Literal["raw", "json", "avro", "protobuf"] = "raw"
+    key_schema: str | None = None
 
     kind = "kafka"
+    later: ClassVar[Mapping[str, Any]] = {"message": None, "key_format": "raw", "key_schema": None}
     writer = "onceonly.sinks.kafka.sink:KafkaWriter.make"
+    takes_records = True
     inspectable = True
 
     def __post_init__(self) -> None:
@@ -144,10 +161,9 @@ class KafkaSink(SinkConfig):
         for topic in self.allowed:
             if not TOPIC.fullmatch(topic):
                 raise invalid(f"topic '{topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'.")
-        if (self.format == "avro") != str(self.schema).endswith(".avsc"):
-            needs = "needs a schema file ending in .avsc" if self.format == "avro" else "takes no schema"
-            raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSink(schema=…).")
         self._check_registry()
+        self._check_schema("schema", self.format, self.schema)
+        self._check_schema("key_schema", self.key_format, self.key_schema)
         self._check_transactions()
 
     @property
@@ -181,6 +197,16 @@ class KafkaSink(SinkConfig):
                 "has guarantee='none': its rows are visible before the gate has checked them",
                 "Use another guarantee, or remove the gate.",
             )
+
+    def check_dead_letters(self) -> None:
+        """The value is the record's own, and what is known of it goes into headers."""
+        if self.format != "raw":
+            raise dead_letters.refused(self.name, f"it would write them as {self.format}", "Use format='raw'.")
+        if self.topic is None:
+            raise dead_letters.refused(self.name, "it has several topics", "Set KafkaSink(topic=…).")
+        if self.guarantee != "exactly-once":
+            why = f"guarantee={self.guarantee!r} would leave those of checkpoints that were aborted, or repeat them"
+            raise dead_letters.refused(self.name, why, "Remove guarantee.")
 
     def check_commits(self, within: float, mode: str) -> None:
         """Not needed with `commit_within`, which was compared with the time-out when the sink was created."""
@@ -216,18 +242,29 @@ class KafkaSink(SinkConfig):
             raise invalid(f"id_prefix '{self.id_prefix}'", "is not usable", "Use letters, digits, '.' and '_'.")
 
     def _check_registry(self) -> None:
+        registered = self.format == "protobuf" or self.key_format != "raw"
         if self.registry is None:
-            if self.register or self.subjects != "topic":
+            if self.register or self.subjects != "topic" or registered:
                 raise invalid(f"sink '{self.name}'", "names no registry", "Set KafkaSink(registry=…).")
             return
         check_connection(self.registry, None)
-        if self.format != "avro":
-            why = f"writes {self.format}, and only Avro values are written with a schema's id"
-            raise invalid(f"sink '{self.name}'", why, "Use format='avro', or remove registry.")
+        if self.format == self.key_format == "raw":
+            why = "writes keys and values as they are, which have no schema in a registry"
+            raise invalid(f"sink '{self.name}'", why, "Set format or key_format, or remove registry.")
+        if self.message is not None and self.format != "protobuf":
+            raise invalid(f"message '{self.message}'", "is of Protobuf", "Set format='protobuf', or remove it.")
+
+    def _check_schema(self, field: str, format: str, path: str | None) -> None:
+        """The file that the format needs, by its ending."""
+        suffix = SUFFIXES.get(format) if self.registry or format == "avro" else None
+        if (suffix is None) != (path is None) or not str(path).endswith(suffix or ""):
+            needs = f"needs a schema file ending in {suffix}" if suffix else "takes no schema"
+            raise invalid(f"format '{format}' with {field} {path!r}", needs, f"Set KafkaSink({field}=…).")
 
     def _check_choices(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {
-            "format": ("raw", "json", "avro"),
+            "format": ("raw", "json", "avro", "protobuf"),
+            "key_format": ("raw", "json", "avro", "protobuf"),
             "guarantee": ("exactly-once", "at-least-once", "none"),
             "mode": ("staged", "late", None),
             "ids": ("unique", "pool"),
@@ -270,6 +307,11 @@ class FileSink(SinkConfig):
     def asset_uris(self) -> tuple[str, ...]:
         return (folder_uri(self.path),)
 
+    def check_dead_letters(self) -> None:
+        if self.format == "csv":
+            raise dead_letters.refused(self.name, "CSV has no bytes and no lists", "Use format='parquet'.")
+        dead_letters.check_partitions(self.name, self.partition_by)
+
     def check_gate(self, gate: Gate) -> None:
         if self.format == "avro" and gate.checks_freshness(self.name):
             why = "writes Avro files, and Gate(fresh=…) cannot read a column of them"
@@ -304,6 +346,9 @@ class StateSink(SinkConfig):
         if not self.schema:
             raise invalid(f"sink '{self.name}'", "has no schema", "Set StateSink(schema='page STRING, …').")
         object.__setattr__(self, "key", tuple(self.key))
+
+    def check_dead_letters(self) -> None:
+        raise dead_letters.refused(self.name, "it keeps state", "Use a DeltaSink or a KafkaSink.")
 
     def targets(self) -> tuple[str, ...]:
         """Empty: state is not output, and its folder is named after the pipeline."""

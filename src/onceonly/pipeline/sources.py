@@ -1,25 +1,33 @@
-"""The sources of a pipeline."""
+"""Kafka topics as sources of a pipeline."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from onceonly.pipeline.checks import TOPIC, check_connection, invalid
+from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, place
 
 FORMATS = ("raw", "json", "avro", "protobuf")
-EARLIEST, LATEST = "earliest", "latest"
+FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 # Fields that older versions did not have, and what is not written of them.
-LATER = {"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST}
+LATER = {
+    **{"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST},
+    **{"topic": "", "topic_pattern": None, "on_bad_record": FAIL},
+}
+OWN = "__"  # begins the names of Kafka's own topics
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """A topic to read.
+    """A topic to read, or all topics whose names match a pattern.
 
     Args:
+        topic: its name; or instead
+        topic_pattern: a regular expression of whole names ('orders-.*'). The topics that match are one cut and one
+            DataFrame. One that appears later is read from its earliest record on.
         format: 'raw': `value` stays bytes; 'json' and 'avro': it becomes a struct, decoded by `schema`.
         schema: file with the record's schema, relative to the project: Avro (.avsc), or Spark DDL (.ddl) for JSON.
         registry: id of the Airflow connection of a schema registry, whose schema ids the values begin with; they are
@@ -33,12 +41,14 @@ class KafkaSource:
             Later ones begin where the one before ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
+        on_bad_record: what becomes of a record whose key or value cannot be decoded: 'fail' publishes nothing,
+            'dead_letter' sends it to `Pipeline(dead_letters=…)` as it was read, 'drop' leaves it out and counts it.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
         connection: id of the Airflow connection with addresses and credentials (docs/connections.md), instead of
             `bootstrap`.
     """
 
-    topic: str
+    topic: str = ""
     format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     schema: str | None = None
     max_records: int | None = None
@@ -50,19 +60,25 @@ class KafkaSource:
     subject: str | None = None
     key_format: Literal["raw", "avro", "json", "protobuf"] = "raw"
     message: str | None = None
+    topic_pattern: str | None = None
+    on_bad_record: Literal["fail", "dead_letter", "drop"] = "fail"
+
+    kind: ClassVar[str] = "kafka"
 
     def __post_init__(self) -> None:
         check_connection(self.connection, self.bootstrap)
         object.__setattr__(self, "start", _start(self.start))
-        if not 0 <= self.grace <= 3600 * 24 * 366:
-            raise invalid("grace", f"is {self.grace}", "Give seconds, from 0 to a year.")
-        if not TOPIC.fullmatch(self.topic):
+        check_grace(self.grace)
+        if self.topic_pattern is not None:
+            self._check_pattern(self.topic_pattern)
+        elif not TOPIC.fullmatch(self.topic):
             raise invalid(
                 f"topic '{self.topic}'", "is not a Kafka topic name", "Use letters, digits, '.', '_' and '-'."
             )
         if self.format not in FORMATS:
             raise invalid(f"format '{self.format}'", "is not known", "Use 'raw', 'json', 'avro' or 'protobuf'.")
         self._check_registry()
+        self._check_bad_records()
         suffix = {"json": ".ddl", "avro": ".avsc"}.get(self.format)
         by_latest = self.registry is not None and self.format != "raw" and self.schema is None
         fits = (suffix is None) == (self.schema is None) and (not suffix or str(self.schema).endswith(suffix))
@@ -71,6 +87,52 @@ class KafkaSource:
             raise invalid(f"format '{self.format}' with schema {self.schema!r}", needs, "Set KafkaSource(schema=…).")
         if self.max_records is not None and self.max_records < 1:
             raise invalid("max_records", f"is {self.max_records}", "Use a number above 0, or remove it.")
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        return self.start
+
+    @property
+    def most(self) -> int | None:
+        return self.max_records
+
+    @property
+    def called(self) -> str:
+        return self.topic_pattern or self.topic
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of that name is one of its topics. Kafka's own match no pattern."""
+        if self.topic_pattern is None:
+            return topic == self.topic
+        return not topic.startswith(OWN) and re.fullmatch(self.topic_pattern, topic) is not None
+
+    def of(self, topic: str) -> KafkaSource:
+        """The same for one of its topics."""
+        return replace(self, topic=topic, topic_pattern=None)
+
+    def _check_pattern(self, pattern: str) -> None:
+        shown = f"topic_pattern '{pattern}'"
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise invalid(shown, f"is not a regular expression: {error}", "Correct it.") from None
+        if self.topic:
+            raise invalid(shown, f"is set together with topic '{self.topic}'", "Remove one of them.")
+        if not pattern or TOPIC.fullmatch(pattern):
+            raise invalid(shown, "is the name of one topic", "Set topic, or a pattern as in 'orders-.*'.")
+        if isinstance(self.start, Mapping):
+            raise invalid(shown, "has many topics, and start gives offsets of one", "Use a word or a time.")
+        if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
+            why = "has many topics, so that there is no one subject of their records"
+            raise invalid(shown, why, "Set subject or schema for the values, and leave the keys raw.")
+
+    def _check_bad_records(self) -> None:
+        if self.on_bad_record not in (FAIL, DEAD_LETTER, DROP):
+            todo = "Use 'fail', 'dead_letter' or 'drop'."
+            raise invalid(f"on_bad_record '{self.on_bad_record}'", "is not known", todo)
+        if self.on_bad_record != FAIL and self.format == "raw" and self.key_format == "raw":
+            why = "has nothing to decide: raw keys and values are not decoded, so none is bad"
+            raise invalid(f"on_bad_record '{self.on_bad_record}'", why, "Remove it, or set a format.")
 
     def _check_registry(self) -> None:
         if self.registry is None:
@@ -92,9 +154,14 @@ class KafkaSource:
             raise invalid(f"subject '{self.subject}'", why, "Remove one of subject and schema.")
 
 
+def bad_records(source: Any) -> str:
+    """What becomes of records of that source which cannot be decoded."""
+    return str(getattr(source, "on_bad_record", FAIL))
+
+
 def source_json(source: KafkaSource) -> dict[str, Any]:
     """The source as JSON; without what came later, the same as in older versions."""
-    data = {"kind": "kafka", **asdict(source)}
+    data = {"kind": source.kind, **asdict(source)}
     return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
 
 
@@ -102,26 +169,17 @@ def _start(given: Any) -> str | dict[str, int]:
     """As plain data: a word, the ISO text of a time, or offsets by partition."""
     if isinstance(given, Mapping):
         return _offsets(given)
-    if given in (EARLIEST, LATEST):
-        return str(given)
-    try:
-        time = given if isinstance(given, datetime) else datetime.fromisoformat(given)
-    except (TypeError, ValueError):
-        time = None
-    if time is None or time.tzinfo is None:
+    found = place(given)
+    if found is None:
         todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
         raise invalid(f"start {given!r}", "is not a place in a topic", todo)
-    return time.isoformat()
+    return found
 
 
 def _offsets(given: Mapping[Any, Any]) -> dict[str, int]:
     plain = {str(partition): offset for partition, offset in given.items()}
-    if not plain or not all(partition.isdecimal() and _is_offset(offset) for partition, offset in plain.items()):
+    if not plain or not all(partition.isdecimal() and is_offset(offset) for partition, offset in plain.items()):
         raise invalid(
             f"start {dict(given)!r}", "does not give an offset for each partition", "Write {0: 1200, 1: 800}."
         )
     return plain
-
-
-def _is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,15 +1,22 @@
-"""JSON Schemas of a registry as Spark's types. A schema that allows several types in one place has none."""
+"""JSON Schemas of a registry: as Spark's types, and as checks of values.
+
+A schema that allows several types in one place has no type.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
+from urllib.parse import urljoin
 
 from onceonly.registry.client import Schema
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+LONGEST = 200  # characters of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
 
 
@@ -24,6 +31,112 @@ def spark_type(schema: Schema) -> Any:
         NoType: it has none.
     """
     return _Reading(_document(schema), _documents(schema)).type(_document(schema), "#", ())
+
+
+def rules(schema: Schema) -> str:
+    """The schema with all that it refers to, as one text for `checker`.
+
+    Raises:
+        NoType: it is no JSON Schema.
+    """
+    from jsonschema.exceptions import SchemaError
+
+    document = _document(schema)
+    try:
+        _kind_of(document).check_schema(document)
+    except SchemaError as error:
+        raise NoType(f"{error.json_path} is not valid: {error.message}") from None
+    return json.dumps([document, _documents(schema)])
+
+
+@lru_cache(64)
+def checker(rules: str) -> Callable[[bytes], bool]:
+    """Whether a value follows these rules. Like Confluent's clients, it takes `format` for a comment."""
+    validator = _validator(rules)
+    return lambda value: _is_valid(validator, value)
+
+
+def broken_rule(rules: str, value: bytes) -> str | None:
+    """Which rule a value breaks, and where: names, and no values."""
+    try:
+        error = next(iter(_validator(rules).iter_errors(json.loads(value))), None)
+    except (ValueError, RecursionError):
+        return "It is no JSON, or too deep."
+    if error is None:
+        return None
+    return f"At {error.json_path} it breaks the rule {error.validator}: {json.dumps(error.validator_value)[:LONGEST]}."
+
+
+def writer(rules: str) -> Callable[[str], bytes]:
+    """A function of the text of a JSON value: the value as it is written.
+
+    A null that the schema does not allow is left out: rows have a null for each field that is not there.
+
+    Raises, that function:
+        ValueError: the value breaks a rule; names the rule, and no values.
+    """
+    validator = _validator(rules)
+
+    def write(text: str) -> bytes:
+        value = json.loads(text)
+        if validator.is_valid(value):
+            return text.encode()
+        nulls = {tuple(error.absolute_path) for error in validator.iter_errors(value) if error.instance is None}
+        exact = json.loads(text, parse_float=Decimal)
+        for path in nulls:
+            _leave_out(value, path)
+            _leave_out(exact, path)
+        if not validator.is_valid(value):
+            raise ValueError(broken_rule(rules, json.dumps(value).encode()))
+        return _text(exact).encode()
+
+    return write
+
+
+def _leave_out(value: Any, path: tuple[str | int, ...]) -> None:
+    *parents, name = path or ("",)
+    for part in parents:
+        value = value[part]
+    if isinstance(value, dict):
+        value.pop(name, None)
+
+
+def _text(value: Any) -> str:
+    """As JSON, with every digit of a number."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key)}:{_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+
+
+def _is_valid(validator: Any, value: bytes) -> bool:
+    try:
+        return bool(validator.is_valid(json.loads(value)))
+    except (ValueError, RecursionError):  # also of values that are nested too deep to be read
+        return False
+
+
+def _validator(rules: str) -> Any:
+    """It finds what the schema refers to under its name, and fetches nothing."""
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT7
+
+    document, others = json.loads(rules)
+    base = document.get("$id", "") if isinstance(document, dict) else ""
+    found = Registry().with_resources(
+        (uri, Resource.from_contents(other, default_specification=DRAFT7))
+        for name, other in others.items()
+        for uri in {name, urljoin(base, name)}
+    )
+    return _kind_of(document)(document, registry=found)
+
+
+def _kind_of(document: Any) -> Any:
+    from jsonschema import Draft7Validator
+    from jsonschema.validators import validator_for
+
+    return validator_for(document, default=Draft7Validator)
 
 
 def _document(schema: Schema) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -17,6 +18,12 @@ from onceonly.registry.client import Schema
 MAIN = "onceonly_main.proto"
 ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import
 TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = {  # messages of one field, which stand for a value that may be null
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+COMMON = ("google/protobuf/", "google/type/", "confluent/")  # files that every registry knows
+EPOCH, MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 TYPES = {  # of descriptor.proto; enums and messages are not here
     1: "double", 2: "float", 3: "long", 4: "decimal(20,0)", 5: "integer", 6: "decimal(20,0)", 7: "long", 8: "boolean",
     9: "string", 12: "binary", 13: "long", 15: "integer", 16: "long", 17: "integer", 18: "long",
@@ -38,6 +45,42 @@ def files(schema: Schema) -> bytes:
 
     found = {name: file for name, file in _files(schema, MAIN)}
     return bytes(FileDescriptorSet(file=found.values()).SerializeToString())
+
+
+def of_set(data: bytes) -> tuple[str, bytes]:
+    """The last file of a FileDescriptorSet, as text for a registry; and all of them, as from `files`.
+
+    Raises:
+        Unusable: it is no such set, or the file imports others that would have to be registered before it.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        found = FileDescriptorSet.FromString(data)
+    except DecodeError as error:
+        raise Unusable(f"it is no FileDescriptorSet: {error}") from None
+    if not found.file or not found.file[-1].message_type:
+        raise Unusable("it describes no message")
+    main = found.file[-1]
+    if others := [name for name in main.dependency if not name.startswith(COMMON)]:
+        raise Unusable(f"it imports {others[0]}; write the types of both into one file")
+    text = base64.b64encode(main.SerializeToString()).decode()
+    return text, files(Schema(0, "PROTOBUF", text))
+
+
+def indexes_text(indexes: tuple[int, ...]) -> bytes:
+    """As they stand before a message; a single zero for the first one. See `parsed_indexes`."""
+    return b"\0" if indexes == (0,) else b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+
+
+def _zigzag(number: int) -> bytes:
+    """Of a number that is not negative."""
+    left, found = number << 1, bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
 
 
 def message_at(files: bytes, indexes: tuple[int, ...]) -> str:
@@ -65,12 +108,12 @@ def spark_type(files: bytes, name: str) -> dict[str, Any]:
     Raises:
         Unusable: there is no such message, or it contains itself.
     """
-    return _struct(_descriptor(files, name), ())
+    return _struct(descriptor(files, name), ())
 
 
 def misfit(written: bytes, read: bytes, name: str) -> str | None:
     """Why values of the one cannot be read as the other; None if they can. A parser alone would leave out fields."""
-    return _misfit(_descriptor(written, name), _descriptor(read, name), set())
+    return _misfit(descriptor(written, name), descriptor(read, name), set())
 
 
 def _files(schema: Schema, name: str) -> Iterator[tuple[str, Any]]:
@@ -125,7 +168,7 @@ def _messages(found: Any, package: str, at: tuple[int, ...]) -> Iterator[tuple[t
 
 
 @lru_cache(64)
-def _descriptor(files: bytes, name: str) -> Any:
+def descriptor(files: bytes, name: str) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
 
@@ -152,7 +195,7 @@ def _struct(message: Any, within: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _type(field: Any, within: tuple[str, ...]) -> Any:
-    if _is_map(field):
+    if is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         kinds = {"keyType": _single(key, within), "valueType": _single(value, within)}
         return {"type": "map", **kinds, "valueContainsNull": True}
@@ -165,10 +208,13 @@ def _single(field: Any, within: tuple[str, ...]) -> Any:
         return "string"
     if field.message_type is None:
         return TYPES[field.type]
-    return "timestamp" if field.message_type.full_name == TIMESTAMP else _struct(field.message_type, within)
+    name = field.message_type.full_name
+    if name in WRAPPERS:
+        return TYPES[field.message_type.fields_by_name["value"].type]
+    return "timestamp" if name == TIMESTAMP else _struct(field.message_type, within)
 
 
-def _is_map(field: Any) -> bool:
+def is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
@@ -200,7 +246,7 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
     Args:
         allowed: by schema id: the indexes of the message that is read; other messages of the file are not.
     """
-    made, convert = _class(files, name), _converter(_descriptor(files, name))
+    made, convert = message_class(files, name), _converter(descriptor(files, name))
 
     def read(value: bytes | None) -> dict[str, Any] | None:
         if value is None or len(value) < 6 or value[0]:
@@ -240,10 +286,10 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
 
 
 @lru_cache(64)
-def _class(files: bytes, name: str) -> Any:
+def message_class(files: bytes, name: str) -> Any:
     from google.protobuf.message_factory import GetMessageClass
 
-    return GetMessageClass(_descriptor(files, name))
+    return GetMessageClass(descriptor(files, name))
 
 
 def _converter(message: Any) -> Convert:
@@ -259,7 +305,7 @@ def _converter(message: Any) -> Convert:
 
 
 def _field(field: Any) -> Convert:
-    if _is_map(field):
+    if is_map(field):
         of = _one(field.message_type.fields_by_name["value"])
         return lambda values: [(key, of(value)) for key, value in sorted(values.items())]
     one = _one(field)
@@ -274,6 +320,8 @@ def _one(field: Any) -> Convert:
         return _same
     if field.message_type.full_name == TIMESTAMP:
         return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+    if field.message_type.full_name in WRAPPERS:
+        return lambda value: value.value
     return _converter(field.message_type)
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceonly.checkpoint.interfaces import PinsSchemas, Source
+from onceonly.checkpoint.interfaces import Judges, PinsSchemas, Source
 from onceonly.checkpoint.model import Checkpoint, Handle, Row
-from onceonly.checkpoint.offsets import Ranges, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, Ranges, has_data
 from onceonly.checkpoint.sink import Changes, KeepsState, Sink
+from onceonly.checkpoint.sources import Sources
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.coordinator.stage import state_before
+from onceonly.coordinator.stage import Produced, state_before
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.source_config import SourceConfig
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
+from onceonly.runtime.bad_records import BadRecords
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
@@ -31,6 +37,8 @@ from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
+
+SHOWN = 10  # topics of a pattern, in a note
 
 
 @dataclass
@@ -49,15 +57,21 @@ class LiveParts:
         return guarded(open_sink(config, self._context(pipeline)), config.kind)
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
-        return {
-            config.topic: KafkaReader(
-                config,
-                self.kafka(config.connection, config.bootstrap),
-                self.settings.project,
-                self.registry(config.registry),
-            )
-            for config in pipeline.sources
-        }
+        return Sources(pipeline, self._reader, self._topics)
+
+    def _reader(self, config: KafkaSource | DeltaSource) -> Source:
+        if isinstance(config, DeltaSource):
+            from onceonly.sources.delta import DeltaReader  # not every pipeline needs it
+
+            return DeltaReader(config, self.settings.locate(config.path))
+        return self._kafka_reader(config)
+
+    def _kafka_reader(self, config: KafkaSource) -> KafkaReader:
+        kafka, registry = self.kafka(config.connection, config.bootstrap), self.registry(config.registry)
+        return KafkaReader(config, kafka, self.settings.project, registry)
+
+    def _topics(self, config: KafkaSource | DeltaSource) -> Iterable[str]:
+        return self._kafka_reader(config).topics() if isinstance(config, KafkaSource) else [config.topic]
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
         settings = self.settings
@@ -133,12 +147,23 @@ def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:
     """Everything that can be known before any work, for people; writes nothing."""
     transforms.load(pipeline.transform, parts.settings)
-    notes = [note for source in parts.sources(pipeline).values() for note in source.check()]
+    sources = parts.sources(pipeline)
+    notes = [f"'{source.called}' matches {_matching(source, list(sources))}" for source in _patterns(pipeline)]
+    notes += [note for source in pipeline.sources for note in sources[source.called].check()]
     for sink in pipeline.sinks:
         notes += parts.sink(pipeline, sink.name).check()
     if pipeline.gate:
         notes += parts.inspector(pipeline).check()
     return notes
+
+
+def _patterns(pipeline: Pipeline) -> list[SourceConfig]:
+    return [source for source in pipeline.sources if source.topic_pattern]
+
+
+def _matching(source: SourceConfig, topics: list[str]) -> str:
+    found = [topic for topic in topics if source.reads(topic)]
+    return f"{count(len(found), 'topic')}: {', '.join(found[:SHOWN])}{', …' if len(found) > SHOWN else ''}"
 
 
 def stage(
@@ -173,8 +198,9 @@ def stage(
 
 
 def records(checkpoint: Checkpoint) -> int | None:
-    """At most so many records are read for it; None: its state, of any size, is read as well."""
-    if Pipeline.from_json(checkpoint.definition).state:
+    """At most so many records are read for it; None: that is not known, or its state, of any size, is read as well."""
+    of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table
+    if of_any_size or Pipeline.from_json(checkpoint.definition).state:
         return None
     return sum(range_.span for range_ in checkpoint.ranges)
 
@@ -194,11 +220,13 @@ class _Producing:
         self._parts, self._seen, self._before = parts, seen, before
         self._pipeline = pipeline = Pipeline.from_json(seen.definition)
         self._transform = transforms.load(pipeline.transform, parts.settings)
-        self._sources = dict(parts.sources(pipeline))
+        self._sources = parts.sources(pipeline)
+        self._pinned: dict[str, Source] = {}
+        self._bad = BadRecords(pipeline)
         self._spark: Any = None
         self._held: list[Any] = []
 
-    def __call__(self, claimed: Checkpoint) -> Mapping[str, Any]:
+    def __call__(self, claimed: Checkpoint) -> Produced:
         _check_same(self._seen, claimed)
         self._until_end.enter_context(owners.renewing(lambda: self._through.renew(claimed)))
         known = records(claimed)
@@ -207,7 +235,13 @@ class _Producing:
         if self._say:
             self._until_end.enter_context(progress(self._spark, self._say))
         self._pin(claimed)
-        batches = {range_.topic: self._read(range_) for range_ in claimed.ranges}
+        batches = {name: self._read(name, ranges) for name, ranges in self._by_source(claimed.ranges).items()}
+        self._bad.check(claimed)
+        rows = self._transformed(claimed, batches)
+        self._bad.check(claimed)  # again, with those that the transform has named
+        return Produced(rows, self._bad.tally())
+
+    def _transformed(self, claimed: Checkpoint, batches: Mapping[str, Any]) -> Mapping[str, Any]:
         given: Any = batches if len(batches) > 1 else next(iter(batches.values()))
         state = self._pipeline.state
         if state is None:
@@ -219,18 +253,38 @@ class _Producing:
 
     def _pin(self, claimed: Checkpoint) -> None:
         """What an earlier attempt decoded by, this one does; else it is recorded before a row is decoded."""
-        pinning = {topic: source for topic, source in self._sources.items() if isinstance(source, PinsSchemas)}
+        pinning = {name: each for name in self._named if isinstance(each := self._sources[name], PinsSchemas)}
         if not claimed.schemas:
-            ranges = [range_ for range_ in claimed.ranges if range_.topic in pinning]
-            found = {range_.topic: pinning[range_.topic].schemas(self._spark, (range_,)) for range_ in ranges}
-            named = {topic: schemas for topic, schemas in found.items() if schemas}
+            ranges = self._by_source(claimed.ranges)
+            found = {name: source.schemas(self._spark, ranges[name]) for name, source in pinning.items()}
+            named = {name: schemas for name, schemas in found.items() if schemas}
             claimed = self._through.pin(claimed, named) if named else claimed
-        for topic, schemas in claimed.schemas.items():
-            self._sources[topic] = pinning[topic].pinned_to(schemas)
+        for name, schemas in claimed.schemas.items():
+            self._pinned[name] = pinning[name].pinned_to(schemas)
+
+    @property
+    def _named(self) -> list[str]:
+        return [source.called for source in self._pipeline.sources]
+
+    def _by_source(self, ranges: Ranges) -> dict[str, Ranges]:
+        """By the name of the source: all that it reads."""
+        return {
+            source.called: tuple(range_ for range_ in ranges if source.reads(range_.topic))
+            for source in self._pipeline.sources
+        }
+
+    def _source(self, name: str) -> Source:
+        """As it decodes in this checkpoint."""
+        return self._pinned.get(name) or self._sources[name]
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
-        outputs = transforms.outputs(self._pipeline, result)
+        outputs = dict(transforms.outputs(self._pipeline, result))
+        if name := self._pipeline.dead_letters:
+            ranges = self._by_source(claimed.ranges)
+            outputs[str(name)] = self._bad.letters(
+                outputs.get(str(name)), lambda source: self._undecoded(source, ranges[source]), self._once
+            )
         return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
 
     def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -239,16 +293,28 @@ class _Producing:
             self._parts.inspector(self._pipeline).check_outputs(outputs)
         return outputs
 
-    def _read(self, range_: TopicRange) -> Any:
-        batch = self._sources[range_.topic].read(self._spark, (range_,))
-        if len(self._pipeline.sinks) > 1:
-            self._held.append(batch.persist())  # each sink runs a job of its own: the source is read once for all
+    def _read(self, name: str, ranges: Ranges) -> Any:
+        source, counts = self._source(name), self._pipeline.counts_bad
+        if self._bad.judges(name):
+            return self._bad.good(name, self._once(_judging(source).judged(self._spark, ranges)))
+        batch = source.read(self._spark, ranges)
+        if counts or len(self._pipeline.sinks) > 1:
+            batch = self._once(batch)  # each sink runs a job of its own: the source is read once for all
+        if counts:
+            self._bad.read(name, batch)
         return batch
+
+    def _once(self, batch: Any) -> Any:
+        self._held.append(batch.persist())
+        return self._held[-1]
+
+    def _undecoded(self, name: str, ranges: Ranges) -> Any:
+        return _judging(self._source(name)).undecoded(self._spark, ranges)
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """The error in the terms of the topic that it comes from, where one is found."""
-        for range_ in ranges if self._spark else ():
-            told = self._sources[range_.topic].diagnose(error, self._spark, (range_,))
+        for name, mine in self._by_source(ranges).items() if self._spark else ():
+            told = self._source(name).diagnose(error, self._spark, mine)
             if told is not error:
                 return told
         return error
@@ -257,6 +323,11 @@ class _Producing:
         self._until_end.close()
         for batch in self._held:
             batch.unpersist()
+
+
+def _judging(source: Source) -> Judges:
+    assert isinstance(source, Judges)  # what a definition can ask for, its source is able to do
+    return source
 
 
 def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:

@@ -118,7 +118,10 @@ def _foreign(dotted: str, module: str, spec: ModuleSpec, settings: Settings) -> 
 
 
 def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
-    """A DataFrame per sink, from the transform's result. A single DataFrame is for every sink."""
+    """A DataFrame per sink, from the transform's result. A single DataFrame is for every sink but that of dead letters.
+
+    Of those there may be some in a dict, by the sink's name.
+    """
     state, changes = pipeline.state, {}
     if state:
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -128,7 +131,7 @@ def outputs(pipeline: Pipeline, result: Any) -> Mapping[str, Any]:
                 f"With a StateSink ('{state.name}') the transform must return (outputs, changes). Nothing was staged.",
             )
         result, changes = result[0], {state.name: result[1]}
-    names = [sink.name for sink in pipeline.sinks if sink is not state]
+    names = [sink.name for sink in pipeline.sinks if sink is not state and sink.name != pipeline.dead_letters]
     named = {**(result if isinstance(result, Mapping) else dict.fromkeys(names, result)), **changes}
     for name, rows in named.items():
         if not (hasattr(rows, "write") and hasattr(rows, "schema")):

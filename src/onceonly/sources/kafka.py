@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -66,8 +66,13 @@ class KafkaReader:
             NotCommitted: no broker answered within 10 s.
         """
         self._check_schema()
-        self._topic.describe()
+        if self._config.topic_pattern is None:
+            self._topic.describe()
         return [note for part in self._registered for note in part.check()]
+
+    def topics(self) -> list[str]:
+        """The names of all topics that the brokers show to this client."""
+        return self._topic.names()
 
     def log(self) -> TopicLog:
         """The log start and last stable offset of every partition, by three requests."""
@@ -108,16 +113,23 @@ class KafkaReader:
         return {p: seen.get(p) or last[p] for p in partitions}
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        for range_ in ranges:
+            check_held(range_, self._of(range_.topic)._pinned_log())
+
+    def _of(self, topic: str) -> KafkaReader:
+        """Itself, or of a pattern the one for that topic."""
+        one = self._config.of(topic)
+        return self if one == self._config else KafkaReader(one, self._kafka, self._root)
+
+    def _pinned_log(self) -> TopicLog:
         try:
-            log = self.log()
+            return self.log()
         except NoTopic as error:
             raise SourceLost(
                 error.what,
                 "A checkpoint has pinned a range of it, and it was deleted since.",
                 "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
             ) from error
-        for range_ in ranges:
-            check_held(range_, log)
 
     def report(self, done: Checkpoint, state_id: str) -> None:
         """Commit the ends of the checkpoint's range to the consumer group `onceonly-<pipeline>`."""
@@ -137,20 +149,37 @@ class KafkaReader:
         """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
         from onceonly.spark.decode import decode
 
-        rows = self._undecoded(spark, ranges)
+        rows = self.undecoded(spark, ranges)
         for part in self._registered:
             rows = part.decode(rows, self._pins[part.part])
         return rows if self._registered else decode(rows, self._config.format, self._schema())
 
-    def _undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """See `Judges`."""
+        from onceonly.spark import judged
+
+        parts: list[tuple[str, Any]] = [(each.part, self._judge(each)) for each in self._registered]
+        if not parts and (schema := self._schema()):
+            parts = [("value", judged.plain(self._config.format, schema))]
+        return judged.judged(self.undecoded(spark, ranges), parts)
+
+    def _judge(self, part: Registered) -> Any:
+        return lambda rows, why: part.judge(rows, why, self._pins[part.part])
+
+    def undecoded(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """See `Judges`."""
         from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
         if few.expected():
             with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                if (rows := few.frame(spark, self._topic.records(dict(ranges[0].partitions)))) is not None:
+                if (rows := few.frame(spark, self._records(ranges))) is not None:
                     return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
+
+    def _records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
+        for range_ in ranges:
+            yield from self._of(range_.topic)._topic.records(dict(range_.partitions))
 
     # --- schemas of a registry
 
@@ -159,7 +188,7 @@ class KafkaReader:
         return registered.parts_of(self._config, self._registry, self._schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
-        return {part.part: part.pins(self._undecoded(spark, ranges)) for part in self._registered}
+        return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
         return KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
@@ -184,7 +213,7 @@ class KafkaReader:
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
 
-        rows = self._undecoded(spark, ranges)
+        rows = self.undecoded(spark, ranges)
         bad = find_malformed(error, rows, self._config.format, self._schema())
         if bad is None:
             return None

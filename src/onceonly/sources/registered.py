@@ -11,7 +11,7 @@ from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 
@@ -24,10 +24,9 @@ def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -
     """What of the topic's records has a schema in the registry. `file`: the text of the reader's schema of values."""
     if registry is None:
         return []
-    key = Registered(config.topic, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None)
-    value = Registered(
-        config.topic, VALUE, config.format, config.subject or f"{config.topic}-{VALUE}", registry, file, config.message
-    )
+    lenient, subject = config.on_bad_record != FAIL, config.subject or f"{config.topic}-{VALUE}"
+    key = Registered(config.called, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None, lenient)
+    value = Registered(config.called, VALUE, config.format, subject, registry, file, config.message, lenient)
     return [part for part in (key, value) if part.format != "raw"]
 
 
@@ -38,6 +37,7 @@ class Registered:
     Args:
         file: text of the reader's schema; None: the latest version of the subject.
         message: of Protobuf: the full name of the one that is read; None: the first one of the reader's schema.
+        lenient: a schema that cannot be used makes the records bad that name it, and fails nothing.
     """
 
     topic: str
@@ -47,6 +47,7 @@ class Registered:
     registry: Registry
     file: str | None
     message: str | None
+    lenient: bool = False
 
     def check(self) -> list[str]:
         """A note.
@@ -77,7 +78,7 @@ class Registered:
         found = registered.ids(rows, self.part)
         if found is None:
             raise self._too_many(registered.MOST)
-        writers = {str(id): self._writer(id, rows).sha256 for id in found}
+        writers = {str(id): schema.sha256 for id in found if (schema := self._writer(id, rows))}
         return {"writers": writers} | ({} if self.file is not None else {"reader": self._latest()})
 
     def decode(self, rows: Any, pins: Pins) -> Any:
@@ -89,7 +90,13 @@ class Registered:
         from onceonly.spark import registered
 
         why = f"_onceonly_why_{self.part}"
-        return registered.failing(registered.decoded(rows, self.part, self._decoding(pins), why), self.part, why)
+        return registered.failing(self.judge(rows, why, pins), self.part, why)
+
+    def judge(self, rows: Any, why: str, pins: Pins) -> Any:
+        """The rows, decoded, and a text `why` one was not. Raises as `decode`."""
+        from onceonly.spark import registered
+
+        return registered.decoded(rows, self.part, self._decoding(pins), why)
 
     def exactly(self, bytes_: bytes, pins: Pins) -> str | None:
         """What is wrong with bytes that Spark could not decode, if it can be told."""
@@ -98,8 +105,11 @@ class Registered:
         from onceonly.spark.registered import HEAD
 
         id = str(int.from_bytes(bytes_[1:HEAD], "big"))
-        if self.format != "avro" or id not in pins["writers"] or bytes_[:1] != b"\0":
+        if self.format == "protobuf" or id not in pins["writers"] or bytes_[:1] != b"\0":
             return None
+        if self.format == "json":
+            rules = self._rules(self._pinned(int(id), pins["writers"][id]))
+            return rules and json_schema.broken_rule(rules, bytes_[HEAD:])
         try:
             written, wanted = (
                 parse_schema(json.loads(text)) for text in (self._writers(pins)[int(id)], self._avro(pins))
@@ -118,11 +128,24 @@ class Registered:
             return registered.avro(self._writers(pins), self._avro(pins))
         schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
         if self.format == "json":
-            return registered.json_text(list(schemas), self._struct(pins))
+            return registered.json_text({id: self._rules(schema) for id, schema in schemas.items()}, self._struct(pins))
         read = protobuf.files(self._reader(pins))
         name = self._message(read)
         allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
         return registered.protobuf(allowed, read, name, self._struct(pins))
+
+    def _rules(self, schema: Schema) -> str | None:
+        """Of JSON: what values of that schema have to follow; nothing where the reader gives columns of its own."""
+        if self.file is not None:
+            return None
+        try:
+            return json_schema.rules(schema)
+        except json_schema.NoType as error:
+            raise InvalidPipeline(
+                f"each {self.part} of topic '{self.topic}' cannot be checked.",
+                f"Schema {schema.id} in {self.registry.connection.describe()} is no JSON Schema: {error}.",
+                "Correct it there, or give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
+            ) from None
 
     def _message(self, files: bytes) -> str:
         return self.message or protobuf.message_at(files, (0,))
@@ -137,6 +160,8 @@ class Registered:
             files = protobuf.files(written)
             indexes = protobuf.indexes_of(files, name)
             if indexes is not None and (why := protobuf.misfit(files, read, name)):
+                if self.lenient:
+                    return ()
                 raise protobuf.Unusable(why)
             return indexes or ()
 
@@ -224,8 +249,11 @@ class Registered:
         assert schema is not None
         return schema
 
-    def _writer(self, id: int, rows: Any) -> Schema:
+    def _writer(self, id: int, rows: Any) -> Schema | None:
+        """The schema of that id. None if there is none of that format, and the records that name it are bad."""
         schema = self.registry.schema(id, self._compiled)
+        if self.lenient and (schema is None or schema.kind != KINDS[self.format]):
+            return None
         if schema is None:
             raise self._unknown(id, rows)
         self._check_kind(schema)

@@ -65,16 +65,22 @@ def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str |
 
 
 def _json(rows: DataFrame, ddl: str) -> Column:
-    """PERMISSIVE, so that the failure can name the record. The check is part of the value, so it cannot be pruned.
+    """The failure names the record. The check is part of the value, so it cannot be pruned."""
+    value, sound = json_value(rows, ddl)
+    where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
+    return F.when(sound, value).otherwise(F.raise_error(where))
 
-    from_json ignores anything after the first object, and reads an empty text as null. Both fail here.
+
+def json_value(rows: DataFrame, ddl: str) -> tuple[Column, Column]:
+    """The value of each record, and whether it could be read; one that is null, was.
+
+    from_json ignores anything after the first object, and reads an empty text as null. Neither is sound.
     """
     schema = rows.sparkSession.createDataFrame([], ddl).schema.add(CORRUPT, "string")
     text = F.col("value").cast("string")
     parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    sound = parsed[CORRUPT].isNull() & single_object(text)
-    where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
-    return F.when(text.isNull() | sound, parsed.dropFields(CORRUPT)).otherwise(F.raise_error(where))
+    sound = text.isNull() | (parsed[CORRUPT].isNull() & single_object(text))
+    return parsed.dropFields(CORRUPT), sound
 
 
 def single_object(text: Column) -> Column:

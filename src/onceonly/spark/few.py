@@ -103,5 +103,5 @@ def _size(row: Row) -> int:
     return len(row[0] or b"") + len(row[1] or b"") + headers
 
 
-def _place(row: Row) -> tuple[int, int]:
-    return row[3], row[4]
+def _place(row: Row) -> tuple[str, int, int]:
+    return row[2], row[3], row[4]

@@ -19,6 +19,8 @@ FETCH = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at 
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
     "receive.buffer.bytes": "-1",  # as large as the operating system finds useful, not 64 KiB
+    # Spark asks for the log's extent after each fetch, behind the next fetch, which waits at the end of the log: 500 ms
+    "fetch.max.wait.ms": "10",
 }
 LOST = re.compile(
     r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"

@@ -24,7 +24,7 @@ HEAD = 5  # bytes
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
 FRAME = "OnceonlyFrame"
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
-UNKNOWN = "The registry has no schema of its id %s."
+UNKNOWN = "Its id %s is of no schema that the registry has for that format."
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 RAISED = "onceonly: malformed record at %s %s %s: its %s. %s"
 Decode = Callable[[Column], Column]
@@ -107,10 +107,10 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
     All are put into a record of one field, which has the same bytes. The reader's has a second one with a default: it
     is there exactly if the bytes could be read, so that a record of nulls is told from a failure.
     """
-    wanted = _framing(reader, {"name": "sound", "type": "boolean", "default": True})
+    wanted = sounding(reader)
 
     def decode(bytes_: Column, writer: str) -> Column:
-        return from_avro(_payload(bytes_), _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
+        return framed_avro(_payload(bytes_), writer, wanted)
 
     def take(bytes_: Column) -> Column:
         chosen = F.when(F.lit(False), decode(bytes_, reader))  # for the type, should nothing name a schema
@@ -121,21 +121,44 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
     return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
-def json_text(ids: Collection[int], reader: StructType) -> Decoding:
-    """JSON by the reader's type alone: a field that the text does not have is null, and others are left out.
+def json_text(rules: Mapping[int, str | None], reader: StructType) -> Decoding:
+    """JSON by the reader's type: a field that the text does not have is null, and others are left out.
 
     A single object is asked for, as in `decode`.
+
+    Args:
+        rules: by schema id: what its values have to follow, for `onceonly.registry.json_schema.checker`; None: nothing.
+            They are checked in Python on the workers, which need this package and jsonschema.
     """
+    asked = {id: text for id, text in rules.items() if text is not None}
     schema = StructType(reader.fields).add(CORRUPT, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
     def take(bytes_: Column) -> Column:
-        return F.when(_names(bytes_, ids), F.from_json(_payload(bytes_).cast("string"), schema, options))
+        parsed = F.when(_names(bytes_, rules), F.from_json(_payload(bytes_).cast("string"), schema, options))
+        return F.struct(parsed.alias("json"), (_follows(asked)(bytes_) if asked else F.lit(True)).alias("follows"))
 
     def sound(taken: Column, payload: Column) -> Column:
-        return single_object(payload.cast("string")) & taken.isNotNull() & taken[CORRUPT].isNull()
+        parsed = taken["json"]
+        text_is = single_object(payload.cast("string")) & parsed.isNotNull() & parsed[CORRUPT].isNull()
+        return text_is & taken["follows"]
 
-    return Decoding(ids, take, lambda taken: taken.dropFields(CORRUPT), sound)
+    return Decoding(rules, take, lambda taken: taken["json"].dropFields(CORRUPT), sound)
+
+
+def _follows(rules: Mapping[int, str]) -> Decode:
+    """Whether each value follows the rules of its schema. What has none here is judged elsewhere."""
+
+    def all_follow(values: pa.Array) -> pa.Array:
+        from onceonly.registry import json_schema
+
+        checks = {head_of(id): json_schema.checker(text) for id, text in rules.items()}
+        found = ((value, checks.get(value[:HEAD])) for value in (each or b"" for each in values.to_pylist()))
+        return pa.array([check is None or check(value[HEAD:]) for value, check in found], pa.bool_())
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    decode: Decode = made(all_follow, "boolean")
+    return decode
 
 
 def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:
@@ -157,6 +180,15 @@ def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str,
     made: Any = arrow_udf  # whose overloads know no struct
     take: Decode = made(read_all, both)
     return Decoding(allowed, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
+
+
+def sounding(reader: str) -> str:
+    return _framing(reader, {"name": "sound", "type": "boolean", "default": True})
+
+
+def framed_avro(bytes_: Column, writer: str, wanted: str) -> Column:
+    """Decoded into `wanted` (see `sounding`): null, or not sound, where the bytes could not be read."""
+    return from_avro(bytes_, _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
 
 
 def _framing(schema: str, *more: Mapping[str, object]) -> str:

@@ -45,6 +45,8 @@ def session(
         _redact(connected)
         return connected
     _check_user()
+    if not os.environ.get("SPARK_REMOTE"):
+        os.environ.pop("SPARK_REMOTE", None)  # PySpark takes an empty one for the address of a server
     builder: Any = SparkSession.builder
     given = {} if os.environ.get("SPARK_ENV_LOADED") else _given(settings, more)  # spark-submit was given all of it
     with _prepared(settings, records):

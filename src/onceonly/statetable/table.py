@@ -26,7 +26,17 @@ from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Past, Rows
 from onceonly.statetable.trouble import damaged
 from onceonly.statetable.view import View
-from onceonly.statetable.where import OWNED, PINS, REPLACES, WITH_INTERVAL, above, from_epoch, of_epochs, of_event
+from onceonly.statetable.where import (
+    AFTER,
+    OWNED,
+    PINS,
+    REPLACES,
+    WITH_INTERVAL,
+    above,
+    from_epoch,
+    of_epochs,
+    of_event,
+)
 
 LONG = 64  # a pipeline's table is tidied when its log has more entries since the last time
 TAIL = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
@@ -127,6 +137,13 @@ class StateTable:
         rows = self._rows(pipeline)
         chosen = rows.from_epoch(min(epochs) + 1, of_event(Event.REWOUND) | REPLACES)
         found = sorted({row.epoch for row in chosen if _supersedes(row, epochs)})
+        loaded = rows.checkpoints(found)
+        return [loaded[epoch] for epoch in found]
+
+    def after_others(self, pipeline: str) -> list[Checkpoint]:
+        """Its checkpoints that have read what other pipelines published, in order; for people."""
+        rows = self._rows(pipeline)
+        found = sorted({epoch for (epoch,) in rows.values(AFTER, "epoch")})
         loaded = rows.checkpoints(found)
         return [loaded[epoch] for epoch in found]
 

@@ -5,6 +5,7 @@ Questions to a view are answered from that snapshot, whatever has been written s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
-from onceonly.statetable.where import PINS, Where, ends, overlaps, owned_by, rewinds_after, starts
+from onceonly.statetable.where import PINS, Where, ends, of_event, overlaps, owned_by, rewinds_after, starts
 
 NEAR = timedelta(days=32)
 
@@ -73,6 +74,12 @@ class View:
         """The checkpoints that were pinned for any part of `interval`, oldest first."""
         return self._planned(overlaps(interval))
 
+    def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
+        """Those that were decided and are committed, the last decision first."""
+        found = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
+        for _, epoch in sorted(found, reverse=True)[:most]:
+            yield self.require(epoch)
+
     def taken_back(self, epoch: int) -> bool:
         """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
         return any(to is not None and to < epoch for to in (rewind.rewinds_to for rewind in self._rewinds(epoch)))
@@ -82,7 +89,10 @@ class View:
         return self._checkpoints(rewinds_after(since))
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
-        """The topic's nearest pinned boundaries at or before, and at or after, `time`."""
+        """The topic's nearest pinned boundaries at or before, and at or after, `time`.
+
+        One that was pinned before the topic appeared has no topic id and no offsets.
+        """
         low, high = time - NEAR, time + NEAR
         before = self._pinned_at(starts(until=time) & ends(after=low), ends(until=low))
         after = self._pinned_at(ends(since=time) & starts(before=high), starts(since=high))
@@ -115,7 +125,7 @@ class View:
             return None
         pinned = range_of(checkpoint.ranges, topic)
         if pinned is None:
-            return None
+            return Boundary(pair[0], "", {})
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets)
 

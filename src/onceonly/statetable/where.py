@@ -35,6 +35,7 @@ def of_event(*events: Event) -> Where:
 
 
 PINS = of_event(Event.PLANNED, Event.EMPTY)  # rows that pin offsets
+AFTER = Where("body LIKE '%\"after\":{%'", lambda row: bool(row.body.get("after")))
 REPLACES = Where(
     f"event = '{Event.PLANNED.value}' AND attempt = 0 AND body LIKE '%\"replaces\":%'",
     lambda row: row.event is Event.PLANNED and row.attempt == 0 and "replaces" in row.body,

@@ -21,6 +21,7 @@ from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
 from onceonly.checkpoint.sink import Inspectable, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
+from onceonly.checkpoint.sources import Sources
 from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 from onceonly.pipeline.definition import Pipeline
 
@@ -33,12 +34,14 @@ Failure = Literal[
     "doubt",  # the sink raises InDoubt until it is resolved manually
 ]
 
+SUFFIX = ".topic.json"
+
 
 class FakeSource:
     """A topic with partitions. Each has records with timestamps, a log start and a last stable offset."""
 
     def __init__(self, topic: str, folder: Path) -> None:
-        self.topic, self._file = topic, folder / f"{topic}.topic.json"
+        self.topic, self._file = topic, folder / f"{topic}{SUFFIX}"
 
     # ---- for tests: what producers and administrators do
 
@@ -359,7 +362,10 @@ class FakeParts:
         return FakeSink(name, self.folder / (getattr(pipeline.sink(name), "path", None) or name))
 
     def sources(self, pipeline: Pipeline) -> Mapping[str, FakeSource]:
-        return {source.topic: FakeSource(source.topic, self.folder) for source in pipeline.sources}
+        return Sources(pipeline, lambda source: FakeSource(source.called, self.folder), lambda _: self._topics())
+
+    def _topics(self) -> list[str]:
+        return [path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")]
 
     def inspector(self, pipeline: Pipeline) -> FakeInspector:
         return FakeInspector(pipeline, self.folder)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, Interval, TopicRange, has_data
 from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
 
 HELD = "held"
+SHOWN = 4  # topics of a checkpoint, one by one
 GAPS = 5  # that are shown one by one, the newest
 
 
@@ -80,7 +81,8 @@ def held(checkpoint: Checkpoint) -> str:
 
 def rows(checkpoint: Checkpoint) -> str:
     """'200'; of several sinks each by its name: a sum would count a record once for each sink that it went to."""
-    return counts(rows_by_sink(checkpoint))
+    told = counts(rows_by_sink(checkpoint))
+    return f"{told} ({checkpoint.bad_records:,} bad)" if checkpoint.bad_records else told
 
 
 def counts(by_sink: Mapping[str, int | None]) -> str:
@@ -107,17 +109,63 @@ def unsettled(found: Sequence[Checkpoint]) -> str:
 def range_text(range_: TopicRange) -> str:
     """What a checkpoint covers, short: offsets have gaps, so this is not a number of records."""
     parts = len([p for p, (start, end) in range_.partitions.items() if end > start])
-    return f"{count(range_.span, 'offset')} of '{range_.topic}' in {count(parts, 'partition')}"
+    within = f" in {count(parts, 'partition')}" if range_.kind == KAFKA else ""
+    return f"{count(range_.span, range_.unit)} of '{range_.topic}'{within}"
 
 
 def covers(checkpoint: Checkpoint) -> str:
     if checkpoint.skipped is not None:
-        return f"nothing (skipped by {checkpoint.owner}: {checkpoint.skipped})"
+        return f"{_left_out(checkpoint)} (skipped by {checkpoint.owner}: {checkpoint.skipped})"
     if checkpoint.rewinds_to is not None:
         return f"takes back what came after epoch {checkpoint.rewinds_to}"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
+    if len(checkpoint.ranges) > SHOWN:
+        offsets = sum(range_.span for range_ in checkpoint.ranges)
+        return f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
     return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+
+
+def _left_out(checkpoint: Checkpoint) -> str:
+    """Of a chained pipeline, the offsets: an interval says itself what it is."""
+    if checkpoint.interval is not None:
+        return "nothing"
+    spans = [(r.topic, p, *span) for r in checkpoint.ranges for p, span in sorted(r.partitions.items())]
+    named = [f"'{topic}' partition {p} from {start:,} to {end:,}" for topic, p, start, end in spans if end > start]
+    return f"leaves out {', '.join(named)}"
+
+
+def bad(checkpoint: Checkpoint) -> str:
+    """How many, and whose: "12 of 1,204 records (10 of 'orders', 2 by the transform)"."""
+    if not checkpoint.bad:
+        return ""
+    parts = [f"{bad:,} of '{topic}'" for topic, bad in sorted(checkpoint.bad["undecoded"].items()) if bad]
+    rejected = checkpoint.bad["rejected"]
+    parts += [f"{rejected:,} by the transform"] if rejected else []
+    said = f"{checkpoint.bad_records:,} of {count(checkpoint.bad['records'], 'record')}"
+    return f"{said} ({', '.join(parts)})" if parts else said
+
+
+def schemas(checkpoint: Checkpoint) -> str:
+    """By which registered schemas its records are decoded: "orders value: ids 1, 2, read as orders-value 2 (id 5)"."""
+    return "; ".join(
+        f"{topic} {part}: {_pins(pins)}"
+        for topic, parts in sorted(checkpoint.schemas.items())
+        for part, pins in sorted(parts.items())
+    )
+
+
+def _pins(pins: Mapping[str, Any]) -> str:
+    ids = sorted(map(int, pins["writers"]))
+    named = f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}" if ids else "no ids"
+    reader = pins.get("reader")
+    return f"{named}, read as {reader['subject']} {reader['version']} (id {reader['id']})" if reader else named
+
+
+def after(checkpoint: Checkpoint) -> str:
+    """'flights epoch 12': on what it stands, where it comes after other pipelines."""
+    told = {name: ", ".join(map(str, epochs)) or "none yet" for name, epochs in checkpoint.after.items()}
+    return "; ".join(f"{name} epoch {epochs}" for name, epochs in told.items())
 
 
 def gap(pipeline: str, found: Interval, file: str = "FILE.py:NAME") -> str:

@@ -20,8 +20,10 @@ KEYS = """\
 pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
-approve or abort it), skipped (why the interval is left out on purpose),
-replaces, rewinds_to (epochs)"""
+approve or abort it), skipped (why it is left out on purpose), bad (records that
+were dropped or became dead letters; null: it has no such thing),
+replaces, rewinds_to (epochs), after (by pipeline that it comes after:
+the epochs on which it stands)"""
 
 
 def existing(settings: Settings) -> StateTable | None:
@@ -156,8 +158,10 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
         "held": checkpoint.held,
         "skipped": checkpoint.skipped,
+        "bad": checkpoint.bad_records,
         "replaces": checkpoint.replaces,
         "rewinds_to": checkpoint.rewinds_to,
+        "after": {name: list(epochs) for name, epochs in checkpoint.after.items()},
     }
 
 
@@ -203,11 +207,13 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
         "verdict": checkpoint.verdict and dict(checkpoint.verdict),
         "approved": checkpoint.approved and dict(checkpoint.approved),
+        "bad_records": dict(checkpoint.bad) or None,
         "handles": dict(checkpoint.handles),
         "published": dict(checkpoint.published),
         "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
         "definition": dict(checkpoint.definition),
+        "schemas": dict(checkpoint.schemas),
         "timeline": timeline,
     }
 

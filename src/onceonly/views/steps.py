@@ -18,13 +18,16 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
         case Event.EMPTY if checkpoint.skipped is not None:
             yield f"{checkpoint.pipeline} epoch {checkpoint.epoch}: skipped, {checkpoint.skipped}"
         case Event.PLANNED | Event.EMPTY:
-            spans = [f"{count(range_.span, 'offset')} of topic {range_.topic}" for range_ in checkpoint.ranges]
+            spans = [
+                f"{count(range_.span, range_.unit)} of {range_.word} {range_.topic}" for range_ in checkpoint.ranges
+            ]
             yield f"{step}, {', '.join(spans)}"
         case Event.CLAIMED:
             yield f"{step}, attempt {row.attempt} by {checkpoint.claims[row.attempt].worker}"
         case Event.STAGED:
             yield f"{step}, attempt {row.attempt}"
             yield from (f"  sink {name}: {formatting.staged(handle)}" for name, handle in checkpoint.handles.items())
+            yield from [f"  bad: {formatting.bad(checkpoint)}"] if checkpoint.bad else []
         case Event.VERDICT:
             yield f"{step}, {row.body['outcome']}, attempt {row.attempt}"
             yield from [formatting.held(checkpoint)] if checkpoint.held else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Usual
+from integration.kafka_proxy import API_VERSIONS, Proxy
 from integration.kafka_reader import Record, committed, new_topic
 from patience import PATIENCE
 
@@ -138,3 +140,23 @@ def test_its_threads_end_when_it_is_dropped(broker: str, count_threads: Callable
 def count_threads() -> Callable[[], int]:
     """Native ones of this process: librdkafka's are not Python's."""
     return lambda: int(psutil.Process().num_threads())
+
+
+def test_a_transaction_begins_once_a_broker_answers(broker: str) -> None:
+    proxy = Proxy()
+    proxy.target = int(broker.split(":")[1])
+    config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "transactional.id": new_topic(broker)}
+    try:
+        with proxy.cut({API_VERSIONS}, "request", times=5) as cut:
+            Producer({**config, "reconnect.backoff.ms": 10}, print).begin(PATIENCE)
+    finally:
+        proxy.close()
+    assert cut.made == [API_VERSIONS] * 5
+
+
+def test_no_broker_answers_within_the_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "transactional.id": "never"}
+        with pytest.raises(KafkaException) as error:
+            Producer(config, print).begin(0.3)
+    assert error.value.args[0].code() == KafkaError._TIMED_OUT

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
-from integration.kafka_reader import create_topic, values
+from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from integration.kafka_reader import committed, create_topic, values
 from patience import PATIENCE
 from protos import field, file, message
 from schema_registry import FakeRegistry, serving
@@ -254,6 +257,13 @@ def test_json_that_does_not_fit(shop: Shop, text: bytes) -> None:
     shop.refused(BadRecord, "partition 0 offset 0(.|\n)*do not match schema 1")
 
 
+def test_json_that_breaks_a_rule_of_its_schema(shop: Shop) -> None:
+    id = shop.registry.register(f"{shop.topic}-value", {**OBJECT, "required": ["id"]}, "JSON")
+    shop.produce(*(b"\0" + id.to_bytes(4, "big") + text for text in (b'{"id": 1}', b'{"note": "n"}')))
+    shop.plan(format="json")
+    shop.refused(BadRecord, r"partition 0 offset 1(.|\n)*do not match schema 1(.|\n)*breaks the rule required: \[")
+
+
 def test_a_schema_of_another_format_is_refused(shop: Shop) -> None:
     shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
     with pytest.raises(InvalidPipeline, match=r"cannot be read as avro(.|\n)*is JSON"):
@@ -358,6 +368,143 @@ def test_what_is_written_is_read_by_others(shop: Shop) -> None:
         found = [value and deserialize(value, context) for value in values(shop.broker, to)]
     assert sorted(value["id"] for value in found if value) == [1, 2]
     assert (len(found), shop.registry.subjects[f"{to}-value"]) == (3, [2])
+
+
+WRITES = """
+def every(batch):
+    key = "NAMED_STRUCT('shop', CAST(value.id AS STRING)) AS key"
+    time = "TIMESTAMP '2013-01-01 00:00:00.123456Z'"
+    plain = f"value.id AS id, value.note AS note, ARRAY('a', 'b') AS tags, MAP('x', 1L) AS counts"
+    avro = f"STRUCT({plain}, CAST(12.34 AS DECIMAL(10, 2)) AS price, DATE '2013-01-01' AS day, {time} AS at) AS value"
+    proto = f"STRUCT({plain}, {time} AS at, 'PAID' AS state) AS value"
+    return {
+        "avro": batch.selectExpr(key, avro),
+        "json": batch.selectExpr(key, f"STRUCT({plain}) AS value"),
+        "protobuf": batch.selectExpr(key, proto),
+    }
+"""
+STRING, NULLABLE = {"type": "string"}, ["null", "string"]
+DAY, AT = {"type": "int", "logicalType": "date"}, {"type": "long", "logicalType": "timestamp-micros"}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+ALL = {
+    "type": "record", "name": "All", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "int"}, {"name": "note", "type": NULLABLE},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "price", "type": PRICE}, {"name": "day", "type": DAY}, {"name": "at", "type": AT},
+    ],
+}  # fmt: skip
+ALL_JSON = {
+    "title": "All", "type": "object", "required": ["id"],
+    "properties": {
+        "id": {"type": "integer"}, "note": STRING, "tags": {"type": "array", "items": STRING},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}  # fmt: skip
+KEYS = {
+    "avro": {"type": "record", "name": "Key", "namespace": "shop", "fields": [{"name": "shop", "type": "string"}]},
+    "json": {"title": "Key", "type": "object", "properties": {"shop": STRING}},
+}
+
+
+def all_of_protobuf() -> FileDescriptorProto:
+    counts = message("CountsEntry", field(1, "key", "string"), field(2, "value", "int64"))
+    counts.options.map_entry = True
+    made = file(
+        message("Key", field(1, "shop", "string")),
+        message(
+            "All", field(1, "id", "int32"), field(2, "note", ".google.protobuf.StringValue"),
+            field(3, "tags", "string", repeated=True), field(4, "counts", ".shop.All.CountsEntry", repeated=True),
+            field(5, "at", ".google.protobuf.Timestamp"), field(6, "state", "enum .shop.State"), nested=[counts],
+        ),
+        imports=("google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"),
+    )  # fmt: skip
+    made.enum_type.append(EnumDescriptorProto(name="State", value=[{"name": "NEW"}, {"name": "PAID", "number": 2}]))
+    return made
+
+
+def read_back(shop: Shop, topic: str, format: str) -> list[tuple[Any, Any]]:
+    """Keys and values by Confluent's own deserializers."""
+    proto = all_of_protobuf()
+    with SchemaRegistryClient({"url": shop.registry.url}) as client:
+        made: dict[str, Any] = {
+            "avro": lambda _: AvroDeserializer(client),
+            "json": lambda _: JSONDeserializer(None, schema_registry_client=client),
+            "protobuf": lambda name: ProtobufDeserializer(
+                protos.of(f"shop.{name}", proto), schema_registry_client=client
+            ),
+        }
+        key, value = made[format]("Key"), made[format]("All")
+        fields = SerializationContext(topic, MessageField.KEY), SerializationContext(topic, MessageField.VALUE)
+        found = committed(shop.broker, topic)
+        return [(key(each.key, fields[0]), value(each.value, fields[1])) for each in found]
+
+
+def sink_of(shop: Shop, format: Any, suffix: str, **more: Any) -> KafkaSink:
+    topic = create_topic(shop.broker, f"{format}_{shop.topic}", 1)
+    both = {"format": format, "schema": f"all.{suffix}", "key_format": format, "key_schema": f"key.{suffix}"}
+    return KafkaSink(name=format, topic=topic, registry="registry", register=True, **{**both, **more})
+
+
+def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> None:
+    """Keys and values, in one checkpoint; registered by one subject strategy each."""
+    (shop.folder / f"all_{shop.topic}.py").write_text(WRITES)
+    for name, schema in {
+        "all.avsc": ALL,
+        "all.json": ALL_JSON,
+        "key.avsc": KEYS["avro"],
+        "key.json": KEYS["json"],
+    }.items():
+        (shop.folder / name).write_text(json.dumps(schema))
+    (shop.folder / "all.desc").write_bytes(FileDescriptorSet(file=[all_of_protobuf()]).SerializeToString())
+    sinks = [
+        sink_of(shop, "avro", "avsc", subjects="topic-record"),
+        sink_of(shop, "json", "json"),
+        sink_of(shop, "protobuf", "desc", key_schema="all.desc", message="shop.All"),
+    ]
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": None}))
+    pipeline = Pipeline(**{**vars(shop.pipeline()), "transform": f"all_{shop.topic}:every", "sinks": sinks})
+    shop.through.plan(pipeline, "cli", nobody)
+    handles = shop.stage().handles
+    writer: Any = shop.parts.sink(pipeline, "json")
+    assert [row["tags"] for row in writer.staged(handles["json"]).read_all().to_pylist()] == [["a", "b"]] * 2
+    assert [row["id"] for row in writer.staged_frame(handles["json"], shop.parts.spark()).collect()] == [1, 2]
+    shop.through.commit("orders", 1)
+    plain = [{"id": 1, "note": "n"}, {"id": 2, "note": None}]
+    rest = {"tags": ["a", "b"], "counts": {"x": 1}}
+    at = datetime(2013, 1, 1, 0, 0, 0, 123456, UTC)
+    more = {"price": Decimal("12.34"), "day": date(2013, 1, 1), "at": at}
+    keys = [{"shop": "1"}, {"shop": "2"}]
+    assert read_back(shop, f"avro_{shop.topic}", "avro") == [
+        (key, {**row, **rest, **more}) for key, row in zip(keys, plain, strict=True)
+    ]
+    assert read_back(shop, f"json_{shop.topic}", "json") == [
+        (keys[0], {**plain[0], **rest}), (keys[1], {"id": 2, **rest})
+    ]  # fmt: skip
+    found = read_back(shop, f"protobuf_{shop.topic}", "protobuf")
+    assert [(key.shop, value.id, value.HasField("note"), value.note.value) for key, value in found] == [
+        ("1", 1, True, "n"), ("2", 2, False, "")
+    ]  # fmt: skip
+    assert [(list(v.tags), dict(v.counts), v.at.ToDatetime(UTC), v.state) for _, v in found] == [
+        (["a", "b"], {"x": 1}, at, 2)
+    ] * 2
+    assert {f"avro_{shop.topic}-shop.All", f"avro_{shop.topic}-shop.Key", f"json_{shop.topic}-key"} <= set(
+        shop.registry.subjects
+    )
+
+
+def test_a_row_that_its_schema_does_not_take_is_refused_while_staging(shop: Shop) -> None:
+    to = create_topic(shop.broker, f"late_{shop.topic}")
+    (shop.folder / "late.json").write_text(json.dumps({"type": "object", "properties": {"id": {"maximum": 1}}}))
+    shop.produce(*shop.written(V1, {"id": 1, "note": "n"}, {"id": 2, "note": "n"}))
+    sink = KafkaSink(
+        name="late", topic=to, format="json", schema="late.json", registry="registry", register=True
+    )  # fmt: skip
+    pipeline = Pipeline(**{**vars(shop.pipeline()), "transform": f"transforms_{shop.topic}:late", "sinks": [sink]})
+    shop.through.plan(pipeline, "cli", nobody)
+    shop.refused(InvalidPipeline, r"sink 'late'(.|\n)*'late.json'(.|\n)*\$.id it breaks the rule maximum: 1")
+    assert values(shop.broker, to) == []
 
 
 def test_a_schema_that_is_not_compatible_is_refused_while_staging(shop: Shop) -> None:

@@ -17,6 +17,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -149,3 +150,22 @@ def test_plan_warns_in_its_log_of_what_no_run_has_covered(
         return f"flights: no checkpoint covers {minutes(1, 3)}." in capfd.readouterr().out
 
     assert [warned(start) for start in (0, 3, 4)] == [False, True, False]
+
+
+def test_a_dag_behind_another_follows_its_table_and_waits_for_its_intervals() -> None:
+    from onceonly.airflow import checkpoint_dag, inlets, outlets
+
+    def behind(**more: Any) -> Pipeline:
+        sinks = [DeltaSink("out", "lake/out")]
+        return Pipeline(name="b", source=DeltaSource("lake/t"), transform="a:b", sinks=sinks, after=["a"], **more)
+
+    before = Pipeline(name="a", source=KafkaSource("t"), transform="a:b", sinks=[DeltaSink("t", "lake/t")])
+    assert (
+        [asset.uri for asset in inlets(behind())] == [asset.uri for asset in outlets(before)] == ["onceonly://lake/t"]
+    )
+    dag = checkpoint_dag(behind(), schedule=inlets(behind()))
+    days = checkpoint_dag(
+        behind(mode="interval"), dag_id="days", schedule=DAY, start_date=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    plan, waiting = dag.get_task("plan"), days.get_task("plan")
+    assert (waiting.retries - plan.retries) * waiting.max_retry_delay >= DAY

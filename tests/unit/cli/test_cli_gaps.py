@@ -8,6 +8,8 @@ from unit.world import World, minutes
 
 from onceonly.cli import main
 from onceonly.pipeline.sinks import DeltaSink
+from onceonly.runtime import factory
+from onceonly.settings import Settings
 
 pytestmark = pytest.mark.slow
 GAP = {"start": "2013-01-01T12:10:00Z", "end": "2013-01-01T12:30:00Z"}
@@ -58,3 +60,42 @@ def test_what_is_no_gap_is_refused(world):
     assert refused.exit_code == 2
     assert "The gap it lies in is [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)" in refused.stderr
     assert onceonly("skip", "nobody", *SKIP[2:]).exit_code == 2
+
+
+OFFSETS = ("skip", "flights", "--topic", "flights", "--partition", "0", "--to", "3", "--reason", "damaged")
+
+
+@pytest.fixture
+def chained(world, tmp_path, monkeypatch) -> World:
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "chained"))
+    made = World(tmp_path / "chained", sinks=[DeltaSink("lake", "lake")])
+    made.parts.settings = Settings.from_env()
+    monkeypatch.setattr(factory, "LiveParts", lambda settings: made.parts)
+    made.plan()
+    made.abort()
+    return made
+
+
+def test_offsets_are_left_out_with_a_reason_that_is_shown(chained):
+    assert onceonly(*OFFSETS).stdout.startswith("✓ epoch 2 leaves out 'flights' partition 0 from 0 to 3 (skipped by ")
+    assert "damaged)" in onceonly("status", "flights").stdout.replace("\n", "")
+    assert "damaged" in onceonly("describe", "flights", "2").stdout
+    assert onceonly(*OFFSETS, "--json")["epoch"] == 2
+    assert chained.run("run-2").ranges[0].partitions == {0: (3, 5)}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        OFFSETS[:6] + OFFSETS[8:],
+        (*OFFSETS, "--interval", GAP["start"], GAP["end"]),
+        OFFSETS[:8],
+        (*OFFSETS[:9], " "),
+        (*OFFSETS[:7], "9", *OFFSETS[8:]),
+        ("skip", "flights", "--reason", "x"),
+    ],
+)
+def test_offsets_need_all_that_names_them_and_a_reason(chained, args):
+    before = chained.events()
+    assert onceonly(*args).exit_code == 2
+    assert chained.events() == before

@@ -387,6 +387,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     },
     "status": {0: known(), 2: nobody(), 3: has_a_damaged_pipeline},
     "describe": {0: known(1), 2: known(7)},
+    "lineage": {0: known("--checkpoint", 1), 2: known("--checkpoint", 7)},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
     "infer": {

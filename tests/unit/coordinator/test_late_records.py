@@ -78,7 +78,7 @@ def test_a_grace_lets_late_records_in(tmp_path):
     with pytest.raises(Busy) as busy:
         world.plan("run-1", Interval(ended - timedelta(days=36500), ended))
     assert "may still come" in busy.value.what
-    assert "KafkaSource(grace=600) ends at" in busy.value.why
+    assert "The grace of 600 s ends at" in busy.value.why
     assert world.now() is None
     world.put(5)
     sooner = Interval(ended - timedelta(days=36500), ended - timedelta(minutes=6))

@@ -90,8 +90,8 @@ def test_what_is_held_back_at_that_time_is_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("start", "why"),
     [
-        ({0: 6}, r"its records have the offsets 0 to 4"),
-        ({1: 0}, r"the topic has the partitions \[0\]"),
+        ({0: 6}, r"it holds the offsets 0 to 4"),
+        ({1: 0}, r"it has the partitions \[0\]"),
     ],
 )
 def test_an_offset_that_the_log_does_not_have_is_refused(tmp_path, start, why):
@@ -104,7 +104,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(tmp_path, start, why):
 def test_an_offset_that_has_expired_is_refused(tmp_path):
     world = world_from(tmp_path, {0: 1})
     world.source.expire(0, 2)
-    with pytest.raises(InvalidPipeline, match="its records have the offsets 2 to 4"):
+    with pytest.raises(InvalidPipeline, match="it holds the offsets 2 to 4"):
         world.plan("run-1")
 
 

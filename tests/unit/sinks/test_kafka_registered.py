@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import protos
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.registry import sink_from_json, sink_json
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
@@ -34,8 +38,16 @@ def sink(**more: Any) -> KafkaSink:
     return KafkaSink(**({"topic": "late"} | given if "topics" not in more else given))
 
 
+def part(schema: Any = LATE) -> registered.Part:
+    return registered.Part("value", "avro", "late.avsc", json.dumps(schema, indent=2), "shop.Late")
+
+
 def heads(server: FakeRegistry, schema: Any, **more: Any) -> dict[str, bytes]:
-    return dict(registered.heads(sink(**more), registry(server), json.dumps(schema, indent=2)))
+    return dict(registered.heads(sink(**more), registry(server), part(schema)))
+
+
+def check(server: FakeRegistry, schema: Any, **more: Any) -> list[str]:
+    return registered.check(sink(**more), registry(server), [part(schema)])
 
 
 def test_a_registered_schema_is_looked_up(server: FakeRegistry) -> None:
@@ -54,14 +66,14 @@ def test_subjects_by_topic_and_by_record(server: FakeRegistry, subjects: Any, ex
 
 
 def test_nothing_is_registered_unless_that_was_chosen(server: FakeRegistry) -> None:
-    for ask in (registered.heads, registered.check):
+    for ask in (lambda: registered.heads(sink(), registry(server), part()), lambda: check(server, LATE)):
         with pytest.raises(InvalidPipeline, match=r"is not registered(.|\n)*late-value(.|\n)*register=True"):
-            ask(sink(), registry(server), json.dumps(LATE))
+            ask()
     assert server.subjects == {}
 
 
 def test_a_check_registers_nothing(server: FakeRegistry) -> None:
-    (note,) = registered.check(sink(register=True), registry(server), json.dumps(LATE))
+    (note,) = check(server, LATE, register=True)
     assert "that staging will register" in note
     assert server.subjects == {}
 
@@ -73,11 +85,11 @@ def test_registering_again_is_the_same(server: FakeRegistry) -> None:
 
 def test_what_is_not_compatible_is_refused(server: FakeRegistry) -> None:
     server.register("late-value", LATE)
-    for ask in (registered.heads, registered.check):
+    for ask in (heads, check):
         with pytest.raises(
             InvalidPipeline, match=r"cannot be registered(.|\n)*not compatible(.|\n)*Nothing was written"
         ):
-            ask(sink(register=True), registry(server), json.dumps(MORE))
+            ask(server, MORE, register=True)
     assert server.subjects == {"late-value": [300]}
 
 
@@ -90,7 +102,13 @@ def test_a_registry_that_takes_nothing_new(server: FakeRegistry) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"format": "json", "schema": None}, "only Avro values"),
+        ({"format": "json", "schema": None}, "needs a schema file ending in .json"),
+        ({"format": "raw", "schema": None}, "writes keys and values as they are"),
+        ({"format": "protobuf"}, "needs a schema file ending in .desc"),
+        ({"message": "shop.Late"}, "message 'shop.Late' is of Protobuf"),
+        ({"key_format": "json", "key_schema": "late.avsc"}, "needs a schema file ending in .json"),
+        ({"key_schema": "id.avsc"}, "takes no schema"),
+        ({"registry": None, "key_format": "avro", "key_schema": "id.avsc"}, "names no registry"),
         ({"registry": None, "register": True}, "names no registry"),
         ({"registry": None, "subjects": "record"}, "names no registry"),
         ({"registry": "http://ann:secret@r"}, "is not an Airflow connection id"),
@@ -100,3 +118,56 @@ def test_a_registry_that_takes_nothing_new(server: FakeRegistry) -> None:
 def test_definitions_that_do_not_fit(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidPipeline, match=why):
         sink(**fields)
+
+
+def test_keys_have_subjects_of_their_own(server: FakeRegistry, tmp_path: Path) -> None:
+    (tmp_path / "late.avsc").write_text(json.dumps(LATE))
+    (tmp_path / "id.json").write_text(json.dumps({"title": "Id", "type": "object"}))
+    both = sink(key_format="json", key_schema="id.json", register=True)
+    key, value = registered.parts(both, tmp_path)
+    assert [registered.heads(both, registry(server), each)["late"][4] for each in (key, value)] == [44, 45]
+    assert sorted(server.subjects) == ["late-key", "late-value"]
+    named = sink(key_format="json", key_schema="id.json", register=True, subjects="topic-record")
+    registered.heads(named, registry(server), key)
+    assert "late-Id" in server.subjects
+
+
+def test_a_message_is_named_by_its_indexes(server: FakeRegistry, tmp_path: Path) -> None:
+    shop = protos.file(protos.message("Other"), protos.message("Late", nested=[protos.message("Line")]))
+    (tmp_path / "late.desc").write_bytes(FileDescriptorSet(file=[shop]).SerializeToString())
+    for message, indexes in {None: b"\0", "shop.Late": b"\2\2", "shop.Late.Line": b"\4\2\0"}.items():
+        config = sink(format="protobuf", schema="late.desc", message=message, register=True)
+        (found,) = registered.parts(config, tmp_path)
+        assert registered.heads(config, registry(server), found)["late"] == b"\0\0\0\x01\x2c" + indexes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("late.json", b"{", "JSONDecodeError"),
+        ("late.json", b'{"type": "objekt"}', "type is not valid"),
+        ("late.avsc", b"{}", "KeyError"),
+        ("late.desc", b"not compiled", "no FileDescriptorSet"),
+        ("late.desc", b"", "describes no message"),
+        ("none.json", None, "FileNotFoundError"),
+    ],
+)
+def test_schema_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    format = {"json": "json", "avsc": "avro", "desc": "protobuf"}[name.rpartition(".")[2]]
+    with pytest.raises(InvalidPipeline, match=rf"'{name}' cannot be used(.|\n)*{why}(.|\n)*Nothing was written"):
+        registered.parts(sink(format=format, schema=name), tmp_path)
+
+
+def test_a_message_of_another_file_is_refused(tmp_path: Path) -> None:
+    shop = protos.file(protos.message("Late"), imports=("money.proto",))
+    (tmp_path / "late.desc").write_bytes(FileDescriptorSet(file=[shop]).SerializeToString())
+    with pytest.raises(InvalidPipeline, match=r"imports money\.proto"):
+        registered.parts(sink(format="protobuf", schema="late.desc"), tmp_path)
+
+
+def test_a_sink_without_keys_is_stored_as_before() -> None:
+    stored = sink_json(sink())
+    assert not {"message", "key_format", "key_schema"} & set(stored)
+    assert sink_from_json(sink_json(sink(key_format="avro", key_schema="id.avsc"))).key_format == "avro"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from jsonschema import Draft202012Validator, ValidationError
+from unit.chain import TEN, Chain
 
 from onceonly.checkpoint.model import FORMAT, Event
 from onceonly.checkpoint.offsets import Interval
@@ -61,8 +62,20 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _hold_and_approve(coordinator, parts)
     _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
-    tables = [DeltaTable(location.folder(state.uri, name)).to_pyarrow_table() for name in state.pipelines()]
+    chain = _come_after(folder / "chain")
+    places = [location.folder(each.uri, name) for each in (state, chain) for name in each.pipelines()]
+    tables = [DeltaTable(place).to_pyarrow_table() for place in places]
     return [decoded(record) for table in tables for record in table.to_pylist()]
+
+
+def _come_after(folder: Path) -> StateTable:
+    chain = Chain(folder, "interval")
+    chain.put(*range(5))
+    chain.run(chain.first, TEN)
+    chain.plan(chain.second, TEN)
+    chain.run(chain.first, TEN, "again, 1")
+    chain.plan(chain.second, TEN)
+    return chain.state
 
 
 def _go_on(coordinator: Coordinator, parts: FakeParts) -> None:

@@ -92,3 +92,18 @@ def test_unsettled_is_a_count_and_the_oldest_epoch():
     assert formatting.unsettled([]) == ""
     assert formatting.unsettled([one]) == "epoch 4"
     assert formatting.unsettled([one, two]) == "2, the oldest is epoch 4"
+
+
+def test_by_which_schemas_the_records_are_decoded():
+    reader = {"subject": "orders-value", "version": 3, "id": 5, "sha256": "ab"}
+    value = {"writers": {"12": "cd", "5": "ab"}, "reader": reader}
+    pins = {"orders": {"value": value, "key": {"writers": {"7": "ef"}}}}
+    told = "orders key: id 7; orders value: ids 5, 12, read as orders-value 3 (id 5)"
+    assert formatting.schemas(checkpoint(schemas=pins)) == told
+    assert formatting.schemas(checkpoint()) == ""
+
+
+def test_many_topics_are_counted():
+    ranges = tuple(TopicRange(f"t{n}", "id", {0: (0, 100)}) for n in range(5))
+    assert formatting.covers(checkpoint(ranges=ranges)) == "500 offsets of 5 topics"
+    assert formatting.covers(checkpoint(ranges=ranges[:2])).endswith("100 offsets of 't1' in 1 partition")

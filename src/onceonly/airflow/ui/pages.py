@@ -88,6 +88,7 @@ def short(interval: Interval) -> str:
 
 _templates.filters |= {
     "age": formatting.age,
+    "bad": formatting.bad,
     "clock": formatting.clock,
     "covers": covers,
     "gaps": formatting.gaps,
@@ -102,6 +103,7 @@ _templates.filters |= {
     "state": formatting.state,
     "unsettled": formatting.unsettled,
     "run_path": run_path,
+    "schemas": formatting.schemas,
     "seconds": seconds,
     "short": short,
     "span": formatting.span,

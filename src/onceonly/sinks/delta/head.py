@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +52,32 @@ def read(uri: str) -> Head | None:
         newest = newest_version(names)
         return None if newest < 0 else _read(files, names, newest)
     except BROKEN as error:
-        raise OutcomeUnknown(
-            f"what the log of {uri} shows is not known.",
-            f"{type(error).__name__}: {error}",
-            "Fix the storage or the table, then repeat the command. Nothing was written.",
-        ) from error
+        raise _unreadable(uri, error) from error
+
+
+def version_of(uri: str, app_id: str, is_wanted: Callable[[int], bool]) -> int | None:
+    """The version of the table whose entry has that transaction; None: there is none among the entries that are left.
+
+    An application's transactions have growing numbers, so the search, newest first, ends at an earlier one of it.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    try:
+        files = log.file_system(uri)
+        names = {info.base_name for info in log.entries(uri, log.LOG)}
+        for version in range(newest_version(names), -1, -1):
+            if f"{version:020}.json" not in names:
+                return None
+            found = [each["txn"] for each in _of_file(files, log.entry(version)) if "txn" in each]
+            shown = [txn["version"] for txn in found if txn["appId"] == app_id]
+            if any(map(is_wanted, shown)):
+                return version
+    except FileNotFoundError:  # cleaned up since the log was listed
+        return None
+    except BROKEN as error:
+        raise _unreadable(uri, error) from error
+    return None
 
 
 def newest_version(names: Iterable[str]) -> int:
@@ -105,3 +126,11 @@ def _actions(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Of the few rows that are no file. (Without `drop_null`: it imports what takes longer than all of this.)"""
     told = {name: batch[name].to_pylist() for name in batch.schema.names if batch[name].null_count < len(batch)}
     return [{name: value} for name, values in told.items() for value in values if value]
+
+
+def _unreadable(uri: str, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"what the log of {uri} shows is not known.",
+        f"{type(error).__name__}: {error}",
+        "Fix the storage or the table, then repeat the command. Nothing was written.",
+    )

@@ -23,11 +23,13 @@ from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
     KeepsNames,
+    Landed,
     Receipts,
     Replaceable,
     Sink,
     Trace,
     Traced,
+    Versioned,
     cannot_take_back,
 )
 from onceonly.counts import count
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectable):
+class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned, Inspectable):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -201,6 +203,13 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Inspectabl
             for app_id, decision in sorted(known.items())
             if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name)
         ]
+
+    def landed(self, handle: Handle, decision: int) -> Landed:
+        wanted = evidence.version(decision, handle["folder"])
+        version = head.version_of(
+            self.uri, handle["app_id"], lambda shown: evidence.shown(shown, wanted) is evidence.Shown.OURS
+        )
+        return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
 
     def check_replace(self, old: Handle) -> None:
         """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""

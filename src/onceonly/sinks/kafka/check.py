@@ -97,12 +97,12 @@ def _milliseconds(config: Mapping[str, str], side: str) -> int | None:
 
 
 def schema(config: KafkaSink, root: Path) -> str | None:
-    """The text of the schema file.
+    """The text of the file of an Avro schema of values.
 
     Raises:
         InvalidPipeline: it cannot be read, or is not an Avro schema.
     """
-    if config.schema is None:
+    if config.schema is None or config.format != "avro":
         return None
     flaw: Exception | None
     try:

@@ -81,7 +81,7 @@ def frame(handle: Handle, format: str, schema: str | None, spark: Any, head: int
     if schema:
         return _flat(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
     if format == "json":
-        return _flat(rows.withColumn(VALUE, _from_json(rows, kind)))
+        return _flat(rows.withColumn(VALUE, _from_json(rows, kind, head)))
     return rows.withColumn(VALUE, F.make_valid_utf8(F.col(VALUE).cast("string")))
 
 
@@ -99,12 +99,13 @@ def _spooled_frame(handle: Handle, spark: Any) -> Any:
     )  # fmt: skip
 
 
-def _from_json(rows: Any, kind: Any) -> Any:
+def _from_json(rows: Any, kind: Any, head: int) -> Any:
     from pyspark.sql import functions as F
 
     field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
     type = row_types.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
-    return F.from_json(rows[VALUE].cast("string"), type, {"mode": "FAILFAST", **row_text.MICROS})
+    text = F.expr(f"CAST(substring({VALUE}, {head + 1}) AS STRING)")
+    return F.from_json(text, type, {"mode": "FAILFAST", **row_text.MICROS})
 
 
 def _flat(rows: Any) -> Any:

@@ -85,7 +85,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def check(self) -> list[str]:
         with self._transactions() as known:
             notes = check.check(self.config, self._late, known, self._connection, self._root)
-        return notes + (registered.check(self.config, self._registry, self._schema or "") if self._registry else [])
+        parts = registered.parts(self.config, self._root)
+        return notes + (registered.check(self.config, self._registry, parts) if self._registry else [])
 
     # ---- stage
 
@@ -93,8 +94,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         with self._transactions() as known:
             schema = check.schema(self.config, self._root)
             check.refuse(self.config, known, self._connection)
-            heads = registered.heads(self.config, self._registry, schema or "") if self._registry else None
-            records = stage.records(self.config, rows, schema, heads)
+            records = stage.records(self.config, rows, schema, self._heads())
             job = self._job(txn, self._target(known))
             opened_at = datetime.now(UTC).isoformat()
             receipts = stage.run(job, records)
@@ -119,6 +119,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
                 "bytes": sum(receipt.bytes for receipt in receipts),
                 "parts": [part.to_json() for part in parts],
             }
+
+    def _heads(self) -> list[tuple[registered.Part, registered.Heads]]:
+        """What begins with the id of a schema, and by which; a schema is registered here, where that was chosen."""
+        if self._registry is None:
+            return []
+        found = registered.parts(self.config, self._root)
+        return [(part, registered.heads(self.config, self._registry, part)) for part in found]
 
     def _job(self, txn: Transaction, target: Target) -> Job:
         at_once = self.config.guarantee == "none"
@@ -339,13 +346,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._here(handle), self.config.format, self._schema, self._head)
+        return gate_view.batches(self._here(handle), self._seen, self._schema, self._head)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark, self._head)
+        return gate_view.frame(self._here(handle), self._seen, self._schema, spark, self._head)
 
     def columns(self) -> list[str] | None:
-        return gate_view.columns(self.config.format, self._schema)
+        return gate_view.columns(self._seen, self._schema)
 
     def _here(self, handle: Handle) -> Handle:
         """The handle with the spool that would be published, even if the handle names another one."""
@@ -357,7 +364,12 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     @property
     def _head(self) -> int:
         """The bytes before a value."""
-        return registered.HEAD if self.config.registry else 0
+        return registered.HEAD if self.config.registry and self._seen != "raw" else 0
+
+    @property
+    def _seen(self) -> str:
+        """The format in which a gate sees values: Protobuf as it is."""
+        return "raw" if self.config.format == "protobuf" else self.config.format
 
     @property
     def _schema(self) -> str | None:

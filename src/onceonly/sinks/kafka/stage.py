@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,10 +20,10 @@ from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import limits, registered
+from onceonly.sinks.kafka import encode, limits
 from onceonly.sinks.kafka.limits import Rows
 from onceonly.sinks.kafka.produce import Output, Target
-from onceonly.sinks.kafka.registered import Heads
+from onceonly.sinks.kafka.registered import Heads, Part
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import row_text
@@ -38,7 +38,7 @@ TYPES = {
     "headers": (HEADERS, (HEADERS,)),
 }
 RECEIPT = "receipt STRING"
-TOLD = re.compile(r"ONCEONLY-ERROR (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
+TOLD = re.compile(encode.MARK + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,11 @@ class Receipt:
     producer: tuple[int, int] | None = None
 
 
-def records(config: KafkaSink, rows: Any, schema: str | None, heads: Heads | None = None) -> Any:
+def records(config: KafkaSink, rows: Any, schema: str | None, registered: Sequence[tuple[Part, Heads]] = ()) -> Any:
     """The DataFrame with the names and types of the spool's columns. `_whole` adds those that are missing.
 
+    Args:
+        registered: what begins with the id of a schema in a registry.
     Raises:
         InvalidPipeline: a column is missing, unknown or of another type.
     """
@@ -76,11 +78,12 @@ def records(config: KafkaSink, rows: Any, schema: str | None, heads: Heads | Non
         "topic": F.col("topic"),
         "partition": F.col("partition").cast("int"),
         "key": F.col("key").cast("binary"),
-        "value": registered.framed(config, _value(config, rows, schema), heads)
-        if heads
-        else _value(config, rows, schema),
+        "value": F.lit(None) if config.registry and config.format != "raw" else _value(config, rows, schema),
         "timestamp": F.unix_millis(F.col("timestamp")),
         "headers": F.coalesce(F.col("headers"), F.array().cast(HEADERS)),  # a null list takes Spark 4 µs per row
+    }
+    made |= {
+        part.name: encode.column(config, part, rows, heads) for part, heads in registered if part.name in rows.columns
     }
     return rows.select(*(made[name].alias(name) for name in SCHEMA.names if name in rows.columns))
 
@@ -92,11 +95,11 @@ def run(job: Job, rows: Any) -> list[Receipt]:
         InvalidPipeline: a row cannot be written, or is not allowed; the message names it.
         NotCommitted: the brokers did not accept the rows.
     """
-    taken = few.collected(rows)
-    if taken is not None:
-        receipt = _stage_part(job, 0, taken.to_batches())
-        return [receipt] if receipt else []
     try:
+        taken = few.collected(rows)
+        if taken is not None:
+            receipt = _stage_part(job, 0, taken.to_batches())
+            return [receipt] if receipt else []
         found = rows.mapInArrow(_part_of(job), RECEIPT).collect()
     except Exception as error:
         raise _told(error) or error from error
@@ -110,9 +113,8 @@ def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
         context = TaskContext.get()
         try:
             receipt = _stage_part(job, context.partitionId() if context else 0, batches)
-        except OnceonlyError as error:  # Spark only passes on its text
-            told = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
-            raise RuntimeError(f"ONCEONLY-ERROR {json.dumps(told)}") from error
+        except OnceonlyError as error:
+            raise encode.told(error) from error
         if receipt:
             yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
 
@@ -193,6 +195,8 @@ def _check_columns(config: KafkaSink, rows: Any) -> None:
     if config.topic and "topic" in have:
         problems.append(f"'topic' is not allowed, because every row goes to '{config.topic}'")
     for name, kind in have.items():
+        if name == "key" and config.key_format != "raw":
+            continue  # of any type; see `encode`
         if name in TYPES and kind not in TYPES[name][1]:
             problems.append(f"'{name}' is {kind}, not {TYPES[name][0]}")
         elif name not in TYPES and name != "value":

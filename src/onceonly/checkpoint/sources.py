@@ -1,0 +1,71 @@
+"""The sources of a pipeline by topic, where the topics of a pattern are known only to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
+
+T = TypeVar("T")
+Config = KafkaSource | DeltaSource
+
+
+class Sources(Mapping[str, T], Generic[T]):
+    """By topic, and by the name of a pattern the one that reads all of its topics.
+
+    Iterating asks which topics match; looking one up does not, so a topic that was read and vanished is there, too.
+
+    Args:
+        make: the source of such a definition.
+        topics: the names of all topics that such a source can see.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        make: Callable[[Config], T],
+        topics: Callable[[Config], Iterable[str]],
+    ) -> None:
+        self._pipeline, self._make, self._topics = pipeline, make, topics
+        self._made: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._made:
+            self._made[name] = self._make(self._config(name))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _config(self, name: str) -> Config:
+        for source in self._pipeline.sources:
+            if name == source.called:
+                return source
+            if source.reads(name):
+                return source.of(name)
+        raise KeyError(name)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Of topics: those of the definition in its order, those of a pattern in theirs."""
+        return [name for source in self._pipeline.sources for name in self._of(source)]
+
+    def _of(self, source: Config) -> list[str]:
+        if source.topic_pattern is None:
+            return [source.topic]
+        if found := sorted(filter(source.reads, self._topics(source))):
+            return found
+        raise InvalidPipeline(
+            f"{self._pipeline.name}: no topic matches '{source.topic_pattern}'.",
+            "The brokers show none of such a name to this client. The pattern has to match the whole name.",
+            "Create the first topic, correct KafkaSource(topic_pattern=…), or grant Describe on the topics. "
+            "Nothing was written.",
+        )

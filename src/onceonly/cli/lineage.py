@@ -1,0 +1,98 @@
+"""onceonly lineage: which offsets the published rows of a checkpoint stand for, through the chain of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.cli import console as show
+from onceonly.cli.app import json_option, print_json
+from onceonly.errors import InvalidPipeline
+from onceonly.settings import Settings
+from onceonly.statetable.table import StateTable
+from onceonly.views import chain, formatting, queries
+
+HELP = """Which offsets the rows of a checkpoint of PIPELINE stand for, down to the topics, through the pipelines that
+it comes after (docs/how-to/chain.md).
+
+\b
+--json prints one object: "pipeline", "epoch", "state", "interval",
+"rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
+"reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
+of a table that another pipeline has written "published_by", "sink" and
+"checkpoints": such objects of that pipeline. Of PIPELINE also
+"read_by": [{"pipeline", "epoch"}], the checkpoints that stand on this one.
+"""
+MANY = 10  # checkpoints of one pipeline that are drawn, the newest
+
+
+@click.command(help=HELP, short_help="Which offsets published rows stand for.")
+@click.argument("pipeline")
+@click.option("--checkpoint", "epoch", type=int, help="Its epoch; by default that of the last one that is committed.")
+@json_option
+def lineage(pipeline: str, epoch: int | None, as_json: bool) -> None:
+    state = queries.required(Settings.from_env())
+    queries.check_known(state, pipeline)
+    found = chain.lineage(state, state.view(pipeline).require(epoch) if epoch else _last(state, pipeline))
+    if as_json:
+        return print_json(found)
+    out = show.console()
+    out.print(_tree(found), soft_wrap=False, overflow="fold")
+    readers = [f"{known['pipeline']} epoch {known['epoch']}" for known in found["read_by"]]
+    if readers:
+        out.print(Text(f"read by {', '.join(readers)}", "dim"))
+
+
+def _last(state: StateTable, pipeline: str) -> Checkpoint:
+    view = state.view(pipeline)
+    for epoch in range(view.head.epoch, 0, -1):
+        known = view.checkpoint(epoch)
+        if known and known.state is State.COMMITTED and known.rewinds_to is None:
+            return known
+    raise InvalidPipeline(
+        f"{pipeline} has no committed checkpoint.",
+        todo=f"See what there is: onceonly status {pipeline}",
+    )
+
+
+def _tree(node: Mapping[str, Any], into: Tree | None = None) -> Tree:
+    line = Text.assemble((f"{node['pipeline']} epoch {node['epoch']}", "bold"), f"  {_facts(node)}")
+    tree = into.add(line) if into else Tree(line, guide_style="dim")
+    for read in node["reads"]:
+        _add_read(tree, read)
+    return tree
+
+
+def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:
+    if "checkpoints" not in read:
+        for partition, (start, end) in read["partitions"].items():
+            tree.add(Text(f"{read['topic']} partition {partition}: {_span(start, end)}"))
+        return
+    versions = ", ".join(_span(start, end) for start, end in read["partitions"].values())
+    branch = tree.add(Text(f"{read['topic']}: versions {versions}, by sink '{read['sink']}' of {read['published_by']}"))
+    nodes = read["checkpoints"]
+    if (older := len(nodes) - MANY) > 0:
+        branch.add(Text(f"{formatting.number(older)} older ones (--json has them)", "dim"))
+    for node in nodes[-MANY:]:
+        _tree(node, branch)
+
+
+def _facts(node: Mapping[str, Any]) -> str:
+    interval, by_sink = node["interval"], node["rows_by_sink"]
+    facts = [f"[{interval['start']}, {interval['end']})"] if interval else []
+    facts += [formatting.counted(by_sink)] if by_sink else []
+    facts += [node["state"]] if node["state"] != State.COMMITTED.value else []
+    facts += [f"{word} by epoch {by}" for word in ("replaced", "rewound") if (by := node[f"{word}_by"])]
+    return ", ".join(facts)
+
+
+def _span(start: int, end: int) -> str:
+    """What the offsets of a half-open range are."""
+    if end == start:
+        return f"none, at {start:,}"
+    return f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"

@@ -1,0 +1,36 @@
+"""What a dead letter is: a record that could not be used, as it was read, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from onceonly.pipeline.checks import invalid
+
+COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "error")
+CHOSEN = ("topic", "partition", "offset", "error")  # what a transform says of one: which record, and why
+MaxBad = int | float
+
+
+def refused(sink: str, why: str, todo: str) -> Exception:
+    return invalid(f"sink '{sink}'", f"cannot take dead letters: {why}", todo)
+
+
+def check_partitions(sink: str, partition_by: Collection[str]) -> None:
+    """Raise InvalidPipeline for a column that no dead letter has."""
+    if unknown := sorted(set(partition_by) - set(COLUMNS)):
+        columns = ", ".join(COLUMNS)
+        raise refused(sink, f"they have no column {unknown}", f"Partition by some of {columns}.")
+
+
+def check_max_bad(max_bad: MaxBad) -> None:
+    """Raise InvalidPipeline for what is neither a count nor a share."""
+    share = isinstance(max_bad, float) and 0 < max_bad <= 1
+    count = isinstance(max_bad, int) and not isinstance(max_bad, bool) and max_bad >= 0
+    if not share and not count:
+        todo = "Give a number of records, as in max_bad=100, or a share, as in max_bad=0.01."
+        raise invalid(f"max_bad {max_bad!r}", "is neither", todo)
+
+
+def passed(max_bad: MaxBad, bad: int, records: int) -> bool:
+    """Whether there are more bad records than allowed."""
+    return bad > max_bad * records if isinstance(max_bad, float) else bad > max_bad

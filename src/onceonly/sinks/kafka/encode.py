@@ -1,0 +1,122 @@
+"""Rows as the bytes of registered schemas, on Spark's workers: JSON Schema and Protobuf need this package there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.sinks.kafka.registered import Heads, Part
+from onceonly.sinks.staging import row_text
+
+MARK = "ONCEONLY-ERROR"
+
+
+def column(config: KafkaSink, part: Part, rows: Any, heads: Heads) -> Any:
+    """The column of that part with its head; null stays null.
+
+    Raises:
+        InvalidPipeline: rows of its type cannot have that schema.
+    """
+    made = {"avro": _avro, "json": _json, "protobuf": _protobuf}[part.format]
+    return _framed(config, made(config, part, rows), heads)
+
+
+def told(error: OnceonlyError) -> RuntimeError:
+    """To be raised on a worker: Spark only passes on its text."""
+    parts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "todo": error.todo}
+    return RuntimeError(f"{MARK} {json.dumps(parts)}")
+
+
+def _framed(config: KafkaSink, encoded: Any, heads: Heads) -> Any:
+    from pyspark.sql import functions as F
+
+    if config.topic:
+        return F.concat(F.lit(heads[config.topic]), encoded)
+    head = F.lit(None).cast("binary")  # of a topic that is not allowed: that row is refused, and named, by `limits`
+    for topic, each in heads.items():
+        head = F.when(F.col("topic") == topic, F.lit(each)).otherwise(head)
+    return F.when(encoded.isNotNull(), F.concat(F.coalesce(head, F.lit(b"")), encoded))
+
+
+def _avro(config: KafkaSink, part: Part, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import to_avro
+
+    return F.when(F.col(part.name).isNotNull(), to_avro(F.col(part.name), part.text))
+
+
+def _json(config: KafkaSink, part: Part, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    from onceonly.registry import json_schema
+    from onceonly.registry.client import Schema
+
+    kind = rows.schema[part.name].dataType.typeName()
+    if kind not in ("struct", "map", "array"):
+        raise _unfit(config, part, f"'{part.name}' is {kind}, and JSON needs a struct, a map or an array")
+    rules, sink = json_schema.rules(Schema(0, "JSON", part.text)), config.name
+
+    def all_texts(values: pa.Array) -> pa.Array:
+        from onceonly.registry import json_schema
+
+        return _converted(values, json_schema.writer(rules), sink, part)
+
+    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **row_text.MICROS})
+    return _udf(all_texts)(text)
+
+
+def _protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    from onceonly.registry import protobuf, protobuf_writer
+
+    have = rows.schema[part.name].dataType.jsonValue()
+    if why := protobuf_writer.misfit(have, protobuf.spark_type(part.files, part.record), part.name):
+        raise _unfit(config, part, why)
+    sink = config.name
+
+    def all_messages(values: pa.Array) -> pa.Array:
+        from onceonly.registry import protobuf_writer
+
+        return _converted(values, protobuf_writer.writer(part.files, part.record), sink, part)
+
+    return _udf(all_messages)(F.col(part.name))
+
+
+def _converted(values: pa.Array, write: Callable[[Any], bytes], sink: str, part: Part) -> pa.Array:
+    from onceonly.registry.protobuf_writer import Unwritable
+
+    try:
+        return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
+    except (Unwritable, ValueError) as error:
+        why = f"{error}." if isinstance(error, Unwritable) else str(error)
+        raise told(_row_unfit(sink, part, why)) from None
+
+
+def _udf(function: Callable[[pa.Array], pa.Array]) -> Callable[[Any], Any]:
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    decorated: Callable[[Any], Any] = made(function, "binary")
+    return decorated
+
+
+def _unfit(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{config.name}': the rows cannot be written by the schema '{part.file}'.",
+        f"{why}.",
+        "Correct the transform or the schema. Nothing was staged.",
+    )
+
+
+def _row_unfit(sink: str, part: Part, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{sink}': the {part.name} of a row cannot be written by the schema '{part.file}'.",
+        why,
+        "Correct the transform or the schema. Nothing was published.",
+    )

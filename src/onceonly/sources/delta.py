@@ -1,0 +1,234 @@
+"""A Delta table as a source: its versions are the offsets of one partition.
+
+What a range of versions means is fixed by the log, whose entries never change: a range that begins at version 0 is the
+table as of its last version; any other one is what its versions have added, or their Change Data Feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import FirstRecord
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
+from onceonly.checkpoint.sink import Trace
+from onceonly.errors import InvalidPipeline, NotCommitted, SourceLost
+from onceonly.pipeline.tables import DeltaSource
+from onceonly.sources import delta_folders
+from onceonly.sources import delta_rules as rules
+from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, active
+
+OWN_TIMES = "delta.enableInCommitTimestamps"
+
+
+class DeltaReader:
+    """The `Source` of a `DeltaSource`; plans by the table's log, reads with Spark.
+
+    Args:
+        uri: the table's absolute path or URI.
+    """
+
+    def __init__(self, config: DeltaSource, uri: str) -> None:
+        self._config, self._uri, self._log = config, uri, TableLog(uri)
+
+    def check(self) -> list[str]:
+        log = self.log()
+        newest = log.partitions[0][1] - 1
+        with self._reading():
+            table = self._log.table(newest)
+        rules.check_table(self._config, table)
+        how = "by its Change Data Feed" if self._config.changes else "by the files that are added to it"
+        return [f"{log.called} is there, at version {newest}: {self._uri}, read {how}"]
+
+    def log(self) -> TopicLog:
+        """From version 0, which stands for all that the table had when it was first read, to the newest one."""
+        with self._reading():
+            newest = max(self._log.times())
+            table_id = str(self._log.table(newest).metadata().id)
+        return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
+
+    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+        """The first version at or after `time`, by the order of the log.
+
+        Times are in-commit timestamps, or those of the log's entries, as Delta's own time travel has them.
+
+        Raises:
+            SourceLost: log entries that may be of that time were cleaned up.
+        """
+        with self._reading():
+            times = self._times()
+        first = next((number for number, at in times.items() if at >= time), None)
+        if first is None:
+            return {0: FirstRecord(max(times) + 1, None)}
+        if first == min(times) and first > 0:
+            raise rules.too_early(self._config, time, first)
+        return {0: FirstRecord(first, times[first])}
+
+    def _times(self) -> dict[int, datetime]:
+        times = self._log.times()
+        if self._log.table(max(times)).metadata().configuration.get(OWN_TIMES) == "true":
+            own = self._log.commit_times(times)
+            times = {number: own[number] or at for number, at in times.items()}
+        return times
+
+    # --- what was pinned
+
+    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """See `ChecksRanges`. The mark is a hash of the range's last log entry."""
+        with self._reading():
+            if previous:
+                self._check_mark(previous)
+            self._files(range_)
+            return replace(range_, mark=self._log.mark(range_.ends[0] - 1))
+
+    def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        log = self._log_of_pinned()
+        for range_ in ranges:
+            offsets.same_topic(range_.topic_id, log, "this range")
+            if log.partitions[0][1] < range_.ends[0]:
+                raise rules.shorter(range_, log)
+            with self._reading():
+                self._check_mark(range_)
+                if missing := self._log.missing(self._files(range_)):
+                    raise rules.vacuumed(range_, missing)
+
+    def _log_of_pinned(self) -> TopicLog:
+        try:
+            return self.log()
+        except InvalidPipeline as error:
+            why = "A checkpoint has pinned a range of it, and it was deleted since."
+            raise SourceLost(error.what, why, rules.RESTORE) from error
+
+    def _check_mark(self, range_: TopicRange) -> None:
+        """An entry that was cleaned up cannot be told from another one any more."""
+        found = self._log.mark(range_.ends[0] - 1)
+        if range_.mark is not None and found is not None and found != range_.mark:
+            raise rules.replaced(range_)
+
+    def _files(self, range_: TopicRange) -> list[File]:
+        """The files that have to be read for the range.
+
+        Raises:
+            InvalidPipeline: they cannot be read as the definition says.
+            SourceLost: a part of the log is not there any more.
+        """
+        start, end = range_.partitions[0]
+        if start == end:
+            return []
+        if range_.folders:
+            rules.check_table(self._config, delta_folders.newest(self._log))
+            return delta_folders.published(self._log, range_)
+        table = self._table(range_)
+        if start == 0:
+            return active(table)
+        versions = self._versions(range_)
+        if not self._config.changes:
+            return rules.added(self._config, versions)
+        rules.check_feed(self._config, self._settings(range_, versions))
+        return [file for version in versions for file in version.changed or (*version.added, *version.removed)]
+
+    def _table(self, range_: TopicRange) -> DeltaTable:
+        """As of the range's last version, which its columns are those of."""
+        end = range_.ends[0]
+        try:
+            table = self._log.table(end - 1)
+        except DeltaError as error:
+            raise rules.cleaned_up(range_, end - 1, str(error)) from error
+        rules.check_same(range_, str(table.metadata().id))
+        rules.check_table(self._config, table)
+        return table
+
+    def _versions(self, range_: TopicRange) -> list[Version]:
+        start, end = range_.partitions[0]
+        try:
+            return self._log.versions(range(start, end))
+        except FileNotFoundError as error:
+            raise rules.cleaned_up(range_, start, str(error)) from error
+
+    def _settings(self, range_: TopicRange, versions: list[Version]) -> dict[int, Mapping[str, str]]:
+        """The table's settings at the range's first version, and at each one that changes them."""
+        start = range_.starts[0]
+        try:
+            first = self._log.table(start).metadata().configuration
+        except DeltaError as error:
+            raise rules.cleaned_up(range_, start, str(error)) from error
+        changed = {version.number: version.settings for version in versions if version.settings is not None}
+        return {**changed, start: first}
+
+    # --- reading
+
+    def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """The rows of the range as a lazy DataFrame, with the columns that the table had at its end."""
+        from onceonly.spark import tables
+
+        (range_,) = ranges
+        start, end = range_.partitions[0]
+        with self._reading():
+            table = delta_folders.newest(self._log) if range_.folders else self._log.table(max(end - 1, 0))
+            schema, where = tables.schema_of(table.schema().to_json()), _spark_uri(self._uri)
+            if start == end:
+                rows = spark.createDataFrame([], schema)
+            elif start == 0 and not range_.folders:
+                rows = tables.snapshot(spark, where, end - 1, schema)
+            elif self._config.changes:
+                return tables.changed(spark, where, start, end, schema)
+            else:
+                files = [(file.path, file.values) for file in self._files(range_)]
+                return tables.appended(spark, where, schema, table.metadata().partition_columns, files)
+            if self._config.changes:
+                return tables.inserted(rows, max(end - 1, 0), self._times().get(end - 1, NO_DATE))
+            return rows
+
+    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
+        """SourceLost if the log or a file of the range is not there, otherwise `error` itself."""
+        from onceonly.spark.tables import looks_lost
+
+        if looks_lost(error):
+            try:
+                self.verify(ranges)
+            except SourceLost as lost:
+                return lost
+            except Exception:  # the original error says more than a failure to explain it
+                return error
+        return error
+
+    # --- a table has no consumer groups: what was read of it is in the state table and the targets
+
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        return
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return []
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Errors of the table and its storage as ours.
+
+        Raises:
+            InvalidPipeline: there is no table, or delta-rs does not know one of its features.
+            NotCommitted: the storage does not answer.
+        """
+        try:
+            yield
+        except TableNotFoundError as error:
+            raise rules.no_table(self._config, self._uri) from error
+        except DeltaError as error:
+            raise rules.unreadable(self._config, self._uri, error) from error
+        except OSError as error:
+            raise NotCommitted(
+                f"table '{self._config.topic}' cannot be read.",
+                f"{type(error).__name__}: {error}",
+                f"Fix the storage of {self._uri}, then retry. Nothing was written.",
+            ) from error
+
+
+def _spark_uri(uri: str) -> str:
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri

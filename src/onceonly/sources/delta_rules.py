@@ -1,0 +1,175 @@
+"""What a Delta table has to be, to be read as a source, and how it is said that it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from deltalake import DeltaTable
+
+from onceonly.checkpoint.offsets import TopicLog, TopicRange
+from onceonly.counts import count
+from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.pipeline.tables import DeltaSource
+from onceonly.sources.delta_log import File, Version
+
+RESTORE = "Restore the table, or give the pipeline a new name to start over. Nothing was written."
+FEED = "delta.enableChangeDataFeed"
+MAPPING = "delta.columnMapping.mode"
+# Reader features that do not change what a data file means.
+READABLE = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+
+
+def check_table(config: DeltaSource, table: DeltaTable) -> None:
+    """Refuse features of a table that are not read right, or not known.
+
+    Raises:
+        InvalidPipeline
+    """
+    settings = table.metadata().configuration
+    unknown = sorted(set(table.protocol().reader_features or []) - READABLE)
+    if settings.get(MAPPING, "none") != "none":
+        unknown.append(f"column mapping ({MAPPING})")
+    if binary := _binary(table):
+        unknown.append(f"a partition column of bytes ('{binary}')")
+    if unknown:
+        raise InvalidPipeline(
+            f"table '{config.topic}' cannot be a source.",
+            f"It has {', '.join(unknown)}, which is not supported for reading a range of versions.",
+            "Read a copy of the table without that. Nothing was written.",
+        )
+    if config.changes:
+        check_feed(config, {table.version(): settings})
+
+
+def _binary(table: DeltaTable) -> str | None:
+    partitioned = table.metadata().partition_columns
+    found = (field.name for field in table.schema().fields if field.name in partitioned)
+    types = {field.name: str(field.type) for field in table.schema().fields}
+    return next((name for name in found if "binary" in types[name]), None)
+
+
+def check_feed(config: DeltaSource, settings: Mapping[int, Mapping[str, str]]) -> None:
+    """Refuse a table whose Change Data Feed is off at one of these versions."""
+    for version, each in sorted(settings.items()):
+        if each.get(FEED) != "true":
+            raise InvalidPipeline(
+                f"table '{config.topic}' has no Change Data Feed at version {version}.",
+                f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
+                f"ALTER TABLE … SET TBLPROPERTIES ('{FEED}' = 'true'); versions before that cannot be read by their "
+                "changes: give the pipeline a new name to start with the whole table. Nothing was written.",
+            )
+
+
+def added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:
+    """The files that these versions add.
+
+    Raises:
+        InvalidPipeline: one of them also removes or restores rows, or hides rows of the files.
+    """
+    for version in versions:
+        if version.removed or version.operation.upper() == "RESTORE":
+            raise _not_appended(config, version)
+        if version.hides or any(file.elsewhere for file in version.added):
+            raise _unsupported(config, version)
+    return [file for version in versions for file in version.added]
+
+
+def _not_appended(config: DeltaSource, version: Version) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"table '{config.topic}': version {version.number} does not only add rows.",
+        f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
+        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
+        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+    )
+
+
+def _unsupported(config: DeltaSource, version: Version) -> InvalidPipeline:
+    what = "deletion vectors hide rows of the files" if version.hides else "the files are outside of the table's folder"
+    return InvalidPipeline(
+        f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
+        f"Its operation is {version.operation}, and {what}.",
+        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
+        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+    )
+
+
+# --- what is lost
+
+
+def check_same(range_: TopicRange, table_id: str) -> None:
+    if table_id != range_.topic_id:
+        raise SourceLost(
+            f"{range_.called} is not the one that was pinned.",
+            f"Its id was {range_.topic_id} and is now {table_id}: it was replaced.",
+            RESTORE,
+        )
+
+
+def shorter(range_: TopicRange, log: TopicLog) -> SourceLost:
+    newest = log.partitions[0][1] - 1
+    return SourceLost(
+        f"{range_.called} ends before what is pinned.",
+        f"Version {range_.ends[0] - 1} is pinned, and the newest one is {newest}: the table was restored from a copy.",
+        RESTORE,
+    )
+
+
+def replaced(range_: TopicRange) -> SourceLost:
+    return SourceLost(
+        f"{range_.called} has another history than the one that was pinned.",
+        f"Version {range_.ends[0] - 1} is not the same commit any more: the table was restored from a copy, and others "
+        "have written to it since.",
+        RESTORE,
+    )
+
+
+def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
+    return SourceLost(
+        f"{range_.called}: version {version} can no longer be read.",
+        f"The versions {_span(range_)} have to be read, and the log does not hold them any more ({why}).",
+        "A table that is read has to keep its log for longer (delta.logRetentionDuration). Restore the table, or give "
+        "the pipeline a new name to start over. Nothing was written.",
+    )
+
+
+def vacuumed(range_: TopicRange, missing: Sequence[str]) -> SourceLost:
+    return SourceLost(
+        f"{range_.called}: files of the versions {_span(range_)} no longer exist.",
+        f"{count(len(missing), 'file')} of them, such as {missing[0]}: a VACUUM has removed them after the table had "
+        "been rewritten, or somebody has.",
+        RESTORE,
+    )
+
+
+def too_early(config: DeltaSource, time: datetime, first: int) -> SourceLost:
+    return SourceLost(
+        f"table '{config.topic}': where {time:%Y-%m-%dT%H:%M:%SZ} was cannot be told any more.",
+        f"The log's first entry is that of version {first}, which is later: what came before was cleaned up.",
+        "Run a later interval, or choose a later start. Nothing was written.",
+    )
+
+
+def _span(range_: TopicRange) -> str:
+    start, end = range_.partitions[0]
+    return f"{start} to {end - 1}"
+
+
+# --- what is not there
+
+
+def no_table(config: DeltaSource, uri: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"table '{config.topic}' does not exist.",
+        f"There is no Delta table at {uri}.",
+        "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or run what writes it. "
+        "Nothing was written.",
+    )
+
+
+def unreadable(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"table '{config.topic}' cannot be read.",
+        f"{uri}: {error}",
+        "Repair the table, or read a copy of it without what is not supported. Nothing was written.",
+    )

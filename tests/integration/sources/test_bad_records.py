@@ -1,0 +1,118 @@
+"""Records that cannot be decoded: dead letters of the same decision, or dropped and counted; and a bound for both."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.garbage import SHARE, Garbage, is_bad, is_refused, value
+from integration.kafka_reader import committed, new_topic
+from integration.project import Project
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.errors import BadRecord, CannotPublish, InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.runtime import factory
+from onceonly.runtime.owners import nobody
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.views import formatting
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def garbage(tmp_path: Path, broker: str, spark_server: str) -> Garbage:
+    return Garbage.make(tmp_path, broker, spark_server, f"garbage_{uuid.uuid4().hex[:8]}")
+
+
+def through(project: Project) -> Coordinator:
+    return factory.coordinator(project.parts)
+
+
+def stage(garbage: Garbage, pipeline: Pipeline, owner: str = "run-1") -> Checkpoint:
+    planned = through(garbage.project).plan(pipeline, owner, nobody).checkpoint
+    assert planned is not None
+    return factory.stage(garbage.project.parts, through(garbage.project), "orders", planned.epoch, owner)
+
+
+def run(garbage: Garbage, pipeline: Pipeline, owner: str = "run-1") -> Checkpoint:
+    return through(garbage.project).commit("orders", stage(garbage, pipeline, owner).epoch)
+
+
+def test_each_record_is_in_one_place_whatever_fails_on_the_way(garbage: Garbage, monkeypatch: Any) -> None:
+    """The bound first; then one of both sinks, while publishing."""
+    numbers = range(7 * SHARE)
+    garbage.produce(numbers)
+    with pytest.raises(BadRecord, match=r"orders epoch 1: 6 of 700 records are bad\.\n.*max_bad=0\.001") as many:
+        stage(garbage, garbage.pipeline(max_bad=0.001))
+    assert f"The first one: topic '{garbage.topic}' partition 0 offset" in str(many.value)
+    with pytest.raises(BadRecord, match="7 of 700 records are bad"):  # with the one that the transform refuses
+        stage(garbage, garbage.pipeline(max_bad=6))
+    assert garbage.table("orders") == garbage.table("dead") == []
+
+    failing(monkeypatch, "commit", CannotPublish("no access"))
+    with pytest.raises(CannotPublish, match="no access"):
+        run(garbage, garbage.pipeline(max_bad=0.01))
+    assert len(garbage.table("orders")) == 693 and garbage.table("dead") == []
+    monkeypatch.undo()
+    through(garbage.project).recover("orders", nobody)
+
+    done = through(garbage.project).state.view("orders").require(1)
+    assert (done.state, done.attempt) == (State.COMMITTED, 3)
+    assert done.bad == {"records": 700, "undecoded": {garbage.topic: 6}, "rejected": 1}
+    assert formatting.bad(done) == f"7 of 700 records (6 of '{garbage.topic}', 1 by the transform)"
+    garbage.check_truth(numbers)
+
+
+def failing(monkeypatch: Any, step: str, error: Exception) -> None:
+    """That step of the dead letters' sink, and of no other."""
+    inner = getattr(DeltaWriter, step)
+
+    def fails(writer: DeltaWriter, *given: Any, **more: Any) -> Any:
+        if writer.name == "dead":
+            raise error
+        return inner(writer, *given, **more)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(DeltaWriter, step, fails)
+
+
+def test_what_is_dropped_is_counted_and_what_a_transform_invents_is_refused(garbage: Garbage) -> None:
+    numbers = [n for n in range(2 * SHARE) if not is_refused(n)]
+    garbage.produce(numbers)
+    with pytest.raises(InvalidPipeline, match=r"partition \d offset 10000\d\d, which was not read in this checkpoint"):
+        stage(garbage, garbage.pipeline("invented"))
+    dropping = garbage.pipeline("all_orders", policy="drop", dead_letters=None)
+    with pytest.raises(BadRecord, match="2 of 200 records are bad"):
+        stage(garbage, garbage.pipeline("all_orders", policy="drop", dead_letters=None, max_bad=1))
+    done = run(garbage, dropping)
+    assert (done.bad_records, done.sinks, done.rows) == (2, ("orders",), 198)
+    assert formatting.rows(done) == "198 (2 bad)"
+    assert len(garbage.table("orders")) == len([n for n in numbers if not is_bad(n)])
+
+
+def test_a_gate_looks_at_dead_letters_and_a_topic_that_is_missing_refuses_all(garbage: Garbage) -> None:
+    garbage.produce(range(SHARE))
+    missing = garbage.pipeline(dead_letters=KafkaSink(name="dead", topic="there-is-none"))
+    with pytest.raises(InvalidPipeline, match="there-is-none"):
+        stage(garbage, missing)
+    gated = garbage.pipeline(gate=Gate(max_rows={"dead": 0}))
+    staged = stage(garbage, gated)
+    judged = through(garbage.project).gate("orders", staged.epoch, "run-1")
+    assert judged.verdict and judged.verdict["outcome"] == "failed"
+    assert garbage.table("orders") == garbage.table("dead") == []
+
+
+def test_dead_letters_in_a_topic_are_the_records_and_say_the_rest_in_headers(
+    garbage: Garbage, broker: str, tmp_path: Path
+) -> None:
+    into = Garbage(garbage.project, new_topic(broker, 2))
+    into.produce(range(2 * SHARE))
+    run(into, into.pipeline())
+    into.check_truth(range(2 * SHARE))
+    assert {record.value for record in committed(broker, into.out or "")} == {value(3), value(103)}

@@ -1,0 +1,396 @@
+"""A pipeline after another one: how far it reads the table between them, and what it records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.chain import MORE, NEXT, TEN, Chain, minutes
+
+from onceonly.checkpoint.model import State
+from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, SourceLost
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.pipeline.tables import DeltaSource
+from onceonly.views import chain as lineage
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    made = Chain(tmp_path)
+    made.put(*range(5))
+    return made
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> Chain:
+    """By intervals: the first pipeline has published two."""
+    made = Chain(tmp_path, "interval")
+    made.put(*range(25))
+    made.run(made.first, TEN)
+    made.run(made.first, NEXT)
+    return made
+
+
+def more(numbers: Any) -> list[int]:
+    return [number + MORE for number in numbers]
+
+
+# ---- in chained mode
+
+
+def test_it_reads_up_to_the_newest_committed_checkpoint(chain: Chain) -> None:
+    chain.run(chain.first)
+    chain.put(5, 6)
+    chain.stage(chain.plan(chain.first, owner="later"))
+    done = chain.run(chain.second)
+    assert done.after == {"first": (1,)}
+    assert chain.rows("out") == more(range(5))
+    chain.through.commit("first", 2)
+    assert chain.run(chain.second).after == {"first": (2,)}
+    assert chain.rows("out") == more(range(7))
+
+
+def test_what_others_wrote_is_read_if_it_is_below(chain: Chain) -> None:
+    chain.run(chain.first)
+    chain.write(77)
+    chain.run(chain.second)
+    assert chain.rows("out") == more(range(5))
+    chain.put(5)
+    chain.run(chain.first)
+    chain.run(chain.second)
+    assert chain.rows("out") == more([*range(6), 77])
+
+
+def test_there_is_nothing_to_do_until_more_is_published(chain: Chain) -> None:
+    chain.run(chain.first)
+    chain.run(chain.second)
+    chain.write(77)
+    assert chain.run(chain.second) is None
+
+
+def test_nothing_is_published_yet(chain: Chain) -> None:
+    chain.stage(chain.plan(chain.first))
+    assert chain.run(chain.second) is None
+
+
+def test_a_decision_that_another_sink_has_not_carried_out_is_no_end(tmp_path: Path) -> None:
+    """The checkpoint is not committed, although this table shows it."""
+    chain = Chain(tmp_path)
+    chain.put(1)
+    sinks = [DeltaSink("lake", "lake"), DeltaSink("other", "other")]
+    first = Pipeline(name="first", source=KafkaSource("flights"), transform="jobs:first", sinks=sinks)
+    chain.stage(chain.plan(first))
+    folder = chain.now("first", 1).handles["other"]["folder"]
+    staged = next((tmp_path / "other" / folder).glob("*.parquet"))
+    staged.rename(staged.with_suffix(".gone"))
+    with pytest.raises(OnceonlyError):
+        chain.through.commit("first", 1)
+    assert (chain.rows("lake"), chain.run(chain.second)) == ([1], None)
+    staged.with_suffix(".gone").rename(staged)
+    chain.through.commit("first", 1)
+    chain.run(chain.second)
+    assert chain.rows("out") == more([1])
+
+
+def test_it_is_recorded_and_found_from_both_sides(chain: Chain) -> None:
+    for number in (5, 6, 7):
+        chain.run(chain.first)
+        chain.put(number)
+    chain.run(chain.second)
+    chain.run(chain.first)
+    chain.run(chain.second)
+    found = lineage.lineage(chain.state, chain.now("second", 1))
+    (read,) = found["reads"]
+    assert (read["published_by"], read["sink"]) == ("first", "lake")
+    assert [each["epoch"] for each in read["checkpoints"]] == [1, 2, 3]
+    assert [each["reads"][0]["partitions"]["0"] for each in read["checkpoints"]] == [[0, 5], [5, 6], [6, 7]]
+    assert found["read_by"] == []
+    by_second = [lineage.lineage(chain.state, chain.now("first", epoch))["read_by"] for epoch in (1, 2, 3, 4)]
+    assert by_second == [[{"pipeline": "second", "epoch": epoch}] for epoch in (1, 1, 1, 2)]
+
+
+def test_a_rewind_and_what_follows_is_told_apart(chain: Chain) -> None:
+    for number in (5, 6):
+        chain.run(chain.first)
+        chain.run(chain.second)
+        chain.put(number)
+    chain.through.rewind("second", 1, "ann", "wrong")
+    done = chain.run(chain.second)
+    assert (done.epoch, done.after) == (4, {"first": (2,)})
+    (read,) = lineage.lineage(chain.state, done)["reads"]
+    assert [each["epoch"] for each in read["checkpoints"]] == [2]
+    assert chain.rows("out") == more(range(6))
+
+
+def test_the_entry_that_published_it_has_expired(chain: Chain) -> None:
+    chain.run(chain.first)
+    chain.write(77)
+    version = 1
+    from deltalake import DeltaTable
+
+    DeltaTable(chain.parts.folder / "lake").create_checkpoint()
+    chain.entry(version).unlink()
+    with pytest.raises(InvalidPipeline, match="how far table 'lake' may be read is not known"):
+        chain.run(chain.second)
+
+
+def test_a_table_that_was_restored_from_a_copy(chain: Chain) -> None:
+    chain.run(chain.first)
+    found = chain.through.parts.sink(chain.first, "lake").landed(chain.now("first", 1).handles["lake"], 1)
+    assert found.version == 1
+    chain.entry(1).unlink()
+    with pytest.raises(InvalidPipeline, match="not known"):
+        chain.run(chain.second)
+
+
+# ---- by intervals
+
+
+def test_an_interval_has_exactly_the_rows_of_that_interval(days: Chain) -> None:
+    done = days.run(days.second, NEXT)
+    assert (done.after, days.rows("out")) == ({"first": (2,)}, more(range(10, 20)))
+    days.run(days.second, TEN)
+    assert days.rows("out") == more(range(20))
+
+
+def test_an_interval_of_several(days: Chain) -> None:
+    days.write(77)
+    done = days.run(days.second, minutes(0, 20))
+    assert (done.after, days.rows("out")) == ({"first": (1, 2)}, more(range(20)))
+
+
+def test_it_waits_until_all_of_it_is_committed(days: Chain) -> None:
+    with pytest.raises(Busy, match="is not complete yet"):
+        days.run(days.second, minutes(10, 30))
+    planned = days.plan(days.first, minutes(20, 25))
+    with pytest.raises(Busy, match="epoch 3 is planned"):
+        days.run(days.second, minutes(20, 25))
+    days.stage(planned)
+    days.through.commit("first", 3)
+    days.run(days.second, minutes(20, 25))
+    assert days.rows("out") == more(range(20, 25))
+
+
+def test_it_waits_while_the_interval_is_being_replaced(days: Chain) -> None:
+    days.plan(days.first, TEN, "again", "again, 1")
+    with pytest.raises(Busy, match="epoch 3 is planned"):
+        days.run(days.second, TEN)
+    days.through.abort("first", 3, "told to")
+    assert days.run(days.second, TEN).after == {"first": (1,)}
+
+
+def test_an_interval_without_records(days: Chain) -> None:
+    assert days.run(days.first, minutes(30, 40)).state is State.COMMITTED
+    done = days.run(days.second, minutes(30, 40))
+    assert (done.state, done.after, done.handles) == (State.COMMITTED, {"first": (3,)}, {})
+
+
+def test_processing_both_again_is_as_if_they_had_run_once(days: Chain) -> None:
+    days.run(days.second, TEN)
+    days.run(days.second, NEXT)
+    days.added = 100
+    days.run(days.first, TEN, "again, 1")
+    assert days.rows("out") == more(range(20))
+    done = days.run(days.second, TEN, "again, 1")
+    assert (done.after, done.replaces) == ({"first": (3,)}, 1)
+    assert days.rows("out") == more([*range(10, 20), *range(100, 110)])
+    (read,) = lineage.lineage(days.state, days.now("second", 1))["reads"]
+    assert [(each["epoch"], each["replaced_by"]) for each in read["checkpoints"]] == [(1, 3)]
+
+
+def test_what_was_planned_before_reads_what_is_published_now(days: Chain) -> None:
+    planned = days.plan(days.second, TEN, "mine")
+    days.added = 100
+    days.run(days.first, TEN, "again, 1")
+    days.ended = {"mine"}
+    done = days.run(days.second, TEN, "again, 1")
+    assert (planned.epoch, planned.after) == (1, {"first": (1,)})
+    assert (done.epoch, done.after, done.replaces) == (1, {"first": (3,)}, None)
+    assert days.rows("out") == more(range(100, 110))
+
+
+def test_a_stage_of_what_was_pinned_before_records_nothing(days: Chain) -> None:
+    planned = days.plan(days.second, TEN, "mine")
+
+    def produce(claimed: Any) -> Any:
+        days.run(days.first, TEN, "again, 1")
+        days.plan(days.second, TEN, "mine")
+        return {"out": days.parts.numbers(claimed)}
+
+    with pytest.raises(OnceonlyError, match="ownership was lost"):
+        days.through.stage("second", planned.epoch, produce)
+    assert days.now("second", 1).after == {"first": (3,)}
+
+
+def test_what_is_staged_is_published_and_then_replaced(days: Chain) -> None:
+    days.stage(days.plan(days.second, TEN, "mine"))
+    days.added = 100
+    days.run(days.first, TEN, "again, 1")
+    with pytest.raises(Busy, match="was replaced since"):
+        days.plan(days.second, TEN, "mine", "again, 1")
+    days.ended = {"mine"}
+    done = days.run(days.second, TEN, "again, 1")
+    assert (done.epoch, done.replaces) == (2, 1)
+    assert days.rows("out") == more(range(100, 110))
+
+
+def test_an_interval_that_was_skipped_and_run_later(days: Chain) -> None:
+    days.run(days.first, minutes(22, 25))
+    days.through.skip("first", minutes(20, 22), "ann", "a strike")
+    done = days.run(days.second, minutes(20, 22))
+    assert (done.state, done.handles) == (State.COMMITTED, {})
+    days.run(days.first, minutes(20, 22), "again, 1")
+    days.run(days.second, minutes(20, 22), "again, 1")
+    assert days.rows("out") == more([20, 21])
+
+
+def test_rows_are_told_by_their_folder_where_the_entry_has_expired(days: Chain) -> None:
+    from deltalake import DeltaTable
+
+    days.write(77)
+    DeltaTable(days.parts.folder / "lake").create_checkpoint()
+    for version in (0, 1, 2):
+        days.entry(version).unlink()
+    days.run(days.second, TEN)
+    assert days.rows("out") == more(range(10))
+
+
+def test_rows_that_were_moved_are_not_guessed(days: Chain) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable(days.parts.folder / "lake").optimize.compact()
+    days.run(days.second, TEN)
+    assert days.rows("out") == more(range(10))
+    DeltaTable(days.parts.folder / "lake").create_checkpoint()
+    for version in (0, 1, 2):
+        days.entry(version).unlink()
+    with pytest.raises(SourceLost, match="can no longer be told from others"):
+        days.run(days.second, NEXT)
+
+
+def test_rows_that_a_vacuum_has_taken(days: Chain) -> None:
+    planned = days.plan(days.second, TEN)
+    days.run(days.first, TEN, "again, 1")
+    from deltalake import DeltaTable
+
+    lake = DeltaTable(days.parts.folder / "lake")
+    lake.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    with pytest.raises(SourceLost, match="no longer exist"):
+        days.stage(planned)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["first", "second"]), st.integers(0, 1), st.sampled_from(["plan", "stage", "decide", "run"])
+        ),
+        max_size=7,
+    )
+)
+def test_a_backfill_of_both_equals_the_truth_wherever_runs_have_ended(tmp_path_factory: Any, steps: list[Any]) -> None:
+    chain = Chain(tmp_path_factory.mktemp("chain"), "interval")
+    chain.put(*range(20))
+    for number, (name, which, until) in enumerate(steps):
+        chain.added += 100
+        interrupted(chain, getattr(chain, name), (TEN, NEXT)[which], f"request {number}", until)
+    chain.added += 100
+    for pipeline in (chain.first, chain.second):
+        for interval in (TEN, NEXT):
+            chain.run(pipeline, interval, "backfill, 1")
+    truth = [number + chain.added for number in range(20)]
+    assert chain.rows("lake") == truth
+    assert chain.rows("out") == more(truth)
+
+
+def interrupted(chain: Chain, pipeline: Pipeline, interval: Any, request: str, until: str) -> None:
+    """A run that dies after that step."""
+    owner = f"owner of {request}"
+    try:
+        planned = chain.plan(pipeline, interval, owner, request)
+        if planned and until in ("stage", "run") and not planned.state.settled:
+            chain.stage(planned)
+        if planned and until == "run":
+            chain.through.commit(pipeline.name, planned.epoch)
+    except (Busy, InvalidPipeline):  # not published yet, or not known
+        pass
+    chain.ended.add(owner)
+
+
+# ---- refused
+
+
+def refused(chain: Chain, second: Pipeline, match: str, interval: Any = None) -> None:
+    with pytest.raises(InvalidPipeline, match=match):
+        chain.plan(second, interval)
+    assert chain.state.view(second.name).latest is None
+
+
+def test_a_pipeline_that_is_not_known(chain: Chain) -> None:
+    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["frist"]), "'frist', which is not known")
+
+
+def test_a_pipeline_that_writes_another_table(chain: Chain) -> None:
+    chain.run(chain.first)
+    refused(chain, chain.pipeline("second", DeltaSource("elsewhere"), "out", after=["first"]), "none of its tables")
+
+
+def test_a_pipeline_that_comes_after_itself(chain: Chain) -> None:
+    chain.write(1, path="out")
+    both = [KafkaSource("flights"), DeltaSource("out")]
+    chain.run(chain.pipeline("first", both, "lake"))
+    chain.run(chain.second)
+    with pytest.raises(InvalidPipeline, match="'second' after 'first'"):
+        chain.plan(chain.pipeline("first", both, "lake", after=["second"]), owner="other")
+
+
+def test_two_writers_of_one_table(chain: Chain) -> None:
+    other = chain.pipeline("other", KafkaSource("flights"), "lake", transform="jobs:other")
+    chain.run(chain.first)
+    chain.run(other)
+    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first", "other"]), "at once")
+
+
+def test_intervals_after_a_chain(chain: Chain) -> None:
+    chain.run(chain.first)
+    chain.mode = "interval"
+    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first"]), "cannot follow", TEN)
+
+
+def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
+    refused(days, days.second, "in two", minutes(5, 10))
+
+
+def test_an_interval_of_changes(days: Chain) -> None:
+    sink = days.parts.sink(days.first, "lake")
+    handle = {**days.now("first", 1).handles["lake"], "merge": {"keys": ["n"], "order_by": ["n"]}}
+    assert not sink.landed(handle, 1).whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"after": "first"}, "is a text"),
+        ({"after": ["second"]}, "names a pipeline twice, or this one"),
+        ({"after": ["first", "first"]}, "names a pipeline twice, or this one"),
+        ({"source": KafkaSource("flights")}, "none of the sources is one"),
+        ({"source": DeltaSource("lake", max_versions=1)}, "max_versions"),
+        ({"source": DeltaSource("lake", changes=True), "mode": "interval"}, "changes of 'lake'"),
+    ],
+)
+def test_a_definition(changes: dict[str, Any], why: str) -> None:
+    given_ = {"name": "second", "source": DeltaSource("lake"), "transform": "a:b", "after": ["first"], **changes}
+    with pytest.raises(InvalidPipeline, match=why):
+        Pipeline(sinks=[DeltaSink("out", "out")], **given_)
+
+
+def test_a_definition_without_it_is_stored_as_before() -> None:
+    plain = Pipeline(name="p", source=KafkaSource("t"), transform="a:b", sinks=[DeltaSink("out", "out")])
+    assert "after" not in plain.to_json()
+    chained = Pipeline(**{**vars(plain), "source": DeltaSource("lake"), "after": ["first"]})
+    assert Pipeline.from_json(chained.to_json()) == chained
