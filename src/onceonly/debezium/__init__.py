@@ -71,3 +71,12 @@ class Changes:
         from onceonly.debezium import rows
 
         return rows.of(self, batch)
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """As `rows`, and beside them what is refused: topic, partition, offset and error, for a sink of dead letters.
+
+        The table lacks a change that is refused, until a later one of the same key.
+        """
+        from onceonly.debezium import rows
+
+        return rows.split(self, batch)

@@ -18,6 +18,14 @@ APART = (
     "was not sent, because it did not change and PostgreSQL stores it apart (TOAST). "
     "Use REPLICA IDENTITY FULL, or Debezium's reselect post processor"
 )
+SHOWN = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 DOUBTFUL = ("decimal", "timestamp", "binary")
 Row = dict[str, Any]
 
@@ -63,7 +71,7 @@ class Reading:
             return convert(value, kinds.get(name, {}))
         except (ValueError, ArithmeticError):
             doubt = " that can be read without doubt: see Changes(encodings=…)" if type_.startswith(DOUBTFUL) else ""
-            raise Unreadable(f"column '{name}' is {str(value)[:60]} and no {type_}{doubt}") from None
+            raise Unreadable(f"column '{name}' is {SHOWN.get(type(value), 'a value')} and no {type_}{doubt}") from None
 
     def _check_key(self, key: Any, op: str, before: Any, after: Row) -> None:
         names = _key_names(key)

@@ -56,6 +56,13 @@ def test_a_record_that_is_refused_is_named(spark: Any) -> None:
         Changes(COLUMNS["visits"], ["id"]).rows(batch(spark, "visits")).collect()
 
 
+def test_refused_records_may_be_dead_letters(spark: Any) -> None:
+    rows, refused = Changes(COLUMNS["visits"], ["id"]).split(batch(spark, "visits"))
+    assert [row["id"] for row in rows.collect()] == [1, 2, 3, 1]
+    assert refused.columns == ["topic", "partition", "offset", "error"]
+    assert [tuple(row)[:3] for row in refused.collect()] == [("shop", 0, 3)]
+
+
 def test_columns_without_the_key_or_with_other_types_are_refused(spark: Any) -> None:
     records = batch(spark, "visits")
     for columns, why in [

@@ -110,7 +110,7 @@ FLAWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other key": ({}, {"keys": ["who"]}, "its key is .'id'. and not"),
     "unknown column": ({"after": {"id": 1, "who": "a", "new": 1}}, {}, "its column .'new'. is not known"),
     "changed key": ({"op": "u", "before": {"id": 2, "who": "a"}}, {}, "an update has changed 'id'"),
-    "no number": ({"after": {"id": "x", "who": "a"}}, {}, "column 'id' is x and no int"),
+    "no number": ({"after": {"id": "x", "who": "a"}}, {}, "column 'id' is a text and no int"),
     "no row": ({"after": None}, {}, "its row is null"),
 }
 
