@@ -24,8 +24,8 @@ from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import this_process
 
-ROUNDS = {1_000_000: 3, 3_000_000: 2, 10_000_000: 1}  # by the number of rows
-PARTITION_ROUNDS = {1: 3, 10: 2, 100: 1, 300: 1}
+ROUNDS = {1_000_000: 3, 3_000_000: 2, 10_000_000: 1, 30_000_000: 1}  # by the number of rows
+PARTITION_ROUNDS = {1: 3, 10: 2, 100: 1, 300: 1, 1000: 1}
 SMALL = 40_000  # rows of each of those topics
 STEPS = ("plan", "stage", "commit")
 KINDS = {"Kafka → Delta": "benchmarks.checkpoint:shape", "Kafka → Kafka": "benchmarks.kafka_sink:copy"}

@@ -32,7 +32,7 @@ class Refused(Exception):
 class FakeRegistry:
     """
     Args:
-        login: name:password, where it asks for one.
+        login: name:password, where it asks for one; or 'Bearer' and a token, as the client sends them.
         forbidden: subjects that nobody may read or write.
         failing: the status of every answer, as of a registry in trouble.
     """
@@ -235,8 +235,9 @@ def serving(registry: FakeRegistry, tls: SSLContext | None = None) -> Iterator[F
         def _check(self) -> None:
             if registry.failing:
                 raise Refused(registry.failing, 50001, "Error in the backend data store")
-            expected = base64.b64encode((registry.login or "").encode()).decode()
-            if registry.login and self.headers.get("Authorization") != f"Basic {expected}":
+            login = registry.login or ""
+            basic = f"Basic {base64.b64encode(login.encode()).decode()}"
+            if login and self.headers.get("Authorization") != (login if login.startswith("Bearer ") else basic):
                 raise Refused(401, 401, "Unauthorized")
 
         def _send(self, status: int, said: Any) -> None:

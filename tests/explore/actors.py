@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from explore.scheduler import Act
-from explore.world import NAME, World, before
+from explore.world import NAME, TOPIC, World, before
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
+from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 
 Alive = Callable[[Checkpoint], bool]
@@ -180,6 +181,12 @@ def resolve_doubt(sink: str, epoch: int = 1) -> Act:
         world.coordinator.resolve_doubt(NAME, epoch, sink, tx in world.targets[sink].committed, "me", "looked")
 
     return act
+
+
+def skip(to: int) -> Act:
+    """A person leaves out what comes before that offset and was not read."""
+    said = Skip(TOPIC, 0, to, "me", "damaged")
+    return lambda world: _drop(world.coordinator.skip_offsets(NAME, said))
 
 
 def rewind(epoch: int) -> Act:

@@ -21,9 +21,9 @@ class Mutant:
 
 
 COORDINATOR = "onceonly.coordinator.coordinator"
-PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL = (
+PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL, SKIP = (
     f"onceonly.coordinator.{name}"
-    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool")
+    for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool", "skip_offsets")
 )
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 
@@ -334,6 +334,27 @@ GUARDS = [
         "            if sink in now.require(checkpoint.epoch).published:\n                return now  # by another process meanwhile, which may be why it failed here\n",
         "",
         "late",
+    ),
+    Mutant(
+        "offsets are left out that are staged",
+        SKIP,
+        "    if view.open:\n",
+        "    if False:\n",
+        "skip-staged",
+    ),
+    Mutant(
+        "what an aborted checkpoint pinned is left out, too",
+        SKIP,
+        "at = range_.ends if latest.state is State.COMMITTED else range_.starts",
+        "at = range_.ends",
+        "skip-aborted",
+    ),
+    Mutant(
+        "offsets are left out that were read",
+        SKIP,
+        "if not start < skip.to <= end:",
+        "if False:",
+        "skip-twice",
     ),
     Mutant(
         "a row is written beside another",

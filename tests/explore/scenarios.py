@@ -352,6 +352,19 @@ PEOPLE = [
         mend=a.breaks("a", None),
         may_lose=[("a", 2)],
     ),
+    Scenario("skip-staged", {"skip": a.skip(1), "run1": a.run("run1"), "recov": a.recover()}, ONE, before=STAGED),
+    Scenario(
+        "skip-aborted",
+        {"skip": a.skip(3), "stage": a.stage(owner="run1"), "run2": a.run("run2")},
+        ONE,
+        before=[*STAGED, a.abort(), a.arrives(0, 0)],
+    ),
+    Scenario(
+        "skip-twice",
+        {"one": a.skip(1), "two": a.skip(2), "run1": a.run("run1")},
+        ONE,
+        before=[a.run("run0"), a.arrives(0, 0, 0)],
+    ),
     Scenario(
         "fenced-by-others",
         {"commit": a.commit(), "world": a.breaks("a", "fenced"), "recov": a.recover()},

@@ -53,10 +53,12 @@ def second(project: Project) -> Pipeline:
 
 
 def main() -> None:
+    project = Project.found(*sys.argv[1:3])
+    if WHICH == "second":  # it waits for what the first one has begun
+        factory.coordinator(project.parts).recover("first", owners.nobody)
     around_rows(reach)
     for method in ("stage", "commit", "discard"):
         around(DeltaWriter, method, method, reach)
-    project = Project.found(*sys.argv[1:3])
     chain = {"first": first(project, SAID), "second": second(project)}
     for pipeline in chain.values() if WHICH == "both" else [chain[WHICH]]:
         for interval in [hour(number) for number in HOURS] or [None]:

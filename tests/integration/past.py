@@ -57,8 +57,8 @@ class Past:
         body = {"nonce": f"{epoch:012x}", "state_id": self.state.id, "worker": "worker-1:4711"}
         self.add(epoch, Event.CLAIMED, at, attempt=attempt, body=body)
 
-    def stage(self, epoch: int, at: datetime, handles: Mapping[str, Any]) -> None:
-        self.add(epoch, Event.STAGED, at, body={"handles": handles})
+    def stage(self, epoch: int, at: datetime, handles: Mapping[str, Any], bad: Mapping[str, Any] | None = None) -> None:
+        self.add(epoch, Event.STAGED, at, body={"handles": handles, **({"bad": bad} if bad else {})})
 
     def decide(self, epoch: int, at: datetime) -> None:
         self.add(epoch, Event.COMMITTING, at, decision=self._head.decision + 1)

@@ -109,7 +109,7 @@ class Planning:
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
         self._refuse_outdated(existing)
-        again = self._is_to_be_replaced(existing) and not self._has_replaced(view, existing)
+        again = self._is_to_be_replaced(view, existing)
         row = self._replace(view, existing) if again else self._take_over(view, existing)
         if row:
             old = existing if again else view.require(existing.replaces) if existing.replaces else None
@@ -117,10 +117,11 @@ class Planning:
                 _check_replaceable(self.pipeline, old, view.in_force(old), self.parts)
         return row
 
-    def _is_to_be_replaced(self, known: Checkpoint) -> bool:
+    def _is_to_be_replaced(self, view: View, known: Checkpoint) -> bool:
+        """A request does it once, and once more if another pipeline has replaced since what was read."""
         if not self.reprocess or known.state is not State.COMMITTED:
             return False
-        return _replaceable(known) or self.cut.moved(known)
+        return self.cut.moved(known) or (_replaceable(known) and not self._has_replaced(view, known))
 
     def _refuse_outdated(self, known: Checkpoint) -> None:
         """What is staged goes on, but it is not what the request asks for: the interval as it is published now."""

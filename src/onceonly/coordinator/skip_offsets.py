@@ -7,7 +7,7 @@ pinned is free again: of the other partitions and topics, the next checkpoint re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import TopicLog, TopicRange, range_of, same_topic
@@ -32,7 +32,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     """The pipeline as it ran last.
 
     Raises:
-        InvalidPipeline: it has no such topic, has not run yet, runs by intervals, or keeps state.
+        InvalidPipeline: it has no such topic, has not run yet, runs by intervals, keeps state, or comes after others.
     """
     latest = view.latest
     if latest is None:
@@ -42,6 +42,8 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     found = Pipeline.from_json(latest.definition)
     if found.state:
         raise _refused(view, skip, f"It keeps state ('{found.state.name}'), which would miss those records.")
+    if found.after:
+        raise _refused(view, skip, f"It comes after {', '.join(found.after)}, and reads what that has published.")
     if (read := range_of(latest.ranges, skip.topic)) is None:
         topics = ", ".join(f"'{range_.topic}'" for range_ in latest.ranges)
         raise _refused(view, skip, f"It reads {topics}, and no topic '{skip.topic}'.")
@@ -68,7 +70,7 @@ def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
     if latest.skipped is not None and start == skip.to:
         return None
     _check_offset(view, log, skip, start)
-    left_out = TopicRange(mine.topic, mine.topic_id, {**mine.partitions, skip.partition: (start, skip.to)})
+    left_out = replace(mine, partitions={**mine.partitions, skip.partition: (start, skip.to)}, mark=None)
     ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
     body = {
         "definition": latest.definition,
@@ -95,8 +97,9 @@ def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
 
 def _next(latest: Checkpoint, range_: TopicRange) -> TopicRange:
     """Nothing, at the place where the next checkpoint would begin: what an aborted one pinned comes first again."""
-    at = range_.ends if latest.state is State.COMMITTED else range_.starts
-    return TopicRange(range_.topic, range_.topic_id, {partition: (offset, offset) for partition, offset in at.items()})
+    committed = latest.state is State.COMMITTED
+    partitions = {p: (at, at) for p, at in (range_.ends if committed else range_.starts).items()}
+    return replace(range_, partitions=partitions, mark=range_.mark if committed else None)  # it is that of an end
 
 
 def _refused(view: View, skip: Skip, why: str, todo: str = "") -> InvalidPipeline:

@@ -29,11 +29,12 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
-        source: one topic or table, or several whose offsets are pinned together, as one consistent cut.
+        source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
+            cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
-            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, or by the name
-            of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
+            DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
+            name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
             columns of the table.
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
@@ -174,6 +175,8 @@ class Pipeline:
         if not others or len(others) == len(self.sinks):
             why = f"is {name!r}, beside the sinks {others}"
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
+        if not any(isinstance(source, KafkaSource) for source in self.sources):
+            raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
         self.sink(name).check_dead_letters()
 
     @property

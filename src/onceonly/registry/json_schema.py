@@ -13,9 +13,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin
 
+from onceonly.registry import json_rules
 from onceonly.registry.client import Schema
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+NOTHING = "[false, {}]"  # rules that no value follows
 LONGEST = 200  # characters of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
 
@@ -52,8 +54,18 @@ def rules(schema: Schema) -> str:
 @lru_cache(64)
 def checker(rules: str) -> Callable[[bytes], bool]:
     """Whether a value follows these rules. Like Confluent's clients, it takes `format` for a comment."""
+    follows = _rule(rules)
+    return lambda value: _is_valid(follows, value)
+
+
+def _rule(rules: str) -> Callable[[Any], bool]:
+    """Of parsed values."""
+    document, others = json.loads(rules)
     validator = _validator(rules)
-    return lambda value: _is_valid(validator, value)
+    try:
+        return json_rules.compiled(document, others, validator.VALIDATORS)
+    except json_rules.NotHere:
+        return lambda value: bool(validator.is_valid(value))
 
 
 def broken_rule(rules: str, value: bytes) -> str | None:
@@ -75,18 +87,18 @@ def writer(rules: str) -> Callable[[str], bytes]:
     Raises, that function:
         ValueError: the value breaks a rule; names the rule, and no values.
     """
-    validator = _validator(rules)
+    validator, follows = _validator(rules), _rule(rules)
 
     def write(text: str) -> bytes:
         value = json.loads(text)
-        if validator.is_valid(value):
+        if follows(value):
             return text.encode()
         nulls = {tuple(error.absolute_path) for error in validator.iter_errors(value) if error.instance is None}
         exact = json.loads(text, parse_float=Decimal)
         for path in nulls:
             _leave_out(value, path)
             _leave_out(exact, path)
-        if not validator.is_valid(value):
+        if not follows(value):
             raise ValueError(broken_rule(rules, json.dumps(value).encode()))
         return _text(exact).encode()
 
@@ -110,9 +122,9 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else json.dumps(value)
 
 
-def _is_valid(validator: Any, value: bytes) -> bool:
+def _is_valid(follows: Callable[[Any], bool], value: bytes) -> bool:
     try:
-        return bool(validator.is_valid(json.loads(value)))
+        return follows(json.loads(value))
     except (ValueError, RecursionError):  # also of values that are nested too deep to be read
         return False
 

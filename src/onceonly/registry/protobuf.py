@@ -255,7 +255,8 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
             indexes, start = parsed_indexes(value, 5)
             if allowed.get(int.from_bytes(value[1:5], "big")) != indexes:
                 return None
-            return {"value": convert(made.FromString(value[start:])), "sound": True}
+            message = made.FromString(value[start:])
+            return {"value": convert(message), "sound": True} if message.IsInitialized() else None
         except Exception:  # a parser may raise anything for malformed bytes
             return None
 

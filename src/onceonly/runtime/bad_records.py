@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -13,7 +13,7 @@ from onceonly.pipeline.dead_letters import CHOSEN, MaxBad, passed
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, bad_records
 
-Read = Callable[[str], Any]  # topic -> its records, not decoded
+Read = Callable[[str], Any]  # topic -> its records, not decoded; None: the rows of that source are no records
 Once = Callable[[Any], Any]  # a DataFrame -> the same, computed once
 
 
@@ -62,8 +62,8 @@ class BadRecords:
 
         found = [sorting.bad(rows) for topic, rows in self._judged.items() if self._policy[topic] == DEAD_LETTER]
         if chosen is not None:
-            found.append(self._named(chosen, _union([read(topic) for topic in self._policy]), once))
-        rows = _union(found or [_nothing(read(next(iter(self._policy))))])
+            found.append(self._named(chosen, _whole(self._policy, read), once))
+        rows = _union(found or [_nothing(_whole(self._policy, read))])
         takes_records = self._pipeline.sink(str(self._pipeline.dead_letters)).takes_records
         return sorting.as_records(rows) if takes_records else rows
 
@@ -98,6 +98,10 @@ class BadRecords:
                 where = f"topic '{found['topic']}' partition {found['partition']} offset {found['offset']}"
                 return f" The first one: {where}. {found['error']}"
         return ""
+
+
+def _whole(topics: Iterable[str], read: Read) -> Any:
+    return _union([rows for topic in topics if (rows := read(topic)) is not None])
 
 
 def _union(found: list[Any]) -> Any:

@@ -309,7 +309,8 @@ class _Producing:
         return self._held[-1]
 
     def _undecoded(self, name: str, ranges: Ranges) -> Any:
-        return _judging(self._source(name)).undecoded(self._spark, ranges)
+        source = self._source(name)
+        return source.undecoded(self._spark, ranges) if isinstance(source, Judges) else None
 
     def diagnose(self, error: Exception, ranges: Ranges) -> Exception:
         """The error in the terms of the topic that it comes from, where one is found."""

@@ -79,8 +79,16 @@ def _not_appended(config: DeltaSource, version: Version) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
-        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
-        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+        _behind(config, version),
+    )
+
+
+def _behind(config: DeltaSource, version: Version) -> str:
+    place, to = f"--topic {config.topic} --partition 0", version.number + 1
+    return (
+        f"Leave it out on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (if it has not run yet: "
+        f"DeltaSource(start={to})). Or read the table's changes, under a new name: DeltaSource(changes=True). "
+        "Nothing was written."
     )
 
 
@@ -89,8 +97,7 @@ def _unsupported(config: DeltaSource, version: Version) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
         f"Its operation is {version.operation}, and {what}.",
-        "Read the table's changes: DeltaSource(changes=True). Or go on behind it, under a new name of the pipeline: "
-        f"DeltaSource(start={version.number + 1}). Nothing was written.",
+        _behind(config, version),
     )
 
 
@@ -127,7 +134,7 @@ def replaced(range_: TopicRange) -> SourceLost:
 def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
     return SourceLost(
         f"{range_.called}: version {version} can no longer be read.",
-        f"The versions {_span(range_)} have to be read, and the log does not hold them any more ({why}).",
+        f"The versions {_span(range_)} have to be read, and the log does not hold all of them any more ({why[:160]}).",
         "A table that is read has to keep its log for longer (delta.logRetentionDuration). Restore the table, or give "
         "the pipeline a new name to start over. Nothing was written.",
     )

@@ -52,11 +52,12 @@ class KafkaReader:
         self._config, self._root = config, root
         self._kafka = KafkaConnection.plaintext(kafka) if isinstance(kafka, str) else kafka
         self._registry, self._pins = registry, pins
+        self._held: tuple[tuple[TopicRange, ...], Any] | None = None
 
     @cached_property
     def _topic(self) -> TopicClient:
         java.options(self._kafka)  # refuse a connection that Spark cannot use before anything is pinned
-        return TopicClient(self._config.topic, self._kafka)
+        return TopicClient(self._config.called, self._kafka)
 
     def check(self) -> list[str]:
         """Notes; an error if the pipeline could not read the topic.
@@ -173,9 +174,17 @@ class KafkaReader:
 
         if few.expected():
             with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                if (rows := few.frame(spark, self._records(ranges))) is not None:
+                if (rows := self._few(spark, ranges)) is not None:
                     return rows
         return read_ranges(spark, java.options(self._kafka), ranges)
+
+    def _few(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Read once, although they are looked at for their schemas before they are decoded."""
+        from onceonly.spark import few
+
+        if self._held is None or self._held[0] != ranges:
+            self._held = ranges, few.frame(spark, self._records(ranges))
+        return self._held[1]
 
     def _records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
         for range_ in ranges:
@@ -191,7 +200,9 @@ class KafkaReader:
         return {part.part: part.pins(self.undecoded(spark, ranges)) for part in self._registered}
 
     def pinned_to(self, schemas: Mapping[str, Any]) -> KafkaReader:
-        return KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+        pinned = KafkaReader(self._config, self._kafka, self._root, self._registry, schemas)
+        pinned._held = self._held
+        return pinned
 
     # --- what went wrong
 

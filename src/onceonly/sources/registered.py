@@ -141,6 +141,8 @@ class Registered:
         try:
             return json_schema.rules(schema)
         except json_schema.NoType as error:
+            if self.lenient:
+                return json_schema.NOTHING
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be checked.",
                 f"Schema {schema.id} in {self.registry.connection.describe()} is no JSON Schema: {error}.",

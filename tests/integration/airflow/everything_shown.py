@@ -15,7 +15,7 @@ from integration.past import SECOND, Past
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event
-from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.gate import docs
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
@@ -44,6 +44,7 @@ CHECKS = [
     },
 ]
 HELD, COMMITTING, DOUBTFUL, ABORTED, REPLACED, REPLACING, PASSED = 14, 11, 12, 9, 6, 15, 8
+BAD, SKIPPED = 7, 8  # of the orders
 
 
 class Everything:
@@ -116,7 +117,7 @@ class Everything:
         past.add(epoch, Event.VERDICT, at, body=body)
 
     def _orders(self) -> Past:
-        """Five, of which the last two are taken back, and one after that."""
+        """Five, of which the last two are taken back; one with bad records; and offsets that are left out."""
         past = Past(self._state, self._pipeline("orders", "orders"))
         topic_id = self._topic("orders", 60)
         for epoch in range(1, 6):
@@ -128,7 +129,11 @@ class Everything:
         past.add(6, Event.REWOUND, at, owner="ann", decision=6, body=body | {"reason": "wrong exchange rates"})
         past.publish(6, at + SECOND, "delays", "late")
         past.commit(6, at + 2 * SECOND)
-        self._chained(past, 7, {0: (30, 50)}, topic_id)
+        bad = {"records": 20, "undecoded": {"orders": 3}, "rejected": 1}
+        self._chained(past, BAD, {0: (30, 50)}, topic_id, bad=bad)
+        skipped = [TopicRange("orders", topic_id, {0: (50, 55)}).to_json()]
+        left_out = {"definition": past.pipeline.to_json(), "ranges": skipped, "skipped": "written by a broken producer"}
+        past.add(SKIPPED, Event.EMPTY, NOW - HOUR / 4, owner="ann", body=left_out)
         return past
 
     def _totals(self) -> Past:
@@ -139,13 +144,19 @@ class Everything:
         return past
 
     def _chained(
-        self, past: Past, epoch: int, spans: Mapping[int, tuple[int, int]], topic_id: str, staged: Any = None
+        self,
+        past: Past,
+        epoch: int,
+        spans: Mapping[int, tuple[int, int]],
+        topic_id: str,
+        staged: Any = None,
+        bad: Mapping[str, Any] | None = None,
     ) -> None:
         at, rows = NOW - (9 - epoch) * HOUR / 2, sum(end - start for start, end in spans.values())
         past.plan(epoch, at, f"cli:laptop:{4_000 + epoch}:1", spans, topic_id=topic_id)
         past.claim(epoch, at + SECOND)
         found = staged or handles(rows, rows // 3, at)
-        past.stage(epoch, at + (5 + epoch) * SECOND, found)
+        past.stage(epoch, at + (5 + epoch) * SECOND, found, bad)
         past.decide(epoch, at + (6 + epoch) * SECOND)
         past.publish(epoch, at + (7 + epoch) * SECOND, *found)
         past.commit(epoch, at + (8 + epoch) * SECOND)

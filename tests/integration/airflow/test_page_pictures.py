@@ -14,7 +14,17 @@ from urllib.parse import quote
 
 import pytest
 from integration import chromium
-from integration.airflow.everything_shown import ABORTED, DOUBTFUL, FIRST, HELD, HOUR, REPLACED, Everything
+from integration.airflow.everything_shown import (
+    ABORTED,
+    BAD,
+    DOUBTFUL,
+    FIRST,
+    HELD,
+    HOUR,
+    REPLACED,
+    SKIPPED,
+    Everything,
+)
 from integration.airflow_server import Server
 
 from onceonly.statetable.table import StateTable
@@ -31,6 +41,8 @@ PAGES = {
     "held": f"pipelines/flights_daily/{HELD}",
     "in-doubt": f"pipelines/flights_daily/{DOUBTFUL}",
     "aborted": f"pipelines/flights_daily/{ABORTED}",
+    "bad-records": f"pipelines/orders/{BAD}",
+    "skipped": f"pipelines/orders/{SKIPPED}",
     "replaced": f"pipelines/flights_daily/{REPLACED}",
     "run": f"runs?dag_id=flights_daily&run_id={quote(RUN)}",
     "docs": f"pipelines/flights_daily/{HELD}/docs/1/index.html",

@@ -15,29 +15,21 @@ from onceonly.views import chain
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
+SIDES = ("before", "after")
 STEPS = [
-    "planned row",
-    "claimed row",
-    "stage",
-    "staged row",
-    "committing row",
-    "commit",
-    "published row",
-    "committed row",
+    *("planned row", "claimed row", "stage", "staged row"),
+    *("committing row", "commit", "published row", "committed row"),
 ]
-POINTS = [(which, f"{side} {step}") for step in STEPS for side in ("before", "after") for which in ("first", "second")]
-SAMPLE = [
-    *[("first", "after committing row"), ("second", "after planned row"), ("second", "after staged row")],
-    ("second", "after commit"),
+POINTS = [
+    point
+    for number, step in enumerate(STEPS)
+    for point in (("first", f"{SIDES[number % 2]} {step}"), ("second", f"{SIDES[1 - number % 2]} {step}"))
 ]
+SAMPLE = [("first", "after committing row"), ("second", "after planned row"), ("second", "after commit")]
 MORE = """
 
 def shifted(batch):
     return numbers(batch).selectExpr("n + 1000 AS n", "part")
-
-
-def again(batch):
-    return numbers(batch).selectExpr("n + 2000 AS n", "part")
 
 
 def tenfold(table):

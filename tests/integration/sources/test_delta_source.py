@@ -1,58 +1,21 @@
-"""Delta tables as sources, written by deltalake and by Spark: what is pinned, what is read, what is refused."""
+"""Delta tables as sources, written by deltalake and by Spark, read by Spark: exactly the pinned range."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
+from unit.versions import FEED, Table
 
-from onceonly.checkpoint.offsets import DELTA, Interval, TopicRange
-from onceonly.coordinator.pins import Pins
-from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import DeltaSink
-from onceonly.pipeline.tables import DeltaSource
-from onceonly.sources.delta import DeltaReader
-from onceonly.statetable.table import StateTable
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.errors import SourceLost
 
 pytestmark = pytest.mark.integration
-NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
-FEED = {"delta.enableChangeDataFeed": "true"}
-
-
-class Table:
-    """A table of numbers and days, and a pipeline that reads it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.uri = str(folder / "orders")
-        self.state = StateTable.make(str(folder / "state"))
-
-    def write(self, *numbers: int, day: str = "mon", **options: Any) -> None:
-        rows = pa.table({"n": pa.array(numbers, pa.int64()), "day": [day] * len(numbers)})
-        write_deltalake(
-            self.uri, rows, **{"mode": "append", "partition_by": ["day"], "schema_mode": "merge", **options}
-        )
-
-    def reader(self, **options: Any) -> DeltaReader:
-        return DeltaReader(DeltaSource(self.uri, **options), self.uri)
-
-    def pin(self, interval: Interval | None = None, **options: Any) -> TopicRange:
-        """The range that the next checkpoint of a pipeline would pin."""
-        mode = "interval" if interval else "chained"
-        source = DeltaSource(self.uri, **options)
-        pipeline = Pipeline(name="p", source=source, transform="jobs:f", sinks=[DeltaSink("x", "x")], mode=mode)
-        pins = Pins(pipeline, self.reader(**options), source, interval)
-        return pins.range(self.state.view("p"))
-
-    def range(self, start: int, end: int) -> TopicRange:
-        table_id = str(DeltaTable(self.uri).metadata().id)
-        return self.reader().marked(TopicRange("orders", table_id, {0: (start, end)}, DELTA), None)
-
-    def entry(self, version: int) -> Path:
-        return Path(self.uri, "_delta_log", f"{version:020}.json")
 
 
 @pytest.fixture
@@ -63,49 +26,109 @@ def table(tmp_path: Path) -> Table:
 def rows(table: Table, spark: Any, range_: TopicRange, **options: Any) -> list[dict[str, Any]]:
     reader = table.reader(**options)
     reader.verify((range_,))
-    found = reader.read(spark, (range_,))
-    return sorted((row.asDict() for row in found.collect()), key=lambda row: (row["n"], str(row)))
+    found = [row.asDict() for row in reader.read(spark, (range_,)).collect()]
+    reader.verify((range_,))
+    return sorted(found, key=lambda row: (row["n"], str(row)))
 
 
-def numbers(table: Table, spark: Any, range_: TopicRange, **options: Any) -> list[int]:
-    return [row["n"] for row in rows(table, spark, range_, **options)]
+def numbers(table: Table, spark: Any, range_: TopicRange) -> list[int]:
+    return [row["n"] for row in rows(table, spark, range_)]
 
 
 def test_a_range_holds_what_its_versions_added_whatever_is_written_beside_it(table: Table, spark: Any) -> None:
-    """Also days with names that are no names of folders, files that are compacted, and columns that are new."""
+    """Also days whose folders have other names, files that are compacted, and columns that are new."""
     table.write(1, 2)
-    table.write(3, day="a b/ü%=")
+    table.write(3, day="a b/ü%={*}")
     pinned = table.range(1, 2)
     table.write(4, day="c")
-    DeltaTable(table.uri).optimize.compact()
-    assert rows(table, spark, pinned) == [{"n": 3, "day": "a b/ü%="}]
-    more = pa.table(
-        {"n": [5], "day": [None], "more": ["x"]},
-        pa.schema([("n", pa.int64()), ("day", pa.string()), ("more", pa.string())]),
-    )
-    write_deltalake(table.uri, more, mode="append", schema_mode="merge")
+    table.now.optimize.compact()
+    assert rows(table, spark, pinned) == [{"n": 3, "day": "a b/ü%={*}"}]
+    columns = pa.schema([("n", pa.int64()), ("day", pa.string()), ("more", pa.string())])
+    table.add(pa.table({"n": [5], "day": [None], "more": ["x"]}, columns))
     table.write(6, 7, day="c")
-    end = DeltaTable(table.uri).version() + 1
-    assert rows(table, spark, table.range(1, end)) == [
-        {"n": 3, "day": "a b/ü%=", "more": None},
+    assert rows(table, spark, table.range(1, table.end)) == [
+        {"n": 3, "day": "a b/ü%={*}", "more": None},
         {"n": 4, "day": "c", "more": None},
         {"n": 5, "day": None, "more": "x"},
         {"n": 6, "day": "c", "more": None},
         {"n": 7, "day": "c", "more": None},
     ]
-    assert rows(table, spark, pinned) == [{"n": 3, "day": "a b/ü%="}]  # with the columns of its own end
+    assert rows(table, spark, pinned) == [{"n": 3, "day": "a b/ü%={*}"}]  # with the columns of its own end
 
 
 def test_the_first_range_is_the_whole_table_as_it_is_then(table: Table, spark: Any) -> None:
     """Also where rows were deleted, and where the log no longer reaches back to the beginning."""
     table.write(1, 2, 3)
     table.write(4, 5, day="tue")
-    DeltaTable(table.uri).delete("n = 2")
-    DeltaTable(table.uri).create_checkpoint()
+    table.now.delete("n = 2")
+    table.now.create_checkpoint()
     for version in (0, 1):
         table.entry(version).unlink()
     first = table.pin()
-    assert (first.partitions, first.kind) == ({0: (0, 3)}, "delta")
+    assert first.partitions == {0: (0, 3)}
     table.write(6)
     assert numbers(table, spark, first) == [1, 3, 4, 5]
     assert numbers(table, spark, table.range(3, 4)) == [6]
+    assert numbers(table, spark, table.range(4, 4)) == []
+
+
+def test_partition_columns_have_the_types_of_the_table(table: Table, spark: Any) -> None:
+    """Written by Spark; what is appended is what Delta itself would read."""
+    made = (
+        "SELECT id AS n, CAST(id AS STRING) AS day, DATE'2024-01-01' + CAST(id AS INT) AS date, "
+        "TIMESTAMP'2024-01-01 12:34:56.789' AS at, CAST(id AS DECIMAL(9, 2)) / 4 AS price, id = 1 AS first, "
+        "named_struct('x', array(id), 'y', map('k', TIMESTAMP_NTZ'2024-01-01 00:00:00')) AS parts "
+        "FROM range({}, {})"
+    )
+    for start in (0, 2):
+        frame = spark.sql(made.format(start, start + 2)).coalesce(1)
+        writer = frame.write.format("delta").mode("append")
+        writer.partitionBy("date", "at", "price", "first").save(table.uri)
+    whole, later = table.pin(), table.range(1, 2)
+    every = rows(table, spark, whole)
+    assert rows(table, spark, later) == every[2:]
+    assert [(row["n"], row["date"], row["first"]) for row in every[:2]] == [
+        (0, date(2024, 1, 1), False),
+        (1, date(2024, 1, 2), True),
+    ]
+    assert (every[3]["at"], every[3]["price"]) == (datetime(2024, 1, 1, 12, 34, 56, 789000), Decimal("0.75"))
+
+
+def test_changes_are_read_by_the_change_data_feed(table: Table, spark: Any) -> None:
+    """From the whole table, as inserted, through deletions and updates, with the columns of the range's end."""
+    table.write(1, 2, 3, configuration=FEED)
+    first = table.pin(changes=True)
+    table.now.delete("n = 2")
+    spark.sql(f"UPDATE delta.`{table.uri}` SET n = 30 WHERE n = 3").collect()
+    more = table.range(1, 3, changes=True)
+    columns = pa.schema([("n", pa.int64()), ("day", pa.string()), ("more", pa.string())])
+    table.add(pa.table({"n": [5], "day": ["tue"], "more": ["x"]}, columns))
+    whole = rows(table, spark, first, changes=True)
+    assert [(row["n"], row["_change_type"], row["_commit_version"]) for row in whole] == [
+        (n, "insert", 0) for n in (1, 2, 3)
+    ]
+    found = rows(table, spark, more, changes=True)
+    assert list(found[0]) == ["n", "day", "_change_type", "_commit_version", "_commit_timestamp"]
+    assert [type(row["_commit_timestamp"]) for row in (whole[0], found[0])] == [datetime, datetime]
+    assert [(row["n"], row["_change_type"], row["_commit_version"]) for row in found] == [
+        (2, "delete", 1),
+        (3, "update_preimage", 2),
+        (30, "update_postimage", 2),
+    ]
+
+
+def test_files_that_vanish_while_they_are_read_are_lost_and_not_left_out(table: Table, spark: Any) -> None:
+    table.write(1)
+    table.write(2)
+    pinned, whole = table.range(1, 2), table.pin()
+    for range_ in (pinned, whole):
+        reader = table.reader()
+        reader.verify((range_,))
+        found = reader.read(spark, (range_,))
+        for file in DeltaTable(table.uri).file_uris():
+            Path(file).rename(f"{file}.gone")
+        with pytest.raises(Exception, match=r"FILE|file") as failed:
+            found.collect()
+        assert isinstance(reader.diagnose(failed.value, spark, (range_,)), SourceLost)
+        for file in DeltaTable(table.uri).file_uris():
+            Path(f"{file}.gone").rename(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
+from fastavro import parse_schema, schemaless_writer
 from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from integration.kafka_reader import committed, create_topic, values
 from patience import PATIENCE
@@ -30,6 +32,9 @@ from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.registry import avro
+from onceonly.registry.client import Registry
+from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import nobody
@@ -67,6 +72,9 @@ def orders(batch):
 def late(batch):
     return batch.selectExpr("IF(value IS NULL, NULL, STRUCT(CAST(value.id AS BIGINT) AS id)) AS value")
 """
+STRING, NULLABLE = {"type": "string"}, ["null", "string"]
+DAY, AT = {"type": "int", "logicalType": "date"}, {"type": "long", "logicalType": "timestamp-micros"}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 OBJECT = {
     "title": "Order",
     "type": "object",
@@ -108,12 +116,13 @@ class Shop:
             producer.produce(self.topic, value, key, partition=0)
         assert producer.flush(PATIENCE) == 0
 
-    def pipeline(self, format: Any = "avro", **source: Any) -> Pipeline:
+    def pipeline(self, format: Any = "avro", dead_letters: Any = None, **source: Any) -> Pipeline:
         return Pipeline(
             name="orders",
             source=KafkaSource(self.topic, format, registry="registry", **source),
             transform=f"transforms_{self.topic}:orders",
             sinks=[DeltaSink("orders", path="lake/orders")],
+            dead_letters=dead_letters,
         )
 
     def plan(self, **source: Any) -> None:
@@ -127,8 +136,8 @@ class Shop:
         self.stage()
         self.through.commit("orders", 1)
 
-    def rows(self) -> list[dict[str, Any]]:
-        folder = self.folder / "home" / "lake" / "orders"
+    def rows(self, sink: str = "orders") -> list[dict[str, Any]]:
+        folder = self.folder / "home" / "lake" / sink
         if not (folder / "_delta_log").exists():
             return []
         found = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
@@ -206,6 +215,57 @@ def test_a_retried_stage_decodes_as_the_first_one(shop: Shop) -> None:
     assert shop.rows() == [{"partition": 0, "offset": 0, "id": 1, "note": "old"}]
 
 
+def framed(id: int, rest: bytes) -> bytes:
+    return b"\0" + id.to_bytes(4, "big") + rest
+
+
+def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
+    """Between the two, the id that was unknown gets a schema: that record would be good now."""
+    (good,) = shop.written(V1, {"id": 1, "note": "old"})
+    other = shop.registry.register("others", OBJECT, "JSON")
+    garbage = [b"plain text", b"", framed(other + 1, good[5:]), framed(other, b"{}"), good[:-1]]
+    shop.produce(good, *garbage, None, key=b"k")
+    shop.plan(on_bad_record="dead_letter", dead_letters=DeltaSink("dead", "lake/dead"))
+    shop.dies()
+    assert shop.registry.register("later", V1 | {"name": "Later"}) == other + 1
+    shop.stage()
+    shop.through.commit("orders", 1)
+    assert [(row["offset"], row["id"]) for row in shop.rows()] == [(0, 1), (6, None)]
+    dead = shop.rows("dead")
+    assert [(row["offset"], row["key"], row["value"]) for row in dead] == [
+        (number, b"k", value) for number, value in enumerate(garbage, 1)
+    ]
+    whole = "The value cannot be decoded. "
+    unframed = (
+        whole + "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
+    )
+    unknown = whole + "Its id {} is of no schema that the registry has for that format."
+    unreadable = whole + "Its bytes do not match schema 1, or cannot become what the reader's schema asks for."
+    said = [unframed, unframed, unknown.format(other + 1), unknown.format(other), unreadable]
+    assert [row["error"] for row in dead] == said
+    assert shop.checkpoint.bad == {"records": 7, "undecoded": {shop.topic: 5}, "rejected": 0}
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_bad_values_and_keys_of_other_formats(shop: Shop, format: str) -> None:
+    (key,) = shop.written(V1, {"id": 1, "note": "key"})
+    shop.registry.levels[f"{shop.topic}-key"] = shop.registry.levels[f"{shop.topic}-value"] = "NONE"
+    shop.registry.register(f"{shop.topic}-key", V1)
+    if format == "json":
+        (good,) = shop.json(OBJECT, {"id": 7, "note": None})
+    else:
+        (good,) = proto(shop, "shop.Order", OLD, {"id": 7})
+    shop.produce(good, good[:-1], key=key)
+    shop.produce(good, key=b"no key")
+    source = {"key_format": "avro", "on_bad_record": "dead_letter", "dead_letters": DeltaSink("dead", "lake/dead")}
+    shop.run(format=format, **source)
+    dead = [(row["offset"], row["key"], row["value"], row["error"].split(".")[0]) for row in shop.rows("dead")]
+    assert dead == [
+        (1, key, good[:-1], "The value cannot be decoded"),
+        (2, b"no key", good, "The key cannot be decoded"),
+    ]
+
+
 def test_another_registry_is_noticed(shop: Shop) -> None:
     """Its ids name other schemas: what an attempt has pinned shows that."""
     shop.produce(*shop.written(V1, {"id": 1, "note": "old"}))
@@ -215,17 +275,32 @@ def test_another_registry_is_noticed(shop: Shop) -> None:
     shop.refused(InvalidPipeline, "schema 1 of topic (.|\n)*not the one that was pinned(.|\n)*Nothing was written")
 
 
-def test_types_of_other_subjects(shop: Shop) -> None:
+def test_every_type_and_types_of_other_subjects(shop: Shop) -> None:
     shop.registry.register("money", {"type": "record", "name": "Money", "namespace": "pay", "fields": [
         {"name": "cents", "type": "long"}]})  # fmt: skip
-    fields = [{"name": "net", "type": "pay.Money"}, {"name": "gross", "type": ["null", "pay.Money"]}]
+    fields = [
+        {"name": "net", "type": "pay.Money"}, {"name": "gross", "type": ["null", "pay.Money"]},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "any", "type": ["null", "int", "string"]}, {"name": "price", "type": PRICE},
+        {"name": "day", "type": DAY}, {"name": "at", "type": AT},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+    ]  # fmt: skip
     priced = {"type": "record", "name": "Priced", "namespace": "shop", "fields": fields}
     id = shop.registry.register(
         f"{shop.topic}-value", priced, references=[{"name": "pay.Money", "subject": "money", "version": 1}]
     )
-    shop.produce(b"\0" + id.to_bytes(4, "big") + b"\x0e" + b"\x02\x12")
+    at = datetime(2013, 1, 1, 0, 0, 0, 123456, UTC)
+    row = {"state": "PAID", "price": Decimal("12.34"), "day": date(2013, 1, 1), "at": at}
+    whole = avro.whole(Registry(RegistryConnection.parse({"url": shop.registry.url}, "r")).schema(id) or pytest.fail())
+    buffer = io.BytesIO()
+    order = {**row, "net": {"cents": 7}, "gross": {"cents": 9}, "any": "seven", "counts": {"x": 1}}
+    schemaless_writer(buffer, parse_schema(json.loads(whole)), order)
+    shop.produce(b"\0" + id.to_bytes(4, "big") + buffer.getvalue())
     shop.run()
-    assert [(row["net"], row["gross"]) for row in shop.rows()] == [({"cents": 7}, {"cents": 9})]
+    (found,) = shop.rows()
+    assert {name: found[name] for name in row} == row
+    assert (found["net"], found["gross"]) == ({"cents": 7}, {"cents": 9})
+    assert (found["any"], dict(found["counts"])) == ({"member0": None, "member1": "seven"}, {"x": 1})
 
 
 def test_json_of_several_schemas(shop: Shop) -> None:
@@ -313,15 +388,25 @@ def test_protobuf_of_several_schemas(shop: Shop) -> None:
 
 def test_a_nested_message_with_types_of_another_file(shop: Shop) -> None:
     money = file(message("Money", field(1, "cents", "int64")), name="money.proto")
-    line = message("Line", field(1, "net", ".shop.Money"))
-    order = file(message("Empty"), message("Order", nested=[line]), imports=("money.proto",))
+    tags = message("TagsEntry", field(1, "key", "string"), field(2, "value", "int64"))
+    tags.options.map_entry = True
+    line = message(
+        "Line", field(1, "net", ".shop.Money"), field(2, "at", ".google.protobuf.Timestamp"),
+        field(3, "rebate", ".google.protobuf.Int64Value"), field(4, "none", ".google.protobuf.Int64Value"),
+        field(5, "tags", ".shop.Order.Line.TagsEntry", repeated=True), nested=[tags],
+    )  # fmt: skip
+    common = ("google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto")
+    order = file(message("Empty"), message("Order", nested=[line]), imports=("money.proto", *common))
     shop.registry.register("money", protos.text(money), "PROTOBUF")
     reference = {"name": "money.proto", "subject": "money", "version": 1}
     id = shop.registry.register(f"{shop.topic}-value", protos.text(order), "PROTOBUF", [reference])
-    made = protos.of("shop.Order.Line", money, order)(net={"cents": 5})
+    at = datetime(2013, 1, 1, 0, 0, 0, 123456, UTC)
+    made = protos.of("shop.Order.Line", money, order)(net={"cents": 5}, rebate={"value": 0}, at=at, tags={"x": 1})
     shop.produce(b"\0" + id.to_bytes(4, "big") + b"\4\2\0" + made.SerializeToString())
     shop.run(format="protobuf", message="shop.Order.Line")
-    assert shop.rows() == [{"partition": 0, "offset": 0, "net": {"cents": 5}}]
+    (row,) = shop.rows()
+    assert (row["net"], row["at"], row["rebate"], row["none"]) == ({"cents": 5}, at, 0, None)
+    assert dict(row["tags"]) == {"x": 1}
 
 
 def test_another_message_of_the_same_schema_is_not_taken_for_it(shop: Shop) -> None:
@@ -383,9 +468,6 @@ def every(batch):
         "protobuf": batch.selectExpr(key, proto),
     }
 """
-STRING, NULLABLE = {"type": "string"}, ["null", "string"]
-DAY, AT = {"type": "int", "logicalType": "date"}, {"type": "long", "logicalType": "timestamp-micros"}
-PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 ALL = {
     "type": "record", "name": "All", "namespace": "shop",
     "fields": [

@@ -85,17 +85,20 @@ def test_offsets_are_left_out_with_a_reason_that_is_shown(chained):
 
 
 @pytest.mark.parametrize(
-    "args",
+    ("args", "why"),
     [
-        OFFSETS[:6] + OFFSETS[8:],
-        (*OFFSETS, "--interval", GAP["start"], GAP["end"]),
-        OFFSETS[:8],
-        (*OFFSETS[:9], " "),
-        (*OFFSETS[:7], "9", *OFFSETS[8:]),
-        ("skip", "flights", "--reason", "x"),
+        (OFFSETS[:6] + OFFSETS[8:], "Give --interval, or all of"),
+        (OFFSETS[:4] + OFFSETS[6:], "Give --interval, or all of"),
+        ((*OFFSETS, "--interval", GAP["start"], GAP["end"]), "Give --interval, or all of"),
+        (("skip", "flights", "--reason", "x"), "Give --interval, or all of"),
+        (OFFSETS[:8], "Missing option '--reason'"),
+        ((*OFFSETS[:9], " "), "it is empty"),
+        ((*OFFSETS[:7], "9", *OFFSETS[8:]), "the log ends at 5"),
     ],
 )
-def test_offsets_need_all_that_names_them_and_a_reason(chained, args):
+def test_offsets_need_all_that_names_them_and_a_reason(chained, args, why):
     before = chained.events()
-    assert onceonly(*args).exit_code == 2
+    refused = onceonly(*args)
+    assert refused.exit_code == 2
+    assert why in " ".join(refused.stderr.split())
     assert chained.events() == before

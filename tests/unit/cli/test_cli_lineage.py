@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,9 @@ def test_as_json(chain: Chain) -> None:
     assert (found["epoch"], read["published_by"], read["partitions"]) == (2, "first", {"0": [2, 3]})
     (before,) = read["checkpoints"]
     assert before["reads"][0]["partitions"] == {"0": [0, 10]}
+
+
+def test_on_what_a_checkpoint_stands_is_shown_with_it(chain: Chain) -> None:
+    described = CliRunner().invoke(main, ["describe", "second", "2"]).stdout
+    assert re.search(r"^  after +first epoch 2$", described, re.MULTILINE)
+    assert json.loads(CliRunner().invoke(main, ["describe", "second", "2", "--json"]).stdout)["after"] == {"first": [2]}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
 
 from onceonly.checkpoint.model import State
+from onceonly.coordinator.pins import Pins
 from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
@@ -130,22 +133,20 @@ def test_a_rewind_and_what_follows_is_told_apart(chain: Chain) -> None:
 def test_the_entry_that_published_it_has_expired(chain: Chain) -> None:
     chain.run(chain.first)
     chain.write(77)
-    version = 1
-    from deltalake import DeltaTable
-
     DeltaTable(chain.parts.folder / "lake").create_checkpoint()
-    chain.entry(version).unlink()
+    chain.entry(1).unlink()
     with pytest.raises(InvalidPipeline, match="how far table 'lake' may be read is not known"):
         chain.run(chain.second)
 
 
-def test_a_table_that_was_restored_from_a_copy(chain: Chain) -> None:
-    chain.run(chain.first)
-    found = chain.through.parts.sink(chain.first, "lake").landed(chain.now("first", 1).handles["lake"], 1)
+@pytest.mark.parametrize(("change", "why"), [({"version": 2}, "ends before"), ({"table_id": "x"}, "is not the one")])
+def test_a_table_that_was_restored_or_made_again_meanwhile(chain: Chain, change: dict[str, Any], why: str) -> None:
+    done = chain.run(chain.first)
+    found = chain.parts.sink(chain.first, "lake").landed(done.handles["lake"], 1)
     assert found.version == 1
-    chain.entry(1).unlink()
-    with pytest.raises(InvalidPipeline, match="not known"):
-        chain.run(chain.second)
+    pins = Pins(chain.second, chain.parts.sources(chain.second)["lake"], chain.second.sources[0])
+    with pytest.raises(SourceLost, match=why):
+        pins.range(chain.state.view("second"), (replace(found, **change),))
 
 
 # ---- by intervals
@@ -203,6 +204,16 @@ def test_processing_both_again_is_as_if_they_had_run_once(days: Chain) -> None:
     assert [(each["epoch"], each["replaced_by"]) for each in read["checkpoints"]] == [(1, 3)]
 
 
+def test_a_request_is_met_again_if_what_it_read_was_replaced_since(days: Chain) -> None:
+    days.run(days.second, TEN)
+    for request in ("again, 1", "again, 2"):
+        days.added += 100
+        days.run(days.first, TEN, request)
+        days.run(days.second, TEN, "again, 1")
+        assert days.rows("out") == more(range(days.added, days.added + 10))
+    assert days.run(days.second, TEN, "again, 1").epoch == 3
+
+
 def test_what_was_planned_before_reads_what_is_published_now(days: Chain) -> None:
     planned = days.plan(days.second, TEN, "mine")
     days.added = 100
@@ -250,8 +261,6 @@ def test_an_interval_that_was_skipped_and_run_later(days: Chain) -> None:
 
 
 def test_rows_are_told_by_their_folder_where_the_entry_has_expired(days: Chain) -> None:
-    from deltalake import DeltaTable
-
     days.write(77)
     DeltaTable(days.parts.folder / "lake").create_checkpoint()
     for version in (0, 1, 2):
@@ -261,8 +270,6 @@ def test_rows_are_told_by_their_folder_where_the_entry_has_expired(days: Chain) 
 
 
 def test_rows_that_were_moved_are_not_guessed(days: Chain) -> None:
-    from deltalake import DeltaTable
-
     DeltaTable(days.parts.folder / "lake").optimize.compact()
     days.run(days.second, TEN)
     assert days.rows("out") == more(range(10))
@@ -276,8 +283,6 @@ def test_rows_that_were_moved_are_not_guessed(days: Chain) -> None:
 def test_rows_that_a_vacuum_has_taken(days: Chain) -> None:
     planned = days.plan(days.second, TEN)
     days.run(days.first, TEN, "again, 1")
-    from deltalake import DeltaTable
-
     lake = DeltaTable(days.parts.folder / "lake")
     lake.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     with pytest.raises(SourceLost, match="no longer exist"):

@@ -143,6 +143,18 @@ def test_every_record_is_in_one_interval_at_most_and_none_is_left_between(histor
             check(pinned.ranges)
 
 
+def test_a_boundary_that_is_younger_than_the_look_at_the_log(tmp_path):
+    """Another plan has pinned a partition that was added since this one looked."""
+    source, pinned = FakeSource("flights", tmp_path), Pinned()
+    write(source, ((0, 1), (0, 7)))
+    early = Pins(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
+    assert sorted(early.log.partitions) == [0]
+    write(source, ((2, 1), (2, 7)))
+    late = Interval(at(5), at(9))
+    pinned.ranges[late] = Pins(FLIGHTS, source, FLIGHTS.source, late, now=at(60)).range(pinned)
+    assert early.range(pinned).partitions == {0: (0, 1), 2: (0, 1)}
+
+
 class AnySource(FakeSource):
     """Answers anything: two lookups may see different logs, and one may be old when it is used."""
 

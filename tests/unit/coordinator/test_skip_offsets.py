@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from unit.chain import MORE, Chain
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
@@ -163,3 +164,18 @@ def test_it_can_be_taken_back(world: World) -> None:
     world.coordinator.rewind("flights", 1, "ann", "they are needed after all")
     world.run("run-2")
     assert values(world.lake) == list(range(10))
+
+
+def test_what_comes_after_others_leaves_out_nothing_itself(tmp_path: Path) -> None:
+    """The first pipeline may, and the second one reads what there is."""
+    chain = Chain(tmp_path)
+    chain.put(*range(5))
+    chain.run(chain.first)
+    chain.put(5, 6)
+    chain.through.skip_offsets("first", Skip("flights", 0, 6, "ann", "damaged"))
+    chain.run(chain.second)
+    with pytest.raises(InvalidPipeline, match="It comes after first, and reads what that has published"):
+        chain.through.skip_offsets("second", Skip("lake", 0, 9, "ann", "damaged"))
+    chain.run(chain.first)
+    chain.run(chain.second)
+    assert chain.rows("out") == [number + MORE for number in (0, 1, 2, 3, 4, 6)]

@@ -14,6 +14,7 @@ from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource, source_json
+from onceonly.pipeline.tables import DeltaSource
 
 LAKE, DEAD = DeltaSink("lake", "lake"), DeltaSink("dead", "dead", partition_by=["topic"])
 
@@ -73,6 +74,8 @@ def test_a_sink_that_cannot_take_them_is_refused(sink: SinkConfig, why: str) -> 
         ({"dead_letters": "nowhere"}, "dead_letters is 'nowhere'"),
         ({"dead_letters": "lake"}, "dead_letters is 'lake'"),
         ({"dead_letters": LAKE}, "with different names"),
+        ({"dead_letters": KafkaSink(name="dead", topic="orders")}, "which the pipeline reads"),
+        ({"source": DeltaSource("lake/other"), "dead_letters": DEAD}, "are records of topics, and it reads none"),
         ({"source": source(), "max_bad": 5}, "max_bad bounds nothing"),
         ({"source": source(on_bad_record="drop"), "max_bad": -1}, "max_bad -1 is neither"),
         ({"source": source(on_bad_record="drop"), "max_bad": 1.5}, "max_bad 1.5 is neither"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceonly.registry.client import Schema
-from onceonly.registry.json_schema import NoType, broken_rule, checker, rules, writer
+from onceonly.registry.json_schema import NOTHING, NoType, broken_rule, checker, rules, writer
 
 ORDER = {
     "$id": "https://shop.example/order.json",
@@ -115,3 +115,7 @@ def test_what_breaks_a_rule_is_not_written() -> None:
     for text in ('{"id":null,"note":null}', '{"id":1}', '{"id":1,"note":7}', "null", "[null]"):
         with pytest.raises(ValueError, match="breaks the rule"):
             writer(rules(schema(NOTE)))(text)
+
+
+def test_rules_that_nothing_follows() -> None:
+    assert not checker(NOTHING)(b"{}")

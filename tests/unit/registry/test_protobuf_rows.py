@@ -117,3 +117,15 @@ def test_indexes_are_read_back(indexes: tuple[int, ...]) -> None:
 def test_the_text_for_a_registry_is_that_of_confluents_serializer() -> None:
     made = order()
     assert protobuf.of_set(FileDescriptorSet(file=[made]).SerializeToString())[0] == protos.text(made)
+
+
+def test_proto2_with_required_fields_and_defaults() -> None:
+    made = file(message("Order", field(1, "id", "int32"), field(2, "note", "string")))
+    made.syntax = "proto2"
+    made.message_type[0].field[0].label = FieldDescriptorProto.LABEL_REQUIRED
+    made.message_type[0].field[1].default_value = "none"
+    read = protobuf.reader(files(made), "shop.Order", {1: (0,)})
+    assert read(b"\0\0\0\0\1\0" + written({"id": 1}, made)) == {"value": {"id": 1, "note": None}, "sound": True}
+    with pytest.raises(protobuf_writer.Unwritable, match="a required field is missing"):
+        written({"note": "n"}, made)
+    assert read(b"\0\0\0\0\1\0\x12\1n") is None

@@ -81,3 +81,15 @@ def test_a_server_or_a_client_that_is_not_trusted(
 def test_files_that_are_not_there(server: FakeRegistry, client: dict[str, str]) -> None:
     with pytest.raises(InvalidPipeline, match="cannot be used"):
         asked(server, {**client, "ssl.certificate.location": "/nowhere/client.pem"})
+
+
+def test_a_token(client: dict[str, str]) -> None:
+    """Of a kind that needs no other server."""
+    cluster = {"bearer.auth.logical.cluster": "lsrc-1", "bearer.auth.identity.pool.id": "pool-1"}
+    token = {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "secret-token", **cluster}
+    with serving(FakeRegistry(login="Bearer secret-token")) as running:
+        running.register("orders-value", ORDER)
+        assert asked(running, token) == 1
+        with pytest.raises(InvalidPipeline, match=r"refuses (.|\n)*401") as refused:
+            asked(running, {**token, "bearer.auth.token": "other-secret"})
+        assert "other-secret" not in str(refused.value)

@@ -14,6 +14,8 @@ from onceonly.checkpoint.model import FORMAT, Event
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
+from onceonly.coordinator.skip_offsets import Skip
+from onceonly.coordinator.stage import Produced
 from onceonly.errors import CannotPublish, InDoubt
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
@@ -118,6 +120,18 @@ def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> 
         coordinator.stage("chained", number, parts.produce)
         coordinator.commit("chained", number)
     coordinator.rewind("chained", 1, "ann", "wrong prices")
+    _leave_out_offsets_and_bad_records(coordinator, parts, chained)
+
+
+def _leave_out_offsets_and_bad_records(coordinator: Coordinator, parts: FakeParts, chained: Pipeline) -> None:
+    end = parts.sources(chained)["flights"].log().partitions[0][1]
+    left_out = coordinator.skip_offsets("chained", Skip("flights", 0, end, "ann", "damaged"))
+    source = KafkaSource("flights", "json", "flights.ddl", on_bad_record="drop")
+    parts.sources(chained)["flights"].append(0, (NOON, "bad"))
+    bounded = Pipeline(**{**vars(chained), "source": source, "dead_letters": "lake", "max_bad": 0.5})
+    coordinator.plan(bounded, "run-3", nobody)
+    bad = {"records": 1, "undecoded": {"flights": 0}, "rejected": 0}
+    coordinator.stage("chained", left_out.epoch + 1, lambda checkpoint: Produced(parts.produce(checkpoint), bad))
 
 
 def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -172,10 +186,19 @@ def test_what_a_person_says_of_the_targets_keeps_the_contract(rows, broken):
 
 @pytest.mark.parametrize("broken", [{"skipped": ""}, {"forwarded": 3, "reason": "x"}, {"reason": "x"}])
 def test_what_a_person_leaves_out_keeps_the_contract(rows, broken):
-    (skipped,) = [row for row in rows if "skipped" in row["body"]]
-    row = {**skipped, "body": {**skipped["body"], **broken}}
+    skipped = [row for row in rows if "skipped" in row["body"]]
+    assert sorted(row["interval_start"] is None for row in skipped) == [False, True]
+    for row in skipped:
+        with pytest.raises(ValidationError):
+            Draft202012Validator(SCHEMA).validate({**row, "body": {**row["body"], **broken}})
+
+
+@pytest.mark.parametrize("broken", [{"records": -1}, {"undecoded": {"t": "many"}}, {"more": 1}, {"rejected": None}])
+def test_numbers_of_bad_records_keep_the_contract(rows, broken):
+    (row,) = [row for row in rows if "bad" in row["body"]]
+    bad = {**row["body"]["bad"], **broken}
     with pytest.raises(ValidationError):
-        Draft202012Validator(SCHEMA).validate(row)
+        Draft202012Validator(SCHEMA).validate({**row, "body": {**row["body"], "bad": bad}})
 
 
 @pytest.mark.parametrize(
@@ -204,6 +227,7 @@ def test_what_a_person_leaves_out_keeps_the_contract(rows, broken):
     ],
 )
 def test_a_row_that_breaks_the_contract_is_reported(rows, event, broken):
-    row = next(row for row in rows if row["event"] == event and "forwarded" not in row["body"])
+    of_interval = [row for row in rows if event != "empty" or row["interval_start"]]
+    row = next(row for row in of_interval if row["event"] == event and "forwarded" not in row["body"])
     with pytest.raises(ValidationError):
         Draft202012Validator(SCHEMA).validate({**row, **broken})

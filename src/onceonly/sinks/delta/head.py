@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +55,8 @@ def read(uri: str) -> Head | None:
         raise _unreadable(uri, error) from error
 
 
-def version_of(uri: str, app_id: str, is_wanted: Callable[[int], bool]) -> int | None:
-    """The version of the table whose entry has that transaction; None: there is none among the entries that are left.
-
-    An application's transactions have growing numbers, so the search, newest first, ends at an earlier one of it.
+def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
+    """(version of the table, number) of an application's transactions, newest first, as far as entries are left.
 
     Raises:
         OutcomeUnknown: the log cannot be read.
@@ -68,16 +66,13 @@ def version_of(uri: str, app_id: str, is_wanted: Callable[[int], bool]) -> int |
         names = {info.base_name for info in log.entries(uri, log.LOG)}
         for version in range(newest_version(names), -1, -1):
             if f"{version:020}.json" not in names:
-                return None
-            found = [each["txn"] for each in _of_file(files, log.entry(version)) if "txn" in each]
-            shown = [txn["version"] for txn in found if txn["appId"] == app_id]
-            if any(map(is_wanted, shown)):
-                return version
+                return
+            found = [each["txn"] for each in _of_file(files, log.entry(version)) if each.get("txn")]
+            yield from ((version, txn["version"]) for txn in found if txn["appId"] == app_id)
     except FileNotFoundError:  # cleaned up since the log was listed
-        return None
+        return
     except BROKEN as error:
         raise _unreadable(uri, error) from error
-    return None
 
 
 def newest_version(names: Iterable[str]) -> int:

@@ -205,11 +205,17 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         ]
 
     def landed(self, handle: Handle, decision: int) -> Landed:
-        wanted = evidence.version(decision, handle["folder"])
-        version = head.version_of(
-            self.uri, handle["app_id"], lambda shown: evidence.shown(shown, wanted) is evidence.Shown.OURS
-        )
+        version = self._version_of(handle, evidence.version(decision, handle["folder"]))
         return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
+
+    def _version_of(self, handle: Handle, wanted: int) -> int | None:
+        for version, number in head.transactions(self.uri, handle["app_id"]):
+            match evidence.shown(number, wanted):
+                case evidence.Shown.OURS:
+                    return version
+                case evidence.Shown.EARLIER:  # an application's numbers grow
+                    return None
+        return None
 
     def check_replace(self, old: Handle) -> None:
         """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""

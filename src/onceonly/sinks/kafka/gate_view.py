@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
@@ -197,7 +196,10 @@ def _decoder(format: str, schema: str | None, kind: Any) -> Decode:
 
 
 def _after(head: int, decode: Decode) -> Decode:
-    return (lambda values: decode(pc.binary_slice(values, head))) if head else decode
+    """Not by binary_slice, which fails for some lengths (pyarrow 23: "Negative buffer resize")."""
+    if not head:
+        return decode
+    return lambda values: decode(pa.array([each and each[head:] for each in values.to_pylist()], values.type))
 
 
 def _avro_fields(schema: str) -> list[str]:

@@ -1,0 +1,74 @@
+"""A process that runs a pipeline from a topic to a table and another one behind that table, and dies in the second.
+
+Arguments: FOLDER SPARK POINT. It SIGKILLs its own group at the point; with the point '-' it runs until nothing is left.
+Run by test_table_crash.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from integration.points import around, around_rows
+from integration.project import Project
+
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.tables import DeltaSource
+from onceonly.runtime import factory, owners
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sources.delta import DeltaReader
+
+POINT = sys.argv[3]
+REACHED = {"second": False}  # whether the second pipeline runs
+
+
+def reach(point: str) -> None:
+    if point == POINT and REACHED["second"]:
+        os.killpg(0, signal.SIGKILL)
+
+
+def behind(table: str) -> Pipeline:
+    return Pipeline(
+        name="behind",
+        source=DeltaSource(f"lake/{table}", max_versions=2),
+        transform="of_table:tens",
+        sinks=[DeltaSink("tens", path="lake/tens")],
+    )
+
+
+def main() -> None:
+    around_rows(reach)
+    for place, method in (
+        (DeltaWriter, "stage"),
+        (DeltaWriter, "commit"),
+        (DeltaReader, "marked"),
+        (DeltaReader, "read"),
+    ):
+        around(place, method, method, reach)
+    project = Project.found(*sys.argv[1:3])
+    first, second = project.pipeline(most=10), behind("chained")
+    REACHED["second"] = False
+    while once(project, first) and POINT == "-":
+        pass
+    REACHED["second"] = True
+    while once(project, second) and POINT == "-":
+        pass
+
+
+def once(project: Project, pipeline: Pipeline) -> bool:
+    """Whether there was something to do."""
+    parts = project.parts
+    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
+    planned = through.plan(pipeline, owner, owners.nobody).checkpoint
+    if planned is None or planned.state.settled:
+        return False
+    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
+    done = through.commit(pipeline.name, planned.epoch)
+    print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
+    return True
+
+
+if __name__ == "__main__":
+    main()
