@@ -101,6 +101,7 @@ def test_the_table_equals_the_one_in_postgresql(project: Project, database: Any,
             if turn == 0:
                 until(lambda: (tmp_path / "offsets").exists(), "Debezium has begun", PATIENCE)
             run_until_killed(project, point)
+            change(cursor, chance, 1000 * (turn + 1) + 500)
     cursor.execute(f"INSERT INTO customers (id, name) VALUES ({SENTINEL}, 'the last one')")
     with engine(tmp_path, settings):
         until(lambda: arrived(project), "the last row is in the table", PATIENCE)
