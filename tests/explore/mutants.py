@@ -345,8 +345,8 @@ GUARDS = [
     Mutant(
         "what an aborted checkpoint pinned is left out, too",
         SKIP,
-        "at = range_.ends if latest.state is State.COMMITTED else range_.starts",
-        "at = range_.ends",
+        "    committed = latest.state is State.COMMITTED\n",
+        "    committed = True\n",
         "skip-aborted",
     ),
     Mutant(

@@ -14,10 +14,9 @@ from typing import Any
 from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
-KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
-# What each is called, and what its offsets are. A table has one partition, 0, whose offsets are the table's versions; a
-# folder of files has one, whose offsets are the decisions that its manifests show.
-WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version"), FILES: ("folder", "decision")}
+KAFKA, DELTA = "kafka", "delta"  # kinds of sources
+# What each is called, and what its offsets are. A table has one partition, 0, whose offsets are its versions.
+WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class TopicRange:
 
     Args:
         kind: of the source.
-        mark: by which a table or folder recognises what was pinned; None: it needs none.
+        mark: by which a table recognises what was pinned; None: it needs none.
         folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
             version, the folder in which the files of that checkpoint were staged, and how many they are.
     """

@@ -29,7 +29,6 @@ SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wro
 FIX = {
     offsets.KAFKA: "Fix the producer's clock and remove the record (kafka-delete-records), then retry.",
     offsets.DELTA: "Fix the writer's clock, then retry once that time has come.",
-    offsets.FILES: "Fix the writer's clock, then retry once that time has come.",
 }
 
 

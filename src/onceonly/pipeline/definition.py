@@ -158,7 +158,7 @@ class Pipeline:
             sink.check_mode(self.mode)
 
     def _check_bad_records(self) -> None:
-        sent = [source.topic for source in self.sources if bad_records(source) == DEAD_LETTER]
+        sent = [source.called for source in self.sources if bad_records(source) == DEAD_LETTER]
         if self.dead_letters is not None:
             self._check_dead_letters(self.dead_letters)
         elif sent:
@@ -177,7 +177,11 @@ class Pipeline:
             raise invalid("dead_letters", why, "Pass a sink of its own, or the name of one of several.")
         if not any(isinstance(source, KafkaSource) for source in self.sources):
             raise invalid("dead_letters", "are records of topics, and it reads none", "Remove it.")
-        self.sink(name).check_dead_letters()
+        sink = self.sink(name)
+        sink.check_dead_letters()
+        if read := [topic for topic in getattr(sink, "allowed", ()) if any(s.reads(topic) for s in self.sources)]:
+            why = f"go to topic '{read[0]}', which the pipeline reads: it would read them again and again"
+            raise invalid("dead_letters", why, "Use another topic.")
 
     @property
     def counts_bad(self) -> bool:

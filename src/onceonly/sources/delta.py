@@ -20,7 +20,7 @@ from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Trace
-from onceonly.errors import InvalidPipeline, NotCommitted, SourceLost
+from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
@@ -103,7 +103,7 @@ class DeltaReader:
     def _log_of_pinned(self) -> TopicLog:
         try:
             return self.log()
-        except InvalidPipeline as error:
+        except rules.NoTable as error:
             why = "A checkpoint has pinned a range of it, and it was deleted since."
             raise SourceLost(error.what, why, rules.RESTORE) from error
 

@@ -20,6 +20,10 @@ MAPPING = "delta.columnMapping.mode"
 READABLE = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 
+class NoTable(InvalidPipeline):
+    """There is no table at that place."""
+
+
 def check_table(config: DeltaSource, table: DeltaTable) -> None:
     """Refuse features of a table that are not read right, or not known.
 
@@ -165,8 +169,8 @@ def _span(range_: TopicRange) -> str:
 # --- what is not there
 
 
-def no_table(config: DeltaSource, uri: str) -> InvalidPipeline:
-    return InvalidPipeline(
+def no_table(config: DeltaSource, uri: str) -> NoTable:
+    return NoTable(
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
         "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or run what writes it. "

@@ -52,6 +52,7 @@ SCHEMAS = st.recursive(st.booleans() | of_schemas(st.booleans()), of_schemas, ma
 SELF = {"properties": {"a": {"$ref": "#"}}, "required": ["b"]}
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(of_schemas(SCHEMAS), SCHEMAS, SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.booleans())
 @example(SELF, True, True, [{"b": 1, "a": {"a": {"b": 2}}}, {"b": 1, "a": {"b": 2, "a": {"b": 3}}}], False)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from unit.versions import FEED, NOON, Table, minutes
 
 from onceonly.errors import InvalidPipeline, SourceLost
+from onceonly.sources.delta_log import TableLog
 
 
 @pytest.fixture
@@ -127,6 +128,8 @@ def test_a_version_of_the_future_is_no_boundary(table: Table) -> None:
 def test_rewritten_files_are_passed_over(table: Table) -> None:
     table.now.optimize.compact()
     table.write(4)
+    (compacted, written) = TableLog(table.uri).versions([3, 4])
+    assert (compacted.added, compacted.removed, len(written.added)) == ((), (), 1)
     found = table.range(1, table.end)
     table.reader().verify((found,))
     assert found.partitions == {0: (1, 5)}
@@ -226,6 +229,8 @@ def test_a_table_that_was_replaced_within_its_log(table: Table) -> None:
     table.rewrite(3, [metadata])
     with pytest.raises(SourceLost, match="now another"):
         table.reader().verify((pinned,))
+    with pytest.raises(SourceLost, match="is not the one that was pinned"):
+        table.pin(max_versions=2)  # of the table that was there before
 
 
 def test_files_that_a_vacuum_took(table: Table) -> None:

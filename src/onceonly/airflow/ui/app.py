@@ -184,9 +184,10 @@ def _lag_words(found: live.Lag | None) -> dict[str, str]:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:
         return {"state": "unknown", "text": "no answer from the source", "why": masking.shown(found.error)}
-    if not found.records and not found.gaps:
+    if not found.records and not found.versions and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
     behind = [f"up to {count(found.records, 'record')}"] if found.records else []
+    behind += [count(found.versions, "version")] if found.versions else []
     since = [formatting.age(found.since)] if found.since else []
     return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
 

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from onceonly.airflow.ui import masking
 from onceonly.airflow.ui.answers import Answers
 from onceonly.airflow.ui.page_data import Summary, reach
-from onceonly.checkpoint.offsets import Interval, TopicLog, range_of, same_topic
+from onceonly.checkpoint.offsets import KAFKA, Interval, TopicLog, range_of, same_topic
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.kafka import lookup
 from onceonly.pipeline.definition import Pipeline
@@ -35,12 +35,14 @@ class Lag:
         records: offsets have gaps, so there may be fewer. What `gaps` hold comes on top.
         since: everything up to then is published.
         gaps: that no interval covers, oldest first.
+        versions: of the tables that it reads.
     """
 
     records: int | None = None
     since: datetime | None = None
     gaps: tuple[Interval, ...] = ()
     error: str | None = None
+    versions: int = 0
 
 
 _lags: Answers[str, Lag] = Answers()
@@ -79,11 +81,14 @@ def from_server(conn_id: str) -> Mapping[str, Any]:
 def _lag(summary: Summary) -> Lag:
     try:
         sources = parts().sources(Pipeline.from_json(summary.latest.definition))
-        records = sum(_behind(source.log(), summary) for source in sources.values())
+        logs = [source.log() for source in sources.values()]
+        records = sum(_behind(log, summary) for log in logs if log.kind == KAFKA)
+        versions = sum(_behind(log, summary) for log in logs if log.kind != KAFKA)
     except Exception as error:
         return Lag(error=str(error))
     ends = [reach(summary.committed)] if summary.committed else []
-    return Lag(records, min([gap.start for gap in summary.gaps[:1]] + ends, default=None), summary.gaps)
+    since = min([gap.start for gap in summary.gaps[:1]] + ends, default=None)
+    return Lag(records, since, summary.gaps, versions=versions)
 
 
 def _behind(log: TopicLog, summary: Summary) -> int:

@@ -1,0 +1,56 @@
+"""What is refused, and how files are told apart, before Spark reads versions of a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceonly.errors import InvalidPipeline
+from onceonly.spark import tables
+
+
+class Session:
+    """Of Spark, with these settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.conf = {name.replace("_", "."): value for name, value in settings.items()}
+
+
+@pytest.mark.parametrize("name", ["spark_sql_files_ignoreMissingFiles", "spark_sql_files_ignoreCorruptFiles"])
+@pytest.mark.parametrize("read", ["snapshot", "changed"])
+def test_a_session_that_leaves_files_out_is_refused(name: str, read: str) -> None:
+    session: Any = Session(**{name: "true"})
+    schema = tables.schema_of('{"type": "struct", "fields": []}')
+    with pytest.raises(InvalidPipeline, match="would skip files"):
+        if read == "snapshot":
+            tables.snapshot(session, "/table", 3, schema)
+        else:
+            tables.changed(session, "/table", 1, 3, schema)
+
+
+def test_columns_come_without_what_is_said_to_writers() -> None:
+    """A default of a column would be filled into older files, in which it is null."""
+    column = {"name": "n", "type": "long", "nullable": True, "metadata": {"EXISTS_DEFAULT": "7"}}
+    inner = {"type": "struct", "fields": [{**column, "name": "m"}]}
+    outer = {"name": "s", "type": inner, "nullable": True, "metadata": {}}
+    found = tables.schema_of(json.dumps({"type": "struct", "fields": [column, outer]}))
+    assert found["n"].metadata == {}
+    assert found["s"].dataType["m"].metadata == {}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("paths", "distinct"),
+    [
+        (["day=1/a.parquet", "day=2/b.parquet"], True),
+        (["day=1/a.parquet", "day=2/a.parquet"], False),
+        (["day=1/a b.parquet"], False),
+    ],
+)
+def test_files_are_told_by_names_only_where_they_differ(paths: list[str], distinct: bool) -> None:
+    assert tables._distinct([(path, {}) for path in paths]) is distinct
+
+
+def test_a_path_means_nothing_but_itself() -> None:
+    assert tables.GLOB.sub(r"\\\1", "a{b}*?[c]") == r"a\{b\}\*\?\[c\]"
