@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for Airflow's metadata, from the system's packages, where they are installed."""
+"""A PostgreSQL server of a test's own, from the system's packages, where they are installed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """The SQLAlchemy URL of an empty database; the server ends with the block."""
+def postgres(*settings: str) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database; the server, with such `settings` as 'a=b', ends with the block."""
     bin_ = programs()
     assert bin_ is not None
     with TemporaryDirectory(prefix="onceonly-postgres-") as folder:
@@ -41,6 +41,7 @@ def postgres() -> Iterator[str]:
         quick = ["-c", "fsync=off", "-c", f"unix_socket_directories={folder}", "-c", "max_connections=200"]
         # A killed scheduler's workers keep its connection open, and with it the locks of its last transaction.
         quick += ["-c", "idle_in_transaction_session_timeout=30s"]
+        quick += [word for setting in settings for word in ("-c", setting)]
         listen = ["-p", str(port), "-c", "listen_addresses=127.0.0.1"]
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import onceonly
-from onceonly import windows
+from onceonly import debezium, windows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 DECLARED = {
     name: kind
-    for module in (onceonly, windows)
+    for module in (onceonly, windows, debezium)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }

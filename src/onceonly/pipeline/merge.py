@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from onceonly.pipeline.checks import invalid
 
+# Begins the error of a Spark job that a transform fails because a record says nothing that can be merged.
+REFUSED_RECORD = "onceonly: this record is refused: "
+
 
 @dataclass(frozen=True)
 class Merge:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline
-from onceonly.pipeline.merge import Merge
+from onceonly.pipeline.merge import REFUSED_RECORD, Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import stage
 
@@ -17,6 +17,12 @@ KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "tim
 REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
 EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 TODO = "Nothing was written."
+TODOS = {
+    REFUSED: "Keys, order and what says that a key was deleted must not be null, and of two different changes of one "
+    "key one has to be newer. Change the transform, or order by more columns. Nothing was staged.",
+    REFUSED_RECORD: "Correct Changes(…) or the connector, or leave the record out in the transform. "
+    "Nothing was staged.",
+}
 
 
 def check_columns(config: DeltaSink, rows: Any) -> None:
@@ -129,16 +135,12 @@ def _refusing(merge: Merge) -> Any:
 
 
 def _explained(config: DeltaSink, error: Exception) -> Exception:
-    """What `newest` has refused; any other error as it is."""
-    _, found, why = str(error).partition(REFUSED)
-    if not found:
-        return error
-    return InvalidPipeline(
-        f"sink '{config.name}': the changes cannot be merged.",
-        why.splitlines()[0][:500],
-        "Keys, order and what says that a key was deleted must not be null, and of two different changes of one key "
-        "one has to be newer. Change the transform, or order by more columns. Nothing was staged.",
-    )
+    """What `newest` or a transform has refused; any other error as it is."""
+    for mark, todo in TODOS.items():
+        if mark in str(error):
+            why = str(error).partition(mark)[2].splitlines()[0][:500]
+            return InvalidPipeline(f"sink '{config.name}': the changes cannot be merged.", why, todo)
+    return error
 
 
 def _is_comparable(kind: Any) -> bool:

@@ -1,0 +1,172 @@
+"""Single values of Debezium's envelopes in Spark's types, as pyarrow takes them: exactly, or refused.
+
+Nothing is rounded, and what can be read in two ways is not guessed: the text '1234' may be a decimal, or the base64 of
+another one. Times are whole microseconds since 1970, days whole days.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from functools import partial
+from typing import Any
+
+PLACEHOLDER = b"__debezium_unavailable_value"
+UNAVAILABLE: list[Any] = [  # how Debezium writes it in columns of texts, bytes and arrays
+    PLACEHOLDER,
+    PLACEHOLDER.decode(),
+    base64.b64encode(PLACEHOLDER).decode(),
+    PLACEHOLDER.hex(),
+    [PLACEHOLDER.decode()],
+    list(PLACEHOLDER),
+]
+BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+PER_MICRO = {  # what a number counts, by Debezium's name of it
+    "io.debezium.time.Timestamp": "millis",
+    "org.apache.kafka.connect.data.Timestamp": "millis",
+    "io.debezium.time.MicroTimestamp": "micros",
+    "io.debezium.time.NanoTimestamp": "nanos",
+}
+PRECISE = "org.apache.kafka.connect.data.Decimal"
+DIGITS = Context(prec=80)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Kind = Mapping[str, Any]  # of a column in Debezium's schema; empty: there is none
+Convert = Callable[[Any, Kind], Any]
+
+
+class Unreadable(ValueError):
+    """Why a record or a value cannot be believed."""
+
+
+def converter(type_: str, encoding: str | None) -> Convert | None:
+    """For columns of that Spark type (as `simpleString` says it); None: Debezium's values cannot have it.
+
+    Args:
+        encoding: what the user has said; a schema in the record counts more.
+    """
+    if bits := BITS.get(type_):
+        return partial(_whole, 1 << bits)
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
+        return partial(_decimal, int(found[1]), int(found[2]), encoding)
+    if found := re.fullmatch(r"array<(\w+)>", type_):
+        element = converter(found[1], None)
+        return element and partial(_array, element)
+    plain: dict[str, Convert] = {
+        "string": _text,
+        "boolean": _boolean,
+        "float": _real,
+        "double": _real,
+        "date": _date,
+        "timestamp": partial(_time, encoding, True),
+        "timestamp_ntz": partial(_time, encoding, False),
+        "binary": partial(_binary, encoding),
+    }
+    return plain.get(type_)
+
+
+def _whole(limit: int, value: Any, kind: Kind) -> int:
+    if type(value) is not int or not -limit <= value < limit:
+        raise Unreadable
+    return value
+
+
+def _boolean(value: Any, kind: Kind) -> bool:
+    if type(value) is not bool:
+        raise Unreadable
+    return value
+
+
+def _real(value: Any, kind: Kind) -> float:
+    if type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    raise Unreadable
+
+
+def _text(value: Any, kind: Kind) -> str:
+    if kind.get("name") == PRECISE or isinstance(value, bytes):
+        raise Unreadable
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _array(element: Convert, value: Any, kind: Kind) -> list[Any]:
+    if not isinstance(value, list):
+        raise Unreadable
+    return [None if each is None else element(each, {}) for each in value]
+
+
+# ---- bytes and decimals
+
+
+def _binary(encoding: str | None, value: Any, kind: Kind) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    how = "base64" if kind.get("type") == "bytes" else encoding
+    if not isinstance(value, str) or how not in ("base64", "hex"):
+        raise Unreadable
+    return base64.b64decode(value, validate=True) if how == "base64" else bytes.fromhex(value)
+
+
+def _decimal(precision: int, scale: int, encoding: str | None, value: Any, kind: Kind) -> Decimal:
+    found = _any_decimal(encoding, value, kind)
+    fitting = found.quantize(Decimal(1).scaleb(-scale), context=DIGITS)
+    if fitting != found or len(fitting.as_tuple().digits) > precision:
+        raise Unreadable
+    return fitting
+
+
+def _any_decimal(encoding: str | None, value: Any, kind: Kind) -> Decimal:
+    if isinstance(value, Decimal):
+        return value
+    if isinstance(value, dict) and set(value) == {"scale", "value"}:
+        return _unscaled(value["value"], int(value["scale"]))
+    if isinstance(value, str) and kind.get("name") == PRECISE:
+        return _unscaled(value, int(kind["parameters"]["scale"]))
+    if isinstance(value, str) and (encoding == "string" or kind.get("type") == "string"):
+        try:
+            return Decimal(value)
+        except InvalidOperation:
+            raise Unreadable from None
+    raise Unreadable
+
+
+def _unscaled(value: str | bytes, scale: int) -> Decimal:
+    """Two's complement, most significant byte first."""
+    bytes_ = base64.b64decode(value, validate=True) if isinstance(value, str) else value
+    return Decimal(int.from_bytes(bytes_, "big", signed=True)).scaleb(-scale, DIGITS)
+
+
+# ---- times
+
+
+def _date(value: Any, kind: Kind) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, str):
+        value = date.fromisoformat(value.removesuffix("Z"))
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise Unreadable
+    return (value - date(1970, 1, 1)).days
+
+
+def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
+    if type(value) is int:
+        return _micros(value, PER_MICRO.get(kind.get("name", ""), encoding))
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        raise Unreadable
+    if not zoned and value.utcoffset():
+        raise Unreadable
+    return (value.replace(tzinfo=value.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+def _micros(number: int, unit: str | None) -> int:
+    if unit == "nanos" and number % 1000 == 0:
+        return number // 1000
+    if unit not in ("millis", "micros"):
+        raise Unreadable
+    return number * 1000 if unit == "millis" else number
