@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +59,16 @@ def test_changes_become_rows_with_their_order(spark: SparkSession) -> None:
         (1, "b", "x", 6, False),
         (2, "c", None, 7, True),
     ]
+
+
+def test_records_of_debezium_become_rows(spark: SparkSession) -> None:
+    after = {"id": 1, "name": "a", "balance": "1.50", "born": "2000-01-01Z", "seen": None, "changed": None}
+    source = {"connector": "postgresql", "lsn": 7, "sequence": '["5","7"]'}
+    value = json.dumps({"before": None, "after": after, "op": "u", "source": source}).encode()
+    rows = [(b'{"id":1}', value, "customers", 0, 3), (b'{"id":1}', None, "customers", 0, 4)]
+    batch = spark.createDataFrame(rows, "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT")
+    found = defined("cdc.md")["rows"](batch).collect()
+    assert [tuple(row) for row in found] == [(1, "a", Decimal("1.50"), date(2000, 1, 1), None, None, 5, 7, 3, False)]
 
 
 def test_what_cannot_be_read_goes_to_a_folder_of_its_own(spark: SparkSession) -> None:
