@@ -49,12 +49,12 @@ class Installed:
     def home(self) -> Path:
         return self.project / ".onceonly"
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, **env: str) -> str:
         """What a command of that environment prints, in the project's folder."""
         done = subprocess.run(
             [str(self.python.with_name(command[0])), *command[1:]],
             cwd=self.project,
-            env=self.env,
+            env={**self.env, **env},
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -101,8 +101,7 @@ def uv(*command: str) -> None:
 @pytest.fixture(scope="module")
 def installed(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """With a broker that its own commands have started."""
-    spark_here = {"SPARK_REMOTE": ""}  # "set to nothing: Spark in the process"
-    found = Installed(python, tmp_path_factory.mktemp("people") / "orders", spark_here)
+    found = Installed(python, tmp_path_factory.mktemp("people") / "orders")
     found.project.mkdir()
     found.run("onceonly", "init")
     found.home.mkdir()
@@ -148,7 +147,8 @@ def test_a_new_project_runs_by_the_command_line(installed: Installed) -> None:
     assert "no test" not in installed.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
     installed.run("python", "sample.py")
     installed.run("onceonly", "check", PIPELINE)
-    done = json.loads(installed.run("onceonly", "run", PIPELINE, "--json"))
+    # Set to nothing it means: Spark in the process.
+    done = json.loads(installed.run("onceonly", "run", PIPELINE, "--json", SPARK_REMOTE=""))
     assert (done["result"], installed.rows()) == ("committed", ORDERS)
     assert "orders" in installed.run("onceonly", "status")
 
