@@ -552,6 +552,10 @@ def test_every_format_is_read_back_by_confluents_deserializers(shop: Shop) -> No
     writer: Any = shop.parts.sink(pipeline, "json")
     assert [row["tags"] for row in writer.staged(handles["json"]).read_all().to_pylist()] == [["a", "b"]] * 2
     assert [row["id"] for row in writer.staged_frame(handles["json"], shop.parts.spark()).collect()] == [1, 2]
+    proto: Any = shop.parts.sink(pipeline, "protobuf")
+    in_process = proto.staged(handles["protobuf"]).read_all().to_pylist()
+    on_spark = proto.staged_frame(handles["protobuf"], shop.parts.spark()).collect()
+    assert [{type(row["value"]) for row in rows} for rows in (in_process, on_spark)] == [{str}, {str}]  # not decoded
     shop.through.commit("orders", 1)
     plain = [{"id": 1, "note": "n"}, {"id": 2, "note": None}]
     rest = {"tags": ["a", "b"], "counts": {"x": 1}}
