@@ -44,10 +44,9 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
         raise _refused(view, skip, f"It keeps state ('{found.state.name}'), which would miss those records.")
     if found.after:
         raise _refused(view, skip, f"It comes after {', '.join(found.after)}, and reads what that has published.")
-    if (read := range_of(latest.ranges, skip.topic)) is None:
+    if range_of(latest.ranges, skip.topic) is None:
         topics = ", ".join(f"'{range_.topic}'" for range_ in latest.ranges)
         raise _refused(view, skip, f"It reads {topics}, and no topic '{skip.topic}'.")
-    assert read.topic == skip.topic
     return found
 
 

@@ -91,8 +91,8 @@ def _behind(config: DeltaSource, version: Version) -> str:
     place, to = f"--topic {config.topic} --partition 0", version.number + 1
     return (
         f"Leave it out on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (if it has not run yet: "
-        f"DeltaSource(start={to})). Or read the table's changes, under a new name: DeltaSource(changes=True). "
-        "Nothing was written."
+        f"DeltaSource(start={to}); not in a pipeline with after). Or read the table's changes, under a new name: "
+        "DeltaSource(changes=True). Nothing was written."
     )
 
 
