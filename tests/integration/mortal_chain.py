@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from integration.checkpoints import run_next
 from integration.points import around, around_rows
 from integration.project import Project, hour
 
@@ -68,17 +69,10 @@ def main() -> None:
 
 def once(project: Project, pipeline: Pipeline, interval: Any) -> bool:
     """Whether there was something to do."""
-    parts = project.parts
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    again = None if SAID == "numbers" else SAID
-    alive = owners.nobody  # whoever was here before is dead
-    planned = through.plan(pipeline, owner, alive, interval, again).checkpoint
-    if planned is None or planned.state.settled:
-        return False
-    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
-    done = through.commit(pipeline.name, planned.epoch)
-    print(f"{pipeline.name} epoch {done.epoch} {done.state.value}, after {dict(done.after)}")
-    return True
+    done = run_next(project.parts, pipeline, interval, None if SAID == "numbers" else SAID)
+    if done:
+        print(f"{pipeline.name} epoch {done.epoch} {done.state.value}, after {dict(done.after)}")
+    return done is not None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import signal
 import sys
 from itertools import count
 
+from integration.checkpoints import run_next
 from integration.garbage import Garbage
 from integration.points import around, around_rows
 from integration.project import Project
@@ -45,13 +46,11 @@ def main() -> None:
 def once(garbage: Garbage) -> bool:
     """Whether there was something to do."""
     parts = garbage.project.parts
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(garbage.pipeline(max_records=300), owner, owners.nobody).checkpoint
-    if planned is None or planned.state.settled:
-        through.recover("orders", owners.nobody)
+    done = run_next(parts, garbage.pipeline(max_records=300))
+    if done is None:
+        factory.coordinator(parts).recover("orders", owners.nobody)
         return False
-    factory.stage(parts, through, planned.pipeline, planned.epoch, owner)
-    print(f"epoch {through.commit(planned.pipeline, planned.epoch).epoch}", flush=True)
+    print(f"epoch {done.epoch}", flush=True)
     return True
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import Any
 
+from integration.checkpoints import run_next
 from integration.points import around, around_rows
 from integration.project import Project
 
@@ -17,7 +18,6 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, owners
 from onceonly.sinks.delta import merge, sink
 
 POINT = sys.argv[3]
@@ -57,15 +57,10 @@ def main() -> None:
 
 def once(project: Project) -> bool:
     """Whether there was something to do."""
-    parts = project.parts
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline(project), owner, owners.nobody).checkpoint
-    if planned is None or planned.state.settled:
-        return False
-    factory.stage(parts, through, planned.pipeline, planned.epoch, owner)
-    done = through.commit(planned.pipeline, planned.epoch)
-    print(f"epoch {done.epoch} {done.state.value}: {dict(done.published['merged'])}")
-    return True
+    done = run_next(project.parts, pipeline(project))
+    if done:
+        print(f"epoch {done.epoch} {done.state.value}: {dict(done.published['merged'])}")
+    return done is not None
 
 
 if __name__ == "__main__":

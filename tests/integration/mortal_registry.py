@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import Any
 
+from integration.checkpoints import run_next
 from integration.points import around, around_rows
 from integration.project import Project
 
@@ -17,7 +18,6 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.registry.client import Registry
-from onceonly.runtime import factory, owners
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sources.kafka import KafkaReader
@@ -66,15 +66,10 @@ def main() -> None:
 
 def once(project: Project) -> bool:
     """Whether there was something to do."""
-    parts = project.parts
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline(project), owner, owners.nobody).checkpoint
-    if planned is None or planned.state.settled:
-        return False
-    factory.stage(parts, through, planned.pipeline, planned.epoch, owner)
-    done = through.commit(planned.pipeline, planned.epoch)
-    print(f"epoch {done.epoch} {done.state.value}")
-    return True
+    done = run_next(project.parts, pipeline(project))
+    if done:
+        print(f"epoch {done.epoch} {done.state.value}")
+    return done is not None
 
 
 if __name__ == "__main__":

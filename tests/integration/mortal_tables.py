@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 
+from integration.checkpoints import run_next
 from integration.points import around, around_rows
 from integration.project import Project
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
-from onceonly.runtime import factory, owners
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sources.delta import DeltaReader
 
@@ -59,15 +59,10 @@ def main() -> None:
 
 def once(project: Project, pipeline: Pipeline) -> bool:
     """Whether there was something to do."""
-    parts = project.parts
-    through, owner = factory.coordinator(parts), f"{owners.this_process()} {os.urandom(4).hex()}"
-    planned = through.plan(pipeline, owner, owners.nobody).checkpoint
-    if planned is None or planned.state.settled:
-        return False
-    factory.stage(parts, through, pipeline.name, planned.epoch, owner)
-    done = through.commit(pipeline.name, planned.epoch)
-    print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
-    return True
+    done = run_next(project.parts, pipeline)
+    if done:
+        print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
+    return done is not None
 
 
 if __name__ == "__main__":
