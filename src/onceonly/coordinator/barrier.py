@@ -41,9 +41,7 @@ def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval
         InvalidPipeline: one of them is not known, writes none of the tables, or is after this one.
         Busy: a checkpoint of the interval is not committed yet.
     """
-    _refuse_circle(state, pipeline)
-    before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
-    _refuse_shared(pipeline, before)
+    before = _all_before(state, parts, pipeline)
     found = [each.of_interval(interval) if interval else each.newest() for each in before]
     return Barrier(
         {each.name: tuple(known.epoch for known in those) for each, those in zip(before, found, strict=True)},
@@ -55,6 +53,22 @@ def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval
     )
 
 
+def check(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
+    """What of it can be known before any run, for people.
+
+    Raises:
+        InvalidPipeline: `find` would refuse it, whatever the interval.
+    """
+    return [note for each in _all_before(state, parts, pipeline) for note in each.check()]
+
+
+def _all_before(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Before]:
+    _refuse_circle(state, pipeline)
+    before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
+    _refuse_shared(pipeline, before)
+    return before
+
+
 class _Before:
     """A pipeline that writes tables which this one reads."""
 
@@ -64,7 +78,7 @@ class _Before:
         latest = self._view.latest
         if latest is None:
             raise _unknown(state, reader, name)
-        sinks = Pipeline.from_json(latest.definition).sinks
+        self._sinks = sinks = Pipeline.from_json(latest.definition).sinks
         tables = reader.tables.items()
         self.sinks = {topic: sink.name for topic, uri in tables for sink in sinks if uri in sink.asset_uris()}
         if not self.sinks:
@@ -75,6 +89,23 @@ class _Before:
                 f"'{name}' runs in chained mode and has none.",
                 "Run both by intervals, or this one in chained mode. Nothing was written.",
             )
+
+    def check(self) -> list[str]:
+        """A note for each table of it that is read."""
+        for sink in self._sinks:
+            if self._reader.mode == "interval" and sink.name in self.sinks.values() and getattr(sink, "merge", None):
+                raise InvalidPipeline(
+                    f"{self._reader.name}: no interval of '{self.name}' can be read from sink '{sink.name}'.",
+                    "It merges changes: a version of its table has rows of several intervals.",
+                    "Read that table in chained mode, or without after. Nothing was written.",
+                )
+        newest = next((known.epoch for known in self._view.committed(1)), None)
+        upto = f"up to epoch {newest}, the last one committed" if newest else "when its first checkpoint is committed"
+        how = "interval by interval" if self._reader.mode == "interval" else upto
+        return [
+            f"after '{self.name}': table '{topic}', which its sink '{sink}' writes, is read {how}"
+            for topic, sink in self.sinks.items()
+        ]
 
     def newest(self) -> list[Checkpoint]:
         """The committed checkpoint with the last decision: all before it are published as well, or given up."""

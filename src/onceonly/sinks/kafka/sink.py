@@ -40,6 +40,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry.client import Registry
+from onceonly.registry.wire import HEAD
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
@@ -347,13 +348,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._here(handle), self._seen, self._schema, self._head)
+        return gate_view.batches(self._here(handle), self.config.format, self._schema, self._head)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), self._seen, self._schema, spark, self._head)
+        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark, self._head)
 
     def columns(self) -> list[str] | None:
-        return gate_view.columns(self._seen, self._schema)
+        return gate_view.columns(self.config.format, self._schema)
 
     def _here(self, handle: Handle) -> Handle:
         """The handle with the spool that would be published, even if the handle names another one."""
@@ -365,16 +366,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     @property
     def _head(self) -> int:
         """The bytes before a value."""
-        return registered.HEAD if self.config.registry and self._seen != "raw" else 0
+        return HEAD if self.config.registry and self.config.format != "raw" else 0
 
     @property
-    def _seen(self) -> str:
-        """The format in which a gate sees values: Protobuf as it is."""
-        return "raw" if self.config.format == "protobuf" else self.config.format
-
-    @property
-    def _schema(self) -> str | None:
-        return check.schema(self.config, self._root)
+    def _schema(self) -> gate_view.Schema:
+        if self.config.format != "protobuf":
+            return check.schema(self.config, self._root)
+        return next(part for part in registered.parts(self.config, self._root) if part.name == registered.VALUE)
 
     # ---- manual resolution
 
