@@ -288,6 +288,11 @@ def has_a_damaged_pipeline(here: Here) -> list[Any]:
     return []
 
 
+def has_no_table(here: Here) -> list[Any]:
+    here.patch.setenv("ONCEONLY_STATE", str(here.home / "nowhere"))
+    return []
+
+
 def has_a_table(here: Here) -> list[Any]:
     assert here.world
     return []
@@ -388,6 +393,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "status": {0: known(), 2: nobody(), 3: has_a_damaged_pipeline},
     "describe": {0: known(1), 2: known(7)},
     "lineage": {0: known("--checkpoint", 1), 2: known("--checkpoint", 7)},
+    "metrics": {0: has_a_damaged_pipeline, 2: has_no_table},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
     "infer": {
