@@ -93,8 +93,8 @@ class Pins:
         if last.version is None:
             raise InvalidPipeline(
                 f"{self.pipeline.name}: how far {self.log.called} may be read is not known.",
-                f"Its log no longer has the entry of the last checkpoint that was published to it ({last.folder}): "
-                "entries expire (delta.logRetentionDuration).",
+                f"Its log does not have the entry of the last checkpoint that was published to it ({last.folder}): "
+                "entries expire (delta.logRetentionDuration), or the table was restored from an older copy.",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
             )
         return offsets.until(self._chain(view), last.version + 1)

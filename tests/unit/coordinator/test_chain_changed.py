@@ -5,6 +5,7 @@ added or removed, intervals are left out.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
+from unit.tables import real
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.forward import Forward
@@ -20,6 +22,8 @@ from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
+from onceonly.statetable.location import relocate
+from onceonly.statetable.table import StateTable
 from onceonly.views import chain as lineage
 
 LATER = minutes(20, 30)
@@ -197,3 +201,37 @@ def test_an_interval_that_is_said_to_be_published_has_no_versions(days: Chain) -
     assert (done.forwarded, [range_.span for range_ in done.ranges]) == (7, [0])
     days.run(days.second, NEXT)
     assert days.rows("out") == more(range(10, 20))
+
+
+# ---- the state table of both
+
+
+@pytest.mark.slow
+def test_a_state_table_that_went_back_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the lost checkpoints of both have published stays what it is: a person says how far each of them was."""
+    monkeypatch.setattr("unit.tables.make", real)
+    chain = Chain(tmp_path)
+    state = Path(chain.state.uri)
+    for number in range(2):
+        chain.put(number)
+        chain.run(chain.first)
+        chain.run(chain.second)
+        if not number:
+            shutil.copytree(state, tmp_path / "backup")
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "backup", state)
+    relocate(str(state))
+    chain.state = StateTable(str(state))
+    assert chain.run(chain.second) is None
+    chain.put(2)
+    with pytest.raises(InvalidPipeline, match="is behind its targets"):
+        chain.run(chain.first)
+    chain.through.forward(chain.first, Forward(2, "ann", "restored", {"flights": {0: 2}}))
+    assert chain.run(chain.second) is None
+    chain.run(chain.first)
+    with pytest.raises(InvalidPipeline, match="is behind its targets"):
+        chain.run(chain.second)
+    chain.through.abort("second", 2, "behind")
+    chain.through.forward(chain.second, Forward(2, "ann", "restored", {"lake": {0: 3}}))
+    chain.run(chain.second)
+    assert chain.rows("out") == more(range(3))

@@ -29,14 +29,14 @@ from onceonly.checkpoint.sink import (
     Traced,
     Versioned,
 )
-from onceonly.counts import count
-from onceonly.errors import CannotPublish, OutcomeUnknown
+from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
     changes,
     entry,
+    errors,
     evidence,
     gate_view,
     head,
@@ -140,7 +140,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
-            raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
+            raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
 
     def _seen(self, handle: Handle, decision: int) -> Outcome | None:
@@ -167,10 +167,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
-                raise _unknown(handle, f"{type(error).__name__}: {error}") from error
+                raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
         pause = " Pause them: changes are merged into exactly the version that they were compared with."
         crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
-        raise _unknown(handle, crowded + (pause if "merge" in handle else ""))
+        raise errors.unknown(handle, crowded + (pause if "merge" in handle else ""))
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
@@ -178,7 +178,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             for _ in range(TRIES):
                 target = log.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise _open_still(handle, "There is no table.")
+                    raise errors.open_still(handle, "There is no table.")
                 if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
                 wanted = evidence.version(decision, handle["folder"])
@@ -190,8 +190,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
                         ours = shown is evidence.Shown.OURS
                         return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
         except (DeltaError, OSError) as error:
-            raise _open_still(handle, f"{type(error).__name__}: {error}") from error
-        raise _open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+            raise errors.open_still(handle, f"{type(error).__name__}: {error}") from error
+        raise errors.open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
         shown = head.read(self.uri)
@@ -255,13 +255,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def _target(self, handle: Handle) -> DeltaTable:
         target = log.open_table(self.uri)
         if target is None or target.metadata().id != handle["table_id"]:
-            now = "no longer exists" if target is None else f"is now another table (id {target.metadata().id})"
-            raise CannotPublish(
-                f"sink '{self.name}': {self.uri} is not the table for which the rows were staged.",
-                f"It {now}; the rows were staged for id {handle['table_id']}.",
-                "Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up "
-                f"{self.name} --reason …. The staged rows are kept in {handle['folder']}.",
-            )
+            raise errors.another_table(self.name, self.uri, handle, target.metadata().id if target else None)
         return target
 
     def _look(self, handle: Handle, decision: int) -> Outcome | None:
@@ -285,13 +279,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
-            missing = handle["files"] - len(adds) + len(gone)
-            raise CannotPublish(
-                f"sink '{self.name}': staged files no longer exist in {self.uri}.",
-                f"Missing in {folder}: {missing:,} of {count(handle['files'], 'file')}. "
-                "A VACUUM deletes files that were not published within its retention.",
-                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then send the records again.",
-            )
+            raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
         altered = schema.is_altered(target, handle)
         if known is not None:
             changes.refuse(self.name, target, handle, altered)
@@ -313,19 +301,3 @@ def _merging(handle: Handle) -> merge.Known | None:
     from onceonly.sinks.delta import merge
 
     return merge.Known()
-
-
-def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"it is not known whether the rows reached {handle['uri']}.",
-        why,
-        "Nothing was deleted. Publishing again is safe: onceonly recover",
-    )
-
-
-def _open_still(handle: Handle, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
-        why,
-        "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
-    )
