@@ -18,7 +18,7 @@ from onceonly.dev.demo.standalone import Standalone
 from onceonly.dev.demo.wait import until
 from onceonly.statetable.table import StateTable
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
 SOURCES = Path(__file__).parents[3] / "src"
 TENFOLD = """
 
