@@ -18,7 +18,7 @@ from onceonly.statetable.view import View
 SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
 FIX = {
     offsets.KAFKA: "Fix the producer's clock and remove the record (kafka-delete-records), then retry.",
-    offsets.DELTA: "Fix the writer's clock, then retry once that time has come.",
+    **dict.fromkeys((offsets.DELTA, offsets.FILES), "Fix the writer's clock, then retry once that time has come."),
 }
 
 
