@@ -48,25 +48,31 @@ def check(uri: str) -> None:
 
 
 def _most_winners(trial: str) -> int:
-    log = StoreLog(trial)
+    """Raises DeltaError, OSError: a round was not completed, and no other one had two winners."""
+    log, errors = StoreLog(trial), list[Exception]()
     log.create()
     try:
         with ThreadPoolExecutor(WRITERS) as pool:
-            return next((won for won in (_winners(trial, pool) for _ in range(ROUNDS)) if won > 1), 1)
+            for _ in range(ROUNDS):
+                won, failed = _round(trial, pool)
+                errors += failed
+                if won > 1:
+                    return won
+                if len(failed) == WRITERS:
+                    break
     finally:
         _remove(trial)
+    if errors:
+        raise errors[0]
+    return 1
 
 
-def _winners(trial: str, pool: ThreadPoolExecutor) -> int:
-    """How many of the writers that make the next version at the same time are told that they have made it."""
+def _round(trial: str, pool: ThreadPoolExecutor) -> tuple[int, list[Exception]]:
+    """How many of those that make the next version at the same time are told that they have; errors of the storage."""
     tables = list(pool.map(DeltaTable, [trial] * WRITERS))
     together = Barrier(WRITERS)
     told = list(pool.map(lambda table: _make_next(table, together), tables))
-    won = told.count(None)
-    for error in told:
-        if won <= 1 and error and not isinstance(error, CommitFailedError):
-            raise error
-    return won
+    return told.count(None), [error for error in told if error and not isinstance(error, CommitFailedError)]
 
 
 def _make_next(table: DeltaTable, together: Barrier) -> Exception | None:
