@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,16 @@ from unit.world import World
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
+from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.datasets import Read, Written
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
+FLIGHTS = Pipeline(
+    name="flights", source=KafkaSource("flights"), transform="a:b", sinks=[DeltaSink("lake", "lake/flights")]
+)
 
 
 def parts(folder: Path) -> Any:
@@ -164,3 +170,50 @@ def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
     monkeypatch.setattr(lineage, "with_parent", broken)
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
     assert given == [{"spark.a": "1"}]
+
+
+@pytest.mark.parametrize("outcome", ["success", "failed"])
+def test_the_provider_itself_finds_it_and_a_task_that_failed_has_published_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from airflow.providers.openlineage.extractors import ExtractorManager
+    from airflow.sdk import DAG
+    from airflow.utils.state import TaskInstanceState
+
+    from onceonly.airflow import CommitOperator, assets, lineage
+
+    with DAG("flights", schedule=None):
+        task = CommitOperator(task_id="commit", pipeline="flights", outlets=assets.outlets(FLIGHTS))
+    if outcome == "success":
+        task.told = lineage.of(parts(tmp_path), committed(tmp_path, "flights"))
+    run, state = SimpleNamespace(run_id="a run"), TaskInstanceState(outcome)
+    found = ExtractorManager().extract_metadata(run, task, state, SimpleNamespace())
+    names = [f"{each.namespace} {each.name}" for each in (*found.inputs, *found.outputs)]
+    told = ["kafka://one:9092 flights", f"file {tmp_path / 'lake' / 'flights'}"]
+    assert names == (told if outcome == "success" else [])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_parent_of_sparks_own_events_is_the_task_where_airflow_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from onceonly.airflow import lineage
+
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__SPARK_INJECT_PARENT_JOB_INFO", str(asked))
+    run = SimpleNamespace(
+        logical_date=None, run_after=datetime(2024, 1, 1, tzinfo=UTC), clear_number=0, run_id="a run", conf={}
+    )
+    ti: Any = SimpleNamespace(
+        dag_id="flights", task_id="stage", run_id="a run", try_number=1, map_index=-1, dag_run=run
+    )
+    ti.task = SimpleNamespace(dag_id="flights", task_id="stage")
+    ti.get_template_context = lambda: {"dag_run": run, "task": ti.task}
+    found = lineage.with_parent({"spark.a": "1"}, {"ti": ti})
+    assert found.pop("spark.a") == "1"
+    assert bool(found) == asked
+    if asked:
+        assert found["spark.openlineage.parentJobName"] == "flights.stage"
+        assert found["spark.openlineage.parentRunId"] != found["spark.openlineage.rootParentRunId"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from collector import collector
+from patience import PATIENCE
 from unit import tables
 from unit.world import World
 
+import onceonly
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
@@ -141,8 +147,6 @@ def test_a_source_that_does_not_answer_in_time_leaves_out_its_lag(
 ) -> None:
     import threading
 
-    from patience import PATIENCE
-
     from onceonly.airflow import stats
     from onceonly.runtime import lag
 
@@ -210,3 +214,37 @@ def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(
 
     monkeypatch.setattr(stats, "measure", broken)
     assert task.execute({"ti": ti}) == {}
+
+
+TASK = """
+import sys
+from pathlib import Path
+from airflow.sdk.observability import stats as airflows
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from onceonly.airflow import stats
+from onceonly.coordinator.coordinator import Coordinator
+from unit.world import World
+
+airflows.initialize(factory=get_stats_factory(), export_legacy_names=False)  # as the process of a task does
+world = World(Path(sys.argv[1]))
+through = Coordinator(world.state, world.parts, stats.recorded)
+through.plan(world.pipeline, "run", world.alive)
+stats.staged(through.stage("flights", 1, world.parts.produce))
+through.commit("flights", 1)
+world.put(7)
+stats.measure(world.state, world.parts)
+"""
+
+
+@pytest.mark.slow
+def test_a_real_collector_of_opentelemetry_gets_them_with_their_tags(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(onceonly.__file__).parents[1])])
+    with collector() as found:
+        env = {**os.environ, **found.env, "PYTHONPATH": path}
+        subprocess.run([sys.executable, "-c", TASK, str(tmp_path)], env=env, check=True, timeout=PATIENCE)
+    mine = "flights"
+    assert [found.values[f"onceonly.{name}", mine] for name in ("planned", "staged", "committed")] == [1, 1, 1]
+    assert found.values["onceonly.rows", mine, "lake"] == 5
+    assert found.values["onceonly.checkpoint.duration", mine] > 0
+    assert found.values["onceonly.checkpoints", mine, "held"] == 0
+    assert found.values["onceonly.lag_records", mine] == 1

@@ -7,13 +7,17 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from exposition import parsed
 from patience import PATIENCE
+from unit.world import World
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -176,6 +180,51 @@ def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.Monkey
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
         assert lag.behind(parts, Summary("p", newest, newest, (), gaps)).since == since
+
+
+# ---- for Prometheus
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+def test_prometheus_gets_what_the_user_may_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import app, live
+
+    for name in ("flights", "orders"):
+        world = World(tmp_path, name=name, sinks=[DeltaSink("lake", name)])
+        world.plan()
+    asked: list[str] = []
+
+    def lags(found: list[Summary]) -> dict[str, Lag | None]:
+        asked.extend(each.name for each in found)
+        return {each.name: Lag(3) for each in found}
+
+    monkeypatch.setattr(live, "lags", lags)
+    seen = {"flights": world.state.versions()["flights"], "unreadable": 7}
+    viewer: Any = SimpleNamespace(state=world.state, pipelines=lambda: seen)
+    monkeypatch.setattr(world.state, "recent", damaged(world.state.recent))
+    answer = app.measured(viewer)
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = parsed(bytes(answer.body).decode())
+    assert found['onceonly_lag_records{pipeline="flights"}'] == 3
+    assert found['onceonly_pipeline_readable{pipeline="unreadable"}'] == 0
+    assert "orders" not in str(found) and asked == ["flights"]
+    assert 'onceonly_lag_records{pipeline="flights"}' not in parsed(
+        bytes(app.measured(viewer, lag=False).body).decode()
+    )
+    assert asked == ["flights"]
+    nobody: Any = SimpleNamespace(pipelines=dict)
+    assert bytes(app.measured(nobody).body) == b""
+
+
+def damaged(recent: Any) -> Any:
+    """The rows of one pipeline cannot be read."""
+
+    def read(names: list[str], most: int) -> Any:
+        if "unreadable" in names:
+            raise OutcomeUnknown("unreadable: the state table is damaged.")
+        return recent(names, most)
+
+    return read
 
 
 # ---- what is not shown

@@ -115,7 +115,7 @@ def test_only_what_is_published_is_an_output_and_state_is_none(tmp_path: Path, p
     sinks = [DeltaSink("lake", path="lake/flights"), StateSink("seen", schema="id INT", key=["id"])]
     handles = {
         "lake": {"kind": "delta", "uri": "/gone", "folder": "x", "rows": 7},
-        "seen": {"kind": "state", "rows": 2},
+        "seen": {"kind": "state", "rows": 2, "target": "appstate"},
     }
     checkpoint = published(tmp_path, sinks, handles)
     assert [each.sink for each in datasets.written(parts, checkpoint)] == ["lake"]  # and its columns cannot be read
