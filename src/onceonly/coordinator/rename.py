@@ -71,4 +71,5 @@ def _same(read: TopicRange, source: Source) -> bool:
 
 
 def _targets(pipeline: Pipeline) -> set[str]:
-    return {target for sink in pipeline.sinks for target in sink.targets()}
+    """Those that would have rows twice: what is merged a second time has no effect."""
+    return {target for sink in pipeline.sinks if not getattr(sink, "merge", None) for target in sink.targets()}

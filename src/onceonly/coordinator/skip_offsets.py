@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, TopicLog, TopicRange, range_of, same_topic
 from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.pins import recognised
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -50,7 +52,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     return found
 
 
-def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
+def row(view: View, source: Source, skip: Skip) -> Row | None:
     """The row that leaves them out; None when the last checkpoint has done so.
 
     Raises:
@@ -59,7 +61,7 @@ def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
     """
     pipeline(view, skip)
     _check_settled(view, skip)
-    latest = view.latest
+    log, latest = source.log(), view.latest
     assert latest is not None
     starts = [_next(latest, range_) for range_ in latest.ranges]
     mine = range_of(starts, skip.topic)
@@ -70,6 +72,7 @@ def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
         return None
     _check_offset(view, log, skip, start)
     left_out = replace(mine, partitions={**mine.partitions, skip.partition: (start, skip.to)}, mark=None)
+    left_out = recognised(source, left_out, mine)
     ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
     body = {
         "definition": latest.definition,

@@ -700,7 +700,7 @@ def test_a_run_has_a_tab_with_its_checkpoint_and_the_checkpoint_leads_to_the_run
     tab.open(f"{site.server.url}/dags/flights/runs/{run}")
     tab.wait("[...document.querySelectorAll('a')].some((each) => each.textContent === 'Checkpoints')")
     tab.value("[...document.querySelectorAll('a')].find((each) => each.textContent === 'Checkpoints').click()")
-    tab.wait(f"{FRAME}?.querySelector('h1')?.textContent.includes('7')")
+    tab.wait(f"{FRAME}?.readyState === 'complete' && {FRAME}.querySelector('h1')?.textContent.includes('7')")
     assert tab.value(f"{FRAME}.location.pathname") == "/onceonly/pipelines/flights/7"
     tab.value(f"{FRAME}.querySelector('[data-airflow]').click()")
     tab.wait(f"decodeURIComponent(location.pathname) === '/dags/flights/runs/{run_of(7)}'")

@@ -8,6 +8,7 @@ from unit.world import World
 
 from onceonly.coordinator import rename
 from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
 
@@ -43,6 +44,17 @@ def test_a_topic_that_was_made_anew_may_be_read_under_a_new_name(world):
     world.source.recreate()
     world.put(*range(3))
     assert plan(world, name="journeys").epoch == 1
+
+
+def test_changes_may_be_merged_a_second_time(world):
+    """As docs/how-to/upsert.md says: those that the table has already have no effect."""
+    sinks = [DeltaSink("lake", "merged", merge=Merge(keys=["id"], order_by=["at"]))]
+    assert plan(world, name="first", sinks=sinks).epoch == 1
+    assert plan(world, name="again", sinks=sinks).epoch == 1
+    more = [*sinks, DeltaSink("log", "log")]
+    assert plan(world, name="more", sinks=more).epoch == 1
+    with pytest.raises(InvalidPipeline, match="does what 'more' has done so far"):
+        plan(world, name="even_more", sinks=more)
 
 
 def test_it_may_go_on_under_its_own_name(world):

@@ -18,6 +18,7 @@ from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.handle import parts_of
 from onceonly.sinks.kafka.registered import Part
 from onceonly.sinks.staging import row_text, row_types, spark_files
+from onceonly.spark import file_formats
 
 BESIDE = {"topic": pa.string(), "partition": pa.int32(), "key": pa.string(), "timestamp": pa.timestamp("ms", "UTC")}
 VALUE = "value"
@@ -111,9 +112,9 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
     from pyspark.sql import functions as F
 
     field = {"name": VALUE, "type": kind, "nullable": True, "metadata": {}}
-    type = row_types.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
+    type = file_formats.on_spark({"type": "struct", "fields": [field]})[VALUE].dataType
     text = F.expr(f"CAST(substring({VALUE}, {head + 1}) AS STRING)")
-    return F.from_json(text, type, {"mode": "FAILFAST", **row_text.MICROS})
+    return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROS})
 
 
 def _from_protobuf(schema: Part, head: int) -> Any:
@@ -208,7 +209,7 @@ def _kind(handle: Handle, format: str) -> Any:
     if format == "raw":
         return "string"
     found = {field["name"]: field["type"] for field in handle.get("schema", {"fields": []})["fields"]}.get(VALUE)
-    return row_types.in_json(found) if format == "json" and found else found
+    return file_formats.in_json(found) if format == "json" and found else found
 
 
 def _message(schema: Part) -> dict[str, Any]:

@@ -146,6 +146,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         """
         ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
         described = known.describe(written)
+        starts = known.all_starts({partition for seen in described.values() for partition in seen.partitions})
         found = {}
         for id, producer in written.items():
             seen = described.get(id)
@@ -157,8 +158,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
                     f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
                     "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
                 )
-            starts = known.starts(seen.producer_id, seen.partitions)
-            spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
+            begun = starts.get(seen.producer_id, {})
+            spans = {partition: (begun.get(partition), ends[partition]) for partition in seen.partitions}
             found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
         return found
 
@@ -239,7 +240,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         try:
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
-                outcomes = side_by_side(TransactionFinisher(known, handle).fenced, parts_of(handle))
+                outcomes = TransactionFinisher(known, handle).fence_all(parts_of(handle))
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
         whole = all(outcome in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED) for outcome in outcomes)
