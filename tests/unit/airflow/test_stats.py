@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from collector import collector
 from patience import PATIENCE
-from unit import tables
-from unit.world import World
+from unit.world import Durable, World
 
 import onceonly
 from onceonly.coordinator.coordinator import Coordinator
@@ -119,19 +118,13 @@ def test_plain_statsd_has_the_tags_in_the_name(tmp_path: Path, sent: Sent, monke
     assert sent.gauges["onceonly.checkpoints", "flights", "planned"] == 1
 
 
-class Shared(World):
-    """On a state table that several of them find."""
-
-    table = staticmethod(tables.real)
-
-
 def test_gauges_have_every_pipeline_with_its_lag_and_its_age(tmp_path: Path, sent: Sent) -> None:
     from onceonly.airflow import stats
 
-    world = Shared(tmp_path)
+    world = Durable(tmp_path)
     world.run("run-1")
     world.put(8, 9)
-    other = Shared(tmp_path, name="orders", sinks=[DeltaSink("lake", "orders")])
+    other = Durable(tmp_path, name="orders", sinks=[DeltaSink("lake", "orders")])
     other.plan("run-1")
     stats.measure(world.state, world.parts)
     assert sent.gauges["onceonly.lag_records", "flights"] == 7
