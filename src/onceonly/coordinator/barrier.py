@@ -13,7 +13,7 @@ from datetime import datetime
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.offsets import WORDS, Interval
 from onceonly.checkpoint.sink import Landed, Versioned
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.errors import Busy, InvalidPipeline
@@ -121,9 +121,13 @@ class _Before:
         upto = f"up to epoch {newest}, the last one committed" if newest else "when its first checkpoint is committed"
         how = "interval by interval" if self._reader.mode == "interval" else upto
         return [
-            f"after '{self.name}': table '{topic}', which its sink '{sink}' writes, is read {how}"
+            f"after '{self.name}': {self._called(topic)}, which its sink '{sink}' writes, is read {how}"
             for topic, sink in self.sinks.items()
         ]
+
+    def _called(self, topic: str) -> str:
+        source = self._reader.source_of(topic)
+        return f"{WORDS[source.kind][0] if source else 'table'} '{topic}'"
 
     def newest(self) -> list[Checkpoint]:
         """The committed checkpoint with the last decision: all before it are published as well, or given up."""

@@ -136,11 +136,19 @@ def _manifest(name: str, text: str, told: Mapping[str, Any]) -> Manifest:
         int(told.get("decision", 0)),  # the oldest ones have none
         at,
         str(told["format"]),
-        told.get("schema"),
+        _schema(told.get("schema")),
         tuple(_file(file, confined.stem(txn)) for file in told["files"]),
         tuple(map(str, told.get("replaces", ()))),
         hashlib.sha256(f"{name}\n{text}".encode()).hexdigest(),
     )
+
+
+def _schema(told: Any) -> Mapping[str, Any] | None:
+    if told is None:
+        return None
+    if not all({"name", "type"} <= set(field) for field in told["fields"]):
+        raise ValueError("a column has no name, or no type")
+    return dict(told)
 
 
 def _file(told: Mapping[str, Any], stem: str) -> File:
