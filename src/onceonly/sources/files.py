@@ -68,10 +68,17 @@ class FileReader:
     def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a digest of the range's manifests, and of all up to its end."""
         mine = self._written_by(range_)
-        if previous:
-            _check_same(mine, previous)
         covered = file_manifests.within(file_manifests.in_force(mine), range_)
         rules.check(self._config, range_, file_manifests.within(mine, range_), covered)
+        return self._marked(range_, previous, mine)
+
+    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """See `Recognises`."""
+        return self._marked(range_, previous, self._written_by(range_))
+
+    def _marked(self, range_: TopicRange, previous: TopicRange | None, mine: list[Manifest]) -> TopicRange:
+        if previous:
+            _check_same(mine, previous)
         return replace(range_, mark=file_manifests.mark(mine, range_))
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,20 @@ def test_a_copy_to_which_was_published_since(folder: Folder) -> None:
         folder.reader().verify((pinned,))
     with pytest.raises(SourceLost, match="has another history"):
         folder.range(4, 5, pinned)
+
+
+def test_what_a_person_leaves_out_is_recognised_whether_it_can_be_read_or_not(folder: Folder) -> None:
+    read = folder.range(2, 4)
+    folder.publish(4, 40)
+    folder.change(4, schema=None)
+    with pytest.raises(InvalidPipeline, match="decision 4 cannot be read"):
+        folder.range(4, 5, read)
+    left_out = folder.reader().recognised(replace(read, partitions={0: (4, 5)}, mark=None), read)
+    folder.publish(5, 50)
+    assert folder.range(5, 6, left_out).mark is not None
+    folder.change(4, at="2024-01-01T00:00:00+00:00")
+    with pytest.raises(SourceLost, match="has another history"):
+        folder.range(5, 6, left_out)
 
 
 def test_what_comes_late_below_what_was_read_is_noticed(folder: Folder) -> None:
