@@ -30,6 +30,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "status": "status",
         "describe": "describe",
         "lineage": "lineage",
+        "metrics": "metrics",
         "recover": "settle",
         "check": "check",
         "infer": "infer",
