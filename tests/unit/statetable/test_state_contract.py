@@ -192,6 +192,20 @@ def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, t
     assert [row.seq for row in stored.history("flights")] == list(range(1, 4 + rows))
 
 
+def test_a_stored_table_that_was_restored_shows_another_row_under_the_same_version(stored, tmp_path):
+    pin(stored)
+    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    pin(stored)
+    assert stored.view("flights").head.seq == 2
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    other = StateTable(stored.uri)
+    view = other.view("flights")
+    other.append(view, planned(view, "after", 1, event=Event.EMPTY))
+    assert stored.view("flights").latest.owner == "after"
+
+
 def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path):
     view = pin(stored)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
