@@ -21,7 +21,7 @@ from onceonly.pipeline.gate import Fresh, Gate
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.tables import DeltaSource, FileSource
 
 __all__ = [
     "Busy",
@@ -30,6 +30,7 @@ __all__ = [
     "DeltaSource",
     "Fenced",
     "FileSink",
+    "FileSource",
     "Fresh",
     "Gate",
     "InvalidPipeline",

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from onceonly.filesystems.confined import MANIFESTS as FOLDER
-from onceonly.filesystems.interface import AT_ONCE
+from onceonly.filesystems.listing import every
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,26 +53,7 @@ def dataset(folder: str | Path) -> Any:
 
 
 def _all(names: Callable[[], Iterable[str]], read: Callable[[str], str | bytes]) -> dict[str, Any]:
-    """Every manifest by its name.
-
-    Listed until a listing shows nothing new: a replacement is written before the original is removed, and one listing
-    may show neither.
-    """
-    known: dict[str, Any] = {}
-    listings = 0
-    while (new := sorted(set(names()) - known.keys())) or not listings:
-        listings += 1
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            known |= zip(new, pool.map(partial(_read, read), new), strict=True)
-    return {name: content for name, content in known.items() if content is not None}
-
-
-def _read(read: Callable[[str], str | bytes], name: str) -> Any:
-    """The manifest's content; None if it was replaced meanwhile."""
-    try:
-        return json.loads(read(name))
-    except FileNotFoundError:
-        return None
+    return every(names, lambda name: json.loads(read(name)))
 
 
 def _listed(manifests: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,9 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeParts
 
+VALUE = {"name": "value", "type": "long", "nullable": True, "metadata": {}}
+SCHEMA = {"type": "struct", "fields": [VALUE]}
+
 
 class LightFiles(FileWriter):
     """JSON lines, one file per checkpoint."""
@@ -34,6 +37,7 @@ class LightFiles(FileWriter):
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},
             "files": [file.to_json() for file in files],
+            "schema": SCHEMA,
         }
 
     def values(self) -> list[int]:

@@ -40,6 +40,13 @@ class OnceonlyOperator(BaseOperator):
     worked_on: int | None = None  # epoch, for the link
     told: Lineage | None = None  # for OpenLineage
 
+    def pre_execute(self, context: Any) -> None:
+        """Airflow calls it before each try, and when the task comes back from the triggerer."""
+        from onceonly.airflow.connections import use_aws
+
+        with task_outcome():
+            use_aws()
+
     def parts(self) -> LiveParts:
         from onceonly.airflow.connections import from_airflow
         from onceonly.runtime.factory import LiveParts

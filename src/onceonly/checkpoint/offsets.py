@@ -7,16 +7,17 @@ Offsets have gaps (control records, compaction), so nothing here counts rows; a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
-KAFKA, DELTA = "kafka", "delta"  # kinds of sources
-# What each is called, and what its offsets are. A table has one partition, 0, whose offsets are its versions.
-WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version")}
+KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
+# What each is called, and what its offsets are. A table or folder has one partition, 0: the offsets are the table's
+# versions, or the decisions of the pipeline that writes the folder.
+WORDS = {KAFKA: ("topic", "offset"), DELTA: ("table", "version"), FILES: ("folder", "decision")}
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class TopicRange:
 
     Args:
         kind: of the source.
-        mark: by which a table recognises what was pinned; None: it needs none.
+        mark: by which a table or folder recognises what was pinned; None: it needs none.
         folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
-            version, the folder in which the files of that checkpoint were staged, and how many they are.
+            version, the folder in which the files of that checkpoint were staged, and how many they are. Of a folder of
+            files: the manifest in place of that.
     """
 
     topic: str
@@ -121,11 +123,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A time, and the offsets that were pinned for it."""
+    """A time, and the offsets that were pinned for it.
+
+    Args:
+        pinned: the range that begins or ends there.
+    """
 
     time: datetime
     topic_id: str
     offsets: Offsets
+    pinned: TopicRange | None = field(default=None, compare=False)
 
 
 def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:

@@ -7,12 +7,9 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.definition import AnySource, Pipeline
 
 T = TypeVar("T")
-Config = KafkaSource | DeltaSource
 
 
 class Sources(Mapping[str, T], Generic[T]):
@@ -28,8 +25,8 @@ class Sources(Mapping[str, T], Generic[T]):
     def __init__(
         self,
         pipeline: Pipeline,
-        make: Callable[[Config], T],
-        topics: Callable[[Config], Iterable[str]],
+        make: Callable[[AnySource], T],
+        topics: Callable[[AnySource], Iterable[str]],
     ) -> None:
         self._pipeline, self._make, self._topics = pipeline, make, topics
         self._made: dict[str, T] = {}
@@ -45,7 +42,7 @@ class Sources(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _config(self, name: str) -> Config:
+    def _config(self, name: str) -> AnySource:
         for source in self._pipeline.sources:
             if name == source.called:
                 return source
@@ -58,7 +55,7 @@ class Sources(Mapping[str, T], Generic[T]):
         """Of topics: those of the definition in its order, those of a pattern in theirs."""
         return [name for source in self._pipeline.sources for name in self._of(source)]
 
-    def _of(self, source: Config) -> list[str]:
+    def _of(self, source: AnySource) -> list[str]:
         if source.topic_pattern is None:
             return [source.topic]
         if found := sorted(filter(source.reads, self._topics(source))):

@@ -10,6 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import WORDS
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline
@@ -24,7 +25,7 @@ it comes after (docs/how-to/chain.md).
 --json prints one object: "pipeline", "epoch", "state", "interval",
 "rows_by_sink", "replaced_by", "rewound_by" (epochs or null),
 "reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
-of a table that another pipeline has written "published_by", "sink" and
+of a table or folder that another pipeline has written "published_by", "sink" and
 "checkpoints": such objects of that pipeline. Of PIPELINE also
 "read_by": [{"pipeline", "epoch"}], the checkpoints that stand on this one.
 """
@@ -73,8 +74,8 @@ def _add_read(tree: Tree, read: Mapping[str, Any]) -> None:
         for partition, (start, end) in read["partitions"].items():
             tree.add(Text(f"{read['topic']} partition {partition}: {_span(start, end)}"))
         return
-    versions = ", ".join(_span(start, end) for start, end in read["partitions"].values())
-    branch = tree.add(Text(f"{read['topic']}: versions {versions}, by sink '{read['sink']}' of {read['published_by']}"))
+    unit, spans = WORDS[read["kind"]][1], ", ".join(_span(start, end) for start, end in read["partitions"].values())
+    branch = tree.add(Text(f"{read['topic']}: {unit}s {spans}, by sink '{read['sink']}' of {read['published_by']}"))
     nodes = read["checkpoints"]
     if (older := len(nodes) - MANY) > 0:
         branch.add(Text(f"{formatting.number(older)} older ones (--json has them)", "dim"))

@@ -93,6 +93,11 @@ def stem(txn: Transaction) -> str:
     return f"{txn.pipeline}-{txn.sink}-{txn.epoch:06d}-{txn.state_id[:8]}"
 
 
+def stream(txn: Transaction) -> str:
+    """Whose files in a folder are ordered by their decisions: those of one sink of one pipeline of one state table."""
+    return f"{txn.state_id}-{txn.pipeline}-{txn.sink}"
+
+
 def manifest_of(txn: Transaction) -> str:
     return f"{MANIFESTS}/{stem(txn)}.manifest"
 

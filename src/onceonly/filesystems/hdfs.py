@@ -103,6 +103,13 @@ class HdfsFiles(FileSystem):
             return False
         return True
 
+    def size(self, path: str) -> int | None:
+        try:
+            info = self._info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return int(info["size"]) if info["type"] == "file" else None
+
     def read(self, path: str) -> str:
         return str(self._fs.cat_file(self._cluster.path(path)).decode())
 

@@ -60,6 +60,9 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def size(self, path: str) -> int | None:
+        """Of a file, in bytes; None if there is none."""
+
     def read(self, path: str) -> str: ...
 
     def write(self, path: str, text: str) -> None:

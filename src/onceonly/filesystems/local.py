@@ -88,6 +88,10 @@ class LocalFiles(FileSystem):
     def exists(self, path: str) -> bool:
         return Path(path).exists()
 
+    def size(self, path: str) -> int | None:
+        place = Path(path)
+        return place.stat().st_size if place.is_file() else None
+
     def read(self, path: str) -> str:
         return Path(path).read_text()
 

@@ -19,9 +19,10 @@ from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.pipeline.sinks import folder_uri
 from onceonly.pipeline.source_config import EARLIEST
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_records, source_json
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.tables import DeltaSource, FileSource, Stored
 
-SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource)}
+AnySource = KafkaSource | DeltaSource | FileSource
+SOURCES = {each.kind: each for each in (KafkaSource, DeltaSource, FileSource)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,13 @@ class Pipeline:
     """source → transform → gate → sinks.
 
     Args:
-        source: one topic, pattern of topics, or table, or several whose offsets are pinned together, as one consistent
-            cut.
+        source: one topic, pattern of topics, table or folder, or several whose offsets are pinned together, as one
+            consistent cut.
         transform: dotted path `package.module:function` of a pure function of one DataFrame with the columns key,
             value, topic, partition, offset, timestamp and headers. It returns a DataFrame for every sink, or a dict of
             DataFrames by sink name. With several sources its argument is a dict of DataFrames by topic, pattern, or
-            name of the table. With a StateSink it has a second argument (see there). The DataFrame of a table has the
-            columns of the table.
+            name of the table or folder. With a StateSink it has a second argument (see there). The DataFrame of a table
+            or folder has its columns.
         mode: 'chained': each checkpoint starts where the last one ended. 'interval': each checkpoint covers the data
             interval of its run, by record time.
         gate: checks on the staged rows before they are published.
@@ -44,13 +45,13 @@ class Pipeline:
             offset and error of each (docs/how-to/bad-records.md).
         max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
             records that it reads (a float). With more, nothing is published.
-        after: names of pipelines that write the tables which the DeltaSources read. Those tables are read exactly up to
-            a checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
+        after: names of pipelines that write the tables and folders which are read. Those are read exactly up to a
+            checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
             (docs/how-to/chain.md).
     """
 
     name: str
-    source: KafkaSource | DeltaSource | Sequence[KafkaSource | DeltaSource]
+    source: KafkaSource | DeltaSource | FileSource | Sequence[KafkaSource | DeltaSource | FileSource]
     transform: str
     sinks: Sequence[SinkConfig]
     mode: Literal["chained", "interval"] = "chained"
@@ -65,7 +66,7 @@ class Pipeline:
         if isinstance(self.dead_letters, SinkConfig):  # from here on it is a sink like the others
             object.__setattr__(self, "sinks", (*self.sinks, self.dead_letters))
             object.__setattr__(self, "dead_letters", self.dead_letters.name)
-        if not isinstance(self.source, (KafkaSource, DeltaSource)):
+        if not isinstance(self.source, AnySource):
             object.__setattr__(self, "source", tuple(self.source))
         topics = [source.called for source in self.sources]
         if not topics or len(set(topics)) != len(topics):
@@ -84,12 +85,14 @@ class Pipeline:
 
     def _check_sources(self) -> None:
         for source in self.sources:
-            if not isinstance(source, tuple(SOURCES.values())):
-                raise invalid(f"{source!r}", "is not a source", "Use KafkaSource or DeltaSource.")
+            if not isinstance(source, AnySource):
+                raise invalid(f"{source!r}", "is not a source", "Use KafkaSource, DeltaSource or FileSource.")
             written = {target for sink in self.sinks for target in sink.targets()}
-            if isinstance(source, DeltaSource) and f"'{source.path}'" in written:
-                why = f"reads the table '{source.path}', which it writes to"
-                raise invalid(f"pipeline '{self.name}'", why, "It would read its own rows. Write to another table.")
+            if isinstance(source, Stored) and f"'{source.path}'" in written:
+                why = f"reads the {source.word} '{source.path}', which it writes to"
+                raise invalid(
+                    f"pipeline '{self.name}'", why, f"It would read its own rows. Write to another {source.word}."
+                )
 
     def _check_mode(self) -> None:
         if self.mode not in ("chained", "interval"):
@@ -129,18 +132,18 @@ class Pipeline:
             why = "names a pipeline twice, or this one"
             raise invalid(f"after {list(self.after)}", why, "Name each other pipeline once.")
         if self.after and not self.tables:
-            why = "is about tables, and none of the sources is one"
-            raise invalid(f"after {list(self.after)}", why, "Read their tables by DeltaSource, or remove it.")
+            why = "is about tables and folders, and none of the sources is one"
+            raise invalid(f"after {list(self.after)}", why, "Use DeltaSource or FileSource for them, or remove it.")
         for source in self.sources if self.after else ():
             self._check_table(source)
 
     def _check_table(self, source: Any) -> None:
-        if not isinstance(source, DeltaSource):
+        if not isinstance(source, (DeltaSource, FileSource)):
             return
-        if source.max_versions is not None:
-            why = "is not for a table that is read up to a checkpoint of another pipeline"
-            raise invalid(f"max_versions of '{source.topic}'", why, "Remove max_versions, or after.")
-        if source.changes and self.mode == "interval":
+        if source.most is not None:
+            why = f"is not for a {source.word} that is read up to a checkpoint of another pipeline"
+            raise invalid(f"{source.counts} of '{source.topic}'", why, f"Remove {source.counts}, or after.")
+        if isinstance(source, DeltaSource) and source.changes and self.mode == "interval":
             why = "are not what the checkpoints of an interval have published"
             raise invalid(f"changes of '{source.topic}'", why, "Remove changes, or after.")
 
@@ -219,18 +222,18 @@ class Pipeline:
         return next(sink for sink in self.sinks if sink.name == name)
 
     @property
-    def sources(self) -> tuple[KafkaSource | DeltaSource, ...]:
-        """One per topic, pattern of topics, or table."""
-        return (self.source,) if isinstance(self.source, (KafkaSource, DeltaSource)) else tuple(self.source)
+    def sources(self) -> tuple[AnySource, ...]:
+        """One per topic, pattern of topics, table or folder."""
+        return (self.source,) if isinstance(self.source, AnySource) else tuple(self.source)
 
-    def source_of(self, topic: str) -> KafkaSource | DeltaSource | None:
+    def source_of(self, topic: str) -> AnySource | None:
         """The source that reads the topic; None: no source does."""
         return next((source for source in self.sources if source.reads(topic)), None)
 
     @property
     def tables(self) -> dict[str, str]:
-        """By topic: the asset of a Delta table that is read, which a sink that writes it has as well."""
-        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, DeltaSource)}
+        """By topic: the asset of a table or folder that is read, which a sink that writes it has as well."""
+        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, Stored)}
 
     @property
     def pool_size(self) -> int | None:
@@ -289,12 +292,12 @@ def _sink(data: Mapping[str, Any], sink: Mapping[str, Any]) -> SinkConfig:
     return sink_from_json(sink)
 
 
-def _source(data: Mapping[str, Any]) -> KafkaSource | DeltaSource:
-    read: KafkaSource | DeltaSource = build(SOURCES[data["kind"]], data)
+def _source(data: Mapping[str, Any]) -> AnySource:
+    read: AnySource = build(SOURCES[data["kind"]], data)
     return read
 
 
-def _json_of(source: KafkaSource | DeltaSource) -> dict[str, Any]:
+def _json_of(source: AnySource) -> dict[str, Any]:
     return source_json(source) if isinstance(source, KafkaSource) else {"kind": source.kind, **asdict(source)}
 
 

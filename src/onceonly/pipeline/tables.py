@@ -1,10 +1,10 @@
-"""Tables as sources of a pipeline."""
+"""Tables and folders of files as sources of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from onceonly.pipeline.checks import TOPIC, invalid
@@ -12,7 +12,31 @@ from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, pl
 
 
 @dataclass(frozen=True)
-class DeltaSource:
+class Stored:
+    """What all of them have in common. The place is a path, and the name need not be."""
+
+    path: str
+    name: str | None = None
+
+    topic_pattern: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_name(self.path, self.name)
+
+    @property
+    def topic(self) -> str:
+        return self.name or last_part(self.path)
+
+    @property
+    def called(self) -> str:
+        return self.topic
+
+    def reads(self, topic: str) -> bool:
+        return topic == self.topic
+
+
+@dataclass(frozen=True)
+class DeltaSource(Stored):
     """A Delta table to read, version after version.
 
     Args:
@@ -28,36 +52,20 @@ class DeltaSource:
             pinned.
     """
 
-    path: str
-    name: str | None = None
     changes: bool = False
     start: str | int = EARLIEST
     max_versions: int | None = None
     grace: float = 0.0
 
     kind: ClassVar[str] = "delta"
-    topic_pattern: ClassVar[None] = None
+    word: ClassVar[str] = "table"
+    counts: ClassVar[str] = "max_versions"
 
     def __post_init__(self) -> None:
-        check_name(self.path, self.name)
+        super().__post_init__()
         check_grace(self.grace)
-        check_most("max_versions", self.max_versions)
-        start = self.start if is_offset(self.start) else place(self.start)
-        if start is None:
-            todo = "Use 'earliest', 'latest', a time with its zone, or a version."
-            raise invalid(f"start {self.start!r}", "is not a place in a table", todo)
-        object.__setattr__(self, "start", start)
-
-    @property
-    def topic(self) -> str:
-        return self.name or last_part(self.path)
-
-    @property
-    def called(self) -> str:
-        return self.topic
-
-    def reads(self, topic: str) -> bool:
-        return topic == self.topic
+        check_most(self.counts, self.most)
+        object.__setattr__(self, "start", check_start(self.start, self.word, "version"))
 
     def of(self, topic: str) -> DeltaSource:
         return self
@@ -71,16 +79,68 @@ class DeltaSource:
         return self.max_versions
 
 
+@dataclass(frozen=True)
+class FileSource(Stored):
+    """A folder to read into which a FileSink publishes, decision after decision of its pipeline.
+
+    Args:
+        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is below
+            ONCEONLY_HOME.
+        name: what it is called in the transform's input and in messages; by default the last part of the path.
+        start: chained mode only: where the first checkpoint begins: 'earliest', with all files that are published;
+            'latest'; a decision, which is the first one to be read; or a time (a datetime with a zone, or its ISO
+            text), whose first decision is the first one. Later checkpoints begin where the one before ended.
+        max_decisions: chained mode only: the maximum number of decisions in one checkpoint.
+        grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
+            pinned.
+    """
+
+    start: str | int = EARLIEST
+    max_decisions: int | None = None
+    grace: float = 0.0
+
+    kind: ClassVar[str] = "files"
+    word: ClassVar[str] = "folder"
+    counts: ClassVar[str] = "max_decisions"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_grace(self.grace)
+        check_most(self.counts, self.most)
+        object.__setattr__(self, "start", check_start(self.start, self.word, "decision"))
+
+    def of(self, topic: str) -> FileSource:
+        return self
+
+    @property
+    def begins(self) -> str | Mapping[str, int]:
+        return {"0": self.start} if isinstance(self.start, int) else self.start
+
+    @property
+    def most(self) -> int | None:
+        return self.max_decisions
+
+
 def last_part(path: str) -> str:
     return urlsplit(path).path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, name: str | None) -> None:
     if not isinstance(path, str) or not path or "\0" in path:
-        raise invalid(f"path {path!r}", "is not the place of a table", "Give a folder or a URI.")
+        raise invalid(f"path {path!r}", "is no place", "Give a folder or a URI.")
     if not TOPIC.fullmatch(name if name is not None else last_part(path)):
         what = f"name '{name}'" if name is not None else f"the last part of '{path}'"
         raise invalid(what, "cannot be a source's name", "Set name=… to letters, digits, '.', '_' and '-'.")
+
+
+def check_start(start: Any, word: str, unit: str) -> str | int:
+    """As plain data."""
+    found = start if is_offset(start) else place(start)
+    if found is None:
+        todo = f"Use 'earliest', 'latest', a time with its zone, or a {unit}."
+        raise invalid(f"start {start!r}", f"is not a place in a {word}", todo)
+    checked: str | int = found
+    return checked
 
 
 def check_most(name: str, most: int | None) -> None:

@@ -19,10 +19,10 @@ from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.gate.inspector import LiveInspector
 from onceonly.kafka import lookup
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.definition import AnySource, Pipeline
 from onceonly.pipeline.source_config import SourceConfig
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.tables import DeltaSource, FileSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.runtime import error_site, owners, transforms
@@ -30,6 +30,7 @@ from onceonly.runtime.bad_records import BadRecords
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
+from onceonly.sources.files import FileReader
 from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import few
 from onceonly.spark.progress import Say
@@ -59,18 +60,20 @@ class LiveParts:
     def sources(self, pipeline: Pipeline) -> Mapping[str, Source]:
         return Sources(pipeline, self._reader, self._topics)
 
-    def _reader(self, config: KafkaSource | DeltaSource) -> Source:
+    def _reader(self, config: AnySource) -> Source:
         if isinstance(config, DeltaSource):
             from onceonly.sources.delta import DeltaReader  # not every pipeline needs it
 
             return DeltaReader(config, self.settings.locate(config.path))
+        if isinstance(config, FileSource):
+            return FileReader(config, self.settings.locate(config.path), self.settings.webhdfs)
         return self._kafka_reader(config)
 
     def _kafka_reader(self, config: KafkaSource) -> KafkaReader:
         kafka, registry = self.kafka(config.connection, config.bootstrap), self.registry(config.registry)
         return KafkaReader(config, kafka, self.settings.project, registry)
 
-    def _topics(self, config: KafkaSource | DeltaSource) -> Iterable[str]:
+    def _topics(self, config: AnySource) -> Iterable[str]:
         return self._kafka_reader(config).topics() if isinstance(config, KafkaSource) else [config.topic]
 
     def inspector(self, pipeline: Pipeline) -> LiveInspector:
@@ -199,7 +202,7 @@ def stage(
 
 def records(checkpoint: Checkpoint) -> int | None:
     """At most so many records are read for it; None: that is not known, or its state, of any size, is read as well."""
-    of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table
+    of_any_size = any(range_.kind != KAFKA for range_ in checkpoint.ranges)  # a version of a table, a decision
     if of_any_size or Pipeline.from_json(checkpoint.definition).state:
         return None
     return sum(range_.span for range_ in checkpoint.ranges)

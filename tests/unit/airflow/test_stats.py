@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from collector import collector
 from patience import PATIENCE
-from unit.world import World
+from unit.world import Durable, World
 
 import onceonly
 from onceonly.coordinator.coordinator import Coordinator
@@ -121,10 +121,10 @@ def test_plain_statsd_has_the_tags_in_the_name(tmp_path: Path, sent: Sent, monke
 def test_gauges_have_every_pipeline_with_its_lag_and_its_age(tmp_path: Path, sent: Sent) -> None:
     from onceonly.airflow import stats
 
-    world = World(tmp_path)
+    world = Durable(tmp_path)
     world.run("run-1")
     world.put(8, 9)
-    other = World(tmp_path, name="orders", sinks=[DeltaSink("lake", "orders")])
+    other = Durable(tmp_path, name="orders", sinks=[DeltaSink("lake", "orders")])
     other.plan("run-1")
     stats.measure(world.state, world.parts)
     assert sent.gauges["onceonly.lag_records", "flights"] == 7

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from exposition import parsed
 from patience import PATIENCE
-from unit.world import World
+from unit.world import Durable
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
@@ -190,7 +190,7 @@ def test_prometheus_gets_what_the_user_may_see(tmp_path: Path, monkeypatch: pyte
     from onceonly.airflow.ui import app, live
 
     for name in ("flights", "orders"):
-        world = World(tmp_path, name=name, sinks=[DeltaSink("lake", name)])
+        world = Durable(tmp_path, name=name, sinks=[DeltaSink("lake", name)])
         world.plan()
     asked: list[str] = []
 

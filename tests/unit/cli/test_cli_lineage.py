@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from unit import tables
 from unit.chain import TEN, Chain
+from unit.filechain import FileChain
 
 from onceonly.cli import main
 
@@ -25,10 +26,14 @@ OLD = "first epoch 1  [2013-01-01T12:00:00Z, 2013-01-01T12:10:00Z), 10 rows, rep
 
 @pytest.fixture
 def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    return run_twice(tmp_path, monkeypatch, Chain)
+
+
+def run_twice(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Chain]) -> Chain:
     monkeypatch.setattr(tables, "make", tables.real)
-    monkeypatch.setenv("ONCEONLY_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("ONCEONLY_STATE", str(folder / "state"))
     monkeypatch.setenv("COLUMNS", "200")
-    made = Chain(tmp_path, "interval")
+    made = kind(folder, "interval")
     made.put(*range(15))
     for request in (None, "again"):
         made.run(made.first, TEN, request)
@@ -45,6 +50,11 @@ def lineage(*args: Any) -> str:
 def test_the_tree_down_to_the_topic(chain: Chain) -> None:
     assert lineage("second") == TREE
     assert OLD in lineage("second", "--checkpoint", 1)
+
+
+def test_through_a_folder_it_is_told_by_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_twice(tmp_path, monkeypatch, FileChain)
+    assert lineage("second") == TREE.replace("versions", "decisions")
 
 
 def test_who_has_read_it(chain: Chain) -> None:

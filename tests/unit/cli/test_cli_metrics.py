@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from exposition import parsed
-from unit import tables
-from unit.world import World
+from unit.world import Durable, World
 
 from onceonly.cli import main
 from onceonly.runtime import factory
@@ -17,12 +16,6 @@ from onceonly.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.slow
 LAG = 'onceonly_lag_records{pipeline="flights"}'
-
-
-class Durable(World):
-    """On a state table that the command line finds."""
-
-    table = staticmethod(tables.real)
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from unit import tables
-from unit.world import World, minutes
+from unit.world import Durable, World, minutes
 
 from onceonly.cli import main
 from onceonly.dev.demo import load, run
@@ -47,12 +46,6 @@ orders = Pipeline(name="orders", source=typed, transform="a:b", sinks=[lake])
 held = pipeline(gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
 """
 Provoke = Callable[["Here"], list[Any]]  # what has happened before -> the command's arguments
-
-
-class Durable(World):
-    """On a state table that the command line finds."""
-
-    table = staticmethod(tables.real)
 
 
 @dataclass

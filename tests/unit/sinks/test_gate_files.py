@@ -21,7 +21,7 @@ from onceonly.gate.inspector import _in_pandas
 from onceonly.sinks.delta import gate_view as deltalook
 from onceonly.sinks.delta import log
 from onceonly.sinks.files import gate_view as filelook
-from onceonly.sinks.staging import row_types
+from onceonly.spark import file_formats
 
 NESTED = {"type": "map", "keyType": "integer", "valueType": {"type": "array", "elementType": "decimal(5,2)"}}
 
@@ -154,11 +154,11 @@ def test_no_file_has_the_columns_all_the_same(tmp_path):
 
 def test_types_that_a_format_widens_are_known(tmp_path):
     kinds = struct(n="byte", named=NESTED, many={"type": "array", "elementType": struct(n="short")})
-    [tiny, named, many] = row_types.in_avro(kinds)["fields"]
+    [tiny, named, many] = file_formats.in_avro(kinds)["fields"]
     assert (tiny["type"], many["type"]["elementType"]["fields"][0]["type"]) == ("integer", "integer")
     assert named["type"] == NESTED
-    assert row_types.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
-    assert row_types.in_json(kinds)["fields"][0]["type"] == "byte"
+    assert file_formats.in_json(kinds)["fields"][1]["type"] == {**NESTED, "keyType": "string"}
+    assert file_formats.in_json(kinds)["fields"][0]["type"] == "byte"
 
 
 @settings(deadline=None, max_examples=30)

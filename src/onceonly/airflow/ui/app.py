@@ -32,7 +32,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "theme.js": "text/javascript"}
+ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "frame.js": "text/javascript"}
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 app.include_router(actions.router)

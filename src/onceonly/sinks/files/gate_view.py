@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +10,10 @@ import pyarrow.dataset as ds
 
 from onceonly.checkpoint.model import Handle
 from onceonly.filesystems.interface import FileSystem
-from onceonly.sinks.files.stage import OPTIONS
 from onceonly.sinks.staging import row_text, row_types, spark_files
+from onceonly.spark import file_formats
 
 GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # if the handle does not contain the types
-READ_AS = {"avro": row_types.in_avro, "json": row_types.in_json}
 BLOCK = 1 << 20  # bytes: pyarrow's own default
 LINE = "\n"  # a column name that no file contains
 
@@ -27,7 +25,7 @@ def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
     if "schema" not in handle:
         return on.rows(handle["folder"], _format(handle["format"]))
     try:
-        return _typed(on, handle, row_types.arrow(_as_read(handle)))
+        return _typed(on, handle, row_types.arrow(file_formats.as_read(handle["format"], handle["schema"])))
     except row_types.OnlySpark:
         return None
 
@@ -35,22 +33,10 @@ def batches(on: FileSystem, handle: Handle) -> pa.RecordBatchReader | None:
 def frame(handle: Handle, spark: Any) -> Any:
     """All rows, as a Spark DataFrame."""
     format, folder = handle["format"], spark_files.uri(handle["folder"])
-    read = spark.read.format(format).options(**OPTIONS.get(format, {}))
-    if "schema" not in handle:
-        return read.options(**GUESS.get(format, {})).load(folder)
-    schema = row_types.on_spark(_as_read(handle))
-    return read.options(**_strict(format)).schema(schema).load(folder).select(*map(_quoted, schema.names))
-
-
-def _as_read(handle: Handle) -> row_types.Schema:
-    as_read: row_types.Schema = READ_AS.get(handle["format"], dict)(handle["schema"])
-    return as_read
-
-
-def _strict(format: str) -> dict[str, str]:
-    """Options that make unreadable values an error instead of null, and keep an empty text of CSV apart from null."""
-    strict = {"mode": "FAILFAST"}
-    return {"csv": strict | {"multiLine": "true", "nullValue": uuid.uuid4().hex}, "json": strict}.get(format, {})
+    if schema := handle.get("schema"):
+        return file_formats.in_order(file_formats.reader(spark, format, schema).load(folder), schema)
+    options = {**file_formats.OPTIONS.get(format, {}), **GUESS.get(format, {})}
+    return spark.read.format(format).options(**options).load(folder)
 
 
 def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:
@@ -67,7 +53,7 @@ def _csv(batch: pa.RecordBatch, held: pa.Schema) -> row_text.Columns:
     return {field.name: row_text.from_csv(batch.column(field.name), field.type) for field in held}
 
 
-def _json_by(schema: row_types.Schema) -> row_text.Read:
+def _json_by(schema: file_formats.Schema) -> row_text.Read:
     parse = row_text.json_parser(schema)
 
     def read(batch: pa.RecordBatch, held: pa.Schema) -> row_text.Columns:
@@ -105,7 +91,3 @@ def _lines(largest: int) -> ds.FileFormat:
 def _block(largest: int) -> int:
     """The block size in bytes: pyarrow cannot read a row that is larger than a block."""
     return min(max(largest, BLOCK), 2**31 - 1)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

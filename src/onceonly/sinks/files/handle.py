@@ -30,6 +30,7 @@ class FileHandle:
     files: tuple[StagedFile, ...]
     out: tuple[Published, ...]  # what it replaces or takes back
     rewinds: bool  # a rewind: nothing was staged, and no attempt owns it
+    schema: Mapping[str, Any] | None  # of the rows; None: there are none, or an older version has staged them
 
     @property
     def manifest(self) -> str:
@@ -72,7 +73,8 @@ def _parse(sink: str, handle: Handle) -> FileHandle:
         if not confined.is_plain(file.staged):
             raise _Wrong(f"Its file {file.staged!r} is not in the staged folder")
     out = tuple(_published(old, txn) for old in taken_out(handle))
-    return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, out, "retracts" in handle)
+    schema = handle.get("schema")
+    return FileHandle(txn, str(handle["format"]), int(handle["rows"]), files, out, "retracts" in handle, schema)
 
 
 def _published(old: Mapping[str, Any], by: Transaction) -> Published:

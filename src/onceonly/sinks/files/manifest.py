@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from onceonly.checkpoint.sink import Trace
@@ -20,7 +21,9 @@ LOOKED_AT = 8  # manifests that are read for a trace
 def published(mine: FileHandle, decision: int) -> Manifest:
     files = [{"path": file.final, **moves.content(file.print)} for file in mine.files]
     replaced = [old.manifest.rpartition("/")[2] for old in mine.out]
-    return {**_known(mine, decision), "rows": mine.rows, "files": files, **({"replaces": replaced} if replaced else {})}
+    found = {**_known(mine, decision), "rows": mine.rows, "files": files}
+    schema = {"schema": mine.schema} if mine.schema else {}
+    return {**found, **schema, **({"replaces": replaced} if replaced else {})}
 
 
 def given_up(mine: FileHandle, decision: int) -> Manifest:
@@ -67,7 +70,9 @@ def _read(on: FileSystem, path: str) -> Manifest | None:
 
 
 def _known(mine: FileHandle, decision: int) -> dict[str, Any]:
-    return {"version": 1, "txn": mine.txn.name, "decision": decision, "format": mine.format}
+    """`at`: its time. In the order of the decisions it may go backward, where clocks differ or do."""
+    at = datetime.now(UTC).isoformat()
+    return {"version": 1, "txn": mine.txn.name, "decision": decision, "at": at, "format": mine.format}
 
 
 def _epoch(name: str) -> int:

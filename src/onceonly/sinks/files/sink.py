@@ -13,7 +13,18 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Inspectable, KeepsCopies, Receipts, Replaceable, ShowsEvidence, Sink, Trace, Traced
+from onceonly.checkpoint.sink import (
+    Inspectable,
+    KeepsCopies,
+    Landed,
+    Receipts,
+    Replaceable,
+    ShowsEvidence,
+    Sink,
+    Trace,
+    Traced,
+    Versioned,
+)
 from onceonly.counts import count
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of
@@ -31,7 +42,7 @@ from onceonly.sinks.staging import handles, row_types
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, ShowsEvidence):
+class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable, ShowsEvidence):
     """Writes to the target of a `FileSink`.
 
     Args:
@@ -134,6 +145,11 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Inspectable, ShowsEvide
 
     def traces(self, pipeline: str) -> list[Trace]:
         return manifest.traces(self._on, self._target, pipeline, self.name)
+
+    def landed(self, handle: Handle, decision: int) -> Landed:
+        """A reader goes by the decisions of the manifests, and each has the rows of one checkpoint."""
+        mine = self._mine(handle)
+        return Landed(confined.stream(mine.txn), decision, mine.manifest, len(mine.files))
 
     def check_replace(self, old: Handle) -> None:
         """Possible while the old manifest exists. The old files are removed after the new manifest was written."""

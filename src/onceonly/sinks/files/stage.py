@@ -11,21 +11,16 @@ from urllib.parse import urlsplit
 from onceonly.checkpoint.model import Transaction
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.filesystems import places
 from onceonly.filesystems.confined import OwnPath, stem
 from onceonly.filesystems.interface import AT_ONCE, FileSystem, Unsuitable, is_hidden
-from onceonly.filesystems.local import LocalFiles
-from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
-from onceonly.sinks.staging import row_text, spark_files
+from onceonly.sinks.staging import spark_files
+from onceonly.spark.file_formats import OPTIONS
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
-BLANKS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}  # by default Spark strips them
-OPTIONS = {
-    "csv": {"header": "true", "escape": '"', **BLANKS, **row_text.MICROS},
-    "json": {"ignoreNullFields": "false", **row_text.MICROS},
-}
 
 
 def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str]:
@@ -36,29 +31,14 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
     Raises:
         InvalidPipeline: on that file system, files cannot be moved in one step.
     """
-    path = local_path(uri)
-    if path is not None:
-        return LocalFiles(), str(path)
-    if urlsplit(uri).scheme == "hdfs":
-        return _hdfs(uri, webhdfs)
+    if found := places.of(uri, webhdfs):
+        return found
     raise InvalidPipeline(
         f"sink '{sink}': files cannot be published to {uri}.",
         f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
         "a reader could see both files, or a process could die.",
         "Use a local or mounted file system, HDFS, or a DeltaSink. Nothing was written.",
     )
-
-
-def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
-    try:
-        from onceonly.filesystems.hdfs import HdfsFiles
-        from onceonly.filesystems.webhdfs import Cluster, split
-    except ImportError as error:
-        raise InvalidPipeline(
-            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[hdfs]'"
-        ) from error
-    cluster = Cluster(uri, address)
-    return HdfsFiles(cluster), cluster.root + split(uri)[1]
 
 
 def check(config: FileSink, on: FileSystem, target: str) -> None:

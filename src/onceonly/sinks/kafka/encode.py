@@ -11,7 +11,7 @@ import pyarrow as pa
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.registered import Heads, Part
-from onceonly.sinks.staging import row_text
+from onceonly.spark.file_formats import MICROS
 
 MARK = "ONCEONLY-ERROR"
 
@@ -66,7 +66,7 @@ def _json(config: KafkaSink, part: Part, rows: Any) -> Any:
 
         return _converted(values, json_schema.writer(rules), sink, part)
 
-    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **row_text.MICROS})
+    text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROS})
     return _udf(all_texts)(text)
 
 

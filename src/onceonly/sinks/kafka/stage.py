@@ -26,8 +26,8 @@ from onceonly.sinks.kafka.produce import Output, Target
 from onceonly.sinks.kafka.registered import Heads, Part
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.sinks.kafka.transactional_ids import Ids
-from onceonly.sinks.staging import row_text
 from onceonly.spark import few
+from onceonly.spark.file_formats import MICROS
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TYPES = {
@@ -222,5 +222,5 @@ def _value(config: KafkaSink, rows: Any, schema: str | None) -> Any:
 
         return F.when(value.isNotNull(), to_avro(value, schema or ""))  # a null value is a tombstone
     if config.format == "json":
-        value = F.to_json(value, {"ignoreNullFields": "false", **row_text.MICROS})
+        value = F.to_json(value, {"ignoreNullFields": "false", **MICROS})
     return value.cast("binary")

@@ -76,6 +76,7 @@ class Files(FilesOld):
     folder: str
     rows: Count
     bytes: Count
+    schema: NotRequired[Mapping[str, Any]]
     replaces: NotRequired[FilesOld]
     retracts: NotRequired[list[FilesOld]]
 

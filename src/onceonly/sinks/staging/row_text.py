@@ -16,11 +16,6 @@ Columns = Mapping[str, pa.Array]
 Read = Callable[[pa.RecordBatch, pa.Schema], Columns]
 Leaf = Callable[[pa.DataType], Convert | None]  # how a value of a plain type is converted; None: it need not be
 
-MICROS = {  # by default, Spark truncates to milliseconds
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-
 
 def from_csv(text: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column of CSV."""

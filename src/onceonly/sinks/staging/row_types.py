@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
+from onceonly.spark.file_formats import Schema
+
 PLAIN: Mapping[str, pa.DataType] = {
     "binary": pa.binary(),
     "boolean": pa.bool_(),
@@ -40,17 +41,6 @@ def of(rows: Any) -> dict[str, Any]:
     """The schema of a DataFrame, as a handle holds it."""
     schema: dict[str, Any] = nullable(json.loads(rows.schema.json()))
     return schema
-
-
-def on_spark(schema: Schema) -> Any:
-    """The schema as Spark's StructType."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(dict(schema))
-
-
-def names(schema: Schema) -> list[str]:
-    return [field["name"] for field in schema["fields"]]
 
 
 def arrow(schema: Schema) -> pa.Schema:
@@ -87,28 +77,6 @@ def _plain(kind: str) -> pa.DataType:
     if OF_SOME_LENGTH.fullmatch(kind):
         return pa.string()
     raise OnlySpark(kind)
-
-
-def in_json(kind: Any) -> Any:
-    """The type after reading from JSON, in which the keys of maps are text."""
-    return _replaced(kind, {}, keys="string")
-
-
-def in_avro(kind: Any) -> Any:
-    """The type after reading from Avro, in which the smallest integer is an int."""
-    return _replaced(kind, {"byte": "integer", "short": "integer"})
-
-
-def _replaced(kind: Any, by: Mapping[str, str], keys: str | None = None) -> Any:
-    if isinstance(kind, str):
-        return by.get(kind, kind)
-    changed = dict(kind)
-    for part in ("type", "elementType", "valueType", "keyType"):
-        if part in kind and (part != "type" or "name" in kind):
-            changed[part] = keys if part == "keyType" and keys else _replaced(kind[part], by, keys)
-    if "fields" in kind:
-        changed["fields"] = [_replaced(field, by, keys) for field in kind["fields"]]
-    return changed
 
 
 def nullable(schema: Any) -> Any:
