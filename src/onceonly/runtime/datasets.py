@@ -109,14 +109,14 @@ def _place(uri: str) -> tuple[str, str]:
 
 
 def _columns(handle: Mapping[str, Any]) -> Fields:
-    """Of a Delta table: those of the staged table, which is small; none where they cannot be read."""
+    """Of a Delta table, as it is now; none where they cannot be read."""
     from deltalake import DeltaTable
 
-    if handle.get("kind") != "delta" or "folder" not in handle:
+    if handle.get("kind") != "delta":
         return ()
     with suppress(Exception):
-        staged = DeltaTable(f"{handle['uri'].rstrip('/')}/{handle['folder']}")
-        return tuple((each["name"], _type(each["type"])) for each in json.loads(staged.schema().to_json())["fields"])
+        fields = json.loads(DeltaTable(str(handle["uri"])).schema().to_json())["fields"]
+        return tuple((each["name"], _type(each["type"])) for each in fields)
     return ()
 
 

@@ -79,7 +79,7 @@ def test_tables_and_folders_are_named_by_their_place(
 
 def test_outputs_have_their_counts_and_columns(tmp_path: Path, parts: Any) -> None:
     table = tmp_path / "lake" / "flights"
-    write_deltalake(table / "staged-1", pa.table({"day": [1], "delays": [[2.5]]}))
+    write_deltalake(table, pa.table({"day": [1], "delays": [[2.5]]}))
     avro = {
         "type": "record",
         "fields": [{"name": "carrier", "type": "string"}, {"name": "late", "type": ["null", "int"]}],
