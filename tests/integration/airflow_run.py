@@ -62,6 +62,7 @@ def main() -> None:
     dags.mkdir(parents=True, exist_ok=True)
     (dags / "case.py").write_text(DAG_FILE)
     window = sys.argv[5:6]
+    measured()
     dag = build()
     times = {"logical_date": window[0] if window else None, "run_after": os.environ.get("RUN_AFTER")}
     run = dag.test(**{name: datetime.fromisoformat(time) for name, time in times.items() if time})
@@ -76,6 +77,14 @@ def main() -> None:
         "cleared": cleared(dag, run, task_id) if (task_id := os.environ.get("CLEARED")) else None,
     }
     print("RESULT " + json.dumps(result))
+
+
+def measured() -> None:
+    """Metrics as the process of a task has them, which `dag.test()` does not set up."""
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
 
 
 def cleared(dag: Any, run: Any, task_id: str) -> str:

@@ -16,7 +16,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.tables import Stored
 
 if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
@@ -50,11 +50,11 @@ class Written(Dataset):
 
 
 def read(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Read]:
-    """By topic and table."""
+    """By topic, table and folder."""
     pipeline = Pipeline.from_json(checkpoint.definition)
     for range_ in checkpoint.ranges:
         source = pipeline.source_of(range_.topic)
-        if isinstance(source, DeltaSource):
+        if isinstance(source, Stored):
             yield Read(*_place(parts.settings.locate(source.path)), range_)
         elif source:
             yield Read(_brokers(parts, source), range_.topic, range_)
@@ -109,14 +109,14 @@ def _place(uri: str) -> tuple[str, str]:
 
 
 def _columns(handle: Mapping[str, Any]) -> Fields:
-    """Of a Delta table: those of the staged table, which is small; none where they cannot be read."""
+    """Of a Delta table, as it is now; none where they cannot be read."""
     from deltalake import DeltaTable
 
-    if handle.get("kind") != "delta" or "folder" not in handle:
+    if handle.get("kind") != "delta":
         return ()
     with suppress(Exception):
-        staged = DeltaTable(f"{handle['uri'].rstrip('/')}/{handle['folder']}")
-        return tuple((each["name"], _type(each["type"])) for each in json.loads(staged.schema().to_json())["fields"])
+        fields = json.loads(DeltaTable(str(handle["uri"])).schema().to_json())["fields"]
+        return tuple((each["name"], _type(each["type"])) for each in fields)
     return ()
 
 

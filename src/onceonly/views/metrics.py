@@ -53,7 +53,7 @@ OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka tra
 USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The part of its time-out that it has used, by sink.")
 SOURCE_UP = Metric("source_up", Kind.GAUGE, "1 where the source has answered, else 0.")
 LAG = Metric("lag_records", Kind.GAUGE, "Offsets of the topics that no committed checkpoint covers.")
-LAG_VERSIONS = Metric("lag_versions", Kind.GAUGE, "Versions of the tables that no committed checkpoint covers.")
+LAG_VERSIONS = Metric("lag_versions", Kind.GAUGE, "Versions of tables, or decisions of folders, that none covers.")
 METRICS = (
     READABLE,
     EPOCHS,

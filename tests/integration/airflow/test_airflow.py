@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import runpy
@@ -18,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from collector import collector
 from deltalake import write_deltalake
 from integration.postgres import postgres
 from integration.project import HOUR, START, Project, hour, make_project, output, produce
@@ -36,6 +38,7 @@ from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).parents[3]
+LINEAGE = importlib.util.find_spec("openlineage") is not None
 
 
 @dataclass
@@ -84,12 +87,40 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, spark_server: str) -> Any:
         yield stack.enter_context(Airflow(tmp_path_factory.mktemp("airflow"), spark_server, database).initialised())
 
 
+@dataclass
+class Watched:
+    """What the processes of one test have told others."""
+
+    metrics: dict[tuple[str, ...], float]
+    events: Path
+
+    def event(self, task: str) -> Any:
+        """The last one of OpenLineage about a task that has succeeded."""
+        told = [json.loads(line) for line in self.events.read_text().splitlines()]
+        return [each for each in told if each["eventType"] == "COMPLETE" and each["job"]["name"].endswith(f".{task}")][
+            -1
+        ]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    events = tmp_path / "lineage.jsonl"
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    with collector() as found:
+        for name, value in found.env.items():
+            monkeypatch.setenv(name, value)
+        yield Watched(found.values, events)
+
+
 @pytest.fixture
 def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.FixtureRequest) -> Project:
     return make_project(tmp_path, broker, spark_server, request.node.name.removeprefix("test_")[:60])
 
 
-def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, project: Project) -> None:
+def test_a_run_publishes_and_the_next_without_data_is_skipped(
+    airflow: Airflow, project: Project, watched: Watched
+) -> None:
     produce(project, range(40))
     first = airflow.run(project, "chained")
     assert (first["run"], first["tasks"]["commit"], first["tasks"]["abort"]) == ("success", "success", "skipped")
@@ -100,10 +131,34 @@ def test_a_run_publishes_and_the_next_without_data_is_skipped(airflow: Airflow, 
     assert {link[-37:] for name, link in first["links"].items() if name != "abort"} == {
         "/onceonly/pipelines/numbers_chained/1"
     }
+    mine = "numbers_chained"
+    counted = {name: watched.metrics.get((f"onceonly.{name}", mine)) for name in ("planned", "staged", "committed")}
+    assert counted == {"planned": 1, "staged": 1, "committed": 1}
+    assert watched.metrics["onceonly.rows", "numbers", mine] == 40  # tags in order
+    assert watched.metrics["onceonly.checkpoint.duration", mine] > 0
+    if LINEAGE:
+        told(watched, project)
     second = airflow.run(project, "chained")
     assert second["run"] == "success"
     assert set(second["tasks"].values()) == {"skipped"}
     assert "no new data" in second["log"]
+
+
+def told(watched: Watched, project: Project) -> None:
+    """What OpenLineage was told of stage and commit: no output before it is published."""
+    stage, commit = watched.event("stage"), watched.event("commit")
+    assert stage["outputs"] == []
+    for event in (stage, commit):
+        (topic,) = event["inputs"]
+        assert (topic["namespace"], topic["name"]) == (f"kafka://{project.bootstrap}", project.topic)
+        offsets = topic["inputFacets"]["onceonly_offsets"]["partitions"]
+        assert offsets == [{"partition": partition, "start": 0, "end": 10} for partition in range(4)]
+    (table,) = commit["outputs"]
+    assert (table["namespace"], table["name"]) == ("file", str(project.folder / "home" / "lake" / "chained"))
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 40
+    assert table["facets"]["schema"]["fields"]
+    (checkpoint,) = commit["run"]["facets"]["onceonly_checkpoints"]["checkpoints"]
+    assert (checkpoint["pipeline"], checkpoint["epoch"], checkpoint["state"]) == ("numbers_chained", 1, "committed")
 
 
 @pytest.mark.heavy
@@ -172,7 +227,7 @@ def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> No
     assert project.published("interval") == Counter([1])
 
 
-def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project) -> None:
+def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project, watched: Watched) -> None:
     produce(project, range(12))
     parts = project.parts
     through = factory.coordinator(parts)
@@ -190,6 +245,8 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert latest.state is State.COMMITTED
     assert project.published() == Counter(range(12))
     assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/chained": 1}
+    assert watched.metrics["onceonly.checkpoints", "committing", "numbers_interval"] == 1  # although the task failed
+    assert watched.metrics["onceonly.lag_records", "numbers_chained"] == 0
     away.rename(away.with_name("interval"))
     recovered = airflow.run(project, "recovery")
     assert recovered["run"] == "success", recovered["log"][-3000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from exposition import parsed
 from integration import chromium
 from integration.airflow_server import Server
 from integration.kafka_reader import create_topic, new_topic, until
@@ -509,9 +511,28 @@ def test_lag_is_what_the_topic_holds_beyond_the_last_commit(site: Site, broker: 
     past.write()
     with site.server.login("vera") as vera:
         lags = chromium.until(lambda: _answered(vera, "behind", "other_orders"), "the broker answers")
+        measured = parsed(vera.get("/metrics").text)
+        without = parsed(vera.get("/metrics", params={"lag": False}).text)
     assert lags["behind"] == {"state": "behind", "text": "up to 6 records, 3 h", "why": ""}
     assert lags["other_orders"]["state"] == "unknown"
     assert "does not exist" in lags["other_orders"]["why"]
+    assert measured['onceonly_lag_records{pipeline="behind"}'] == 6
+    assert measured['onceonly_source_up{pipeline="other_orders"}'] == 0
+    assert not [key for key in without if key.startswith(("onceonly_lag_", "onceonly_source_up"))]
+
+
+def test_prometheus_reads_what_its_login_may_see(site: Site) -> None:
+    def scraped(user: str) -> dict[str, float]:
+        header = {"Authorization": f"Bearer {site.server.token(user)}"}
+        answer = httpx.get(f"{site.server.url}/onceonly/metrics", headers=header, timeout=PATIENCE)
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return parsed(answer.text)
+
+    seen, hers = scraped("vera"), scraped("olga")
+    assert seen['onceonly_epochs_total{pipeline="flights"}'] >= 120
+    used = seen['onceonly_transaction_timeout_used_ratio{pipeline="flights",sink="alerts"}']
+    assert 0.89 < used < 1
+    assert {re.findall('pipeline="([^"]+)"', key)[0] for key in hers} == {"other_orders"}
 
 
 def test_what_no_interval_covers_is_shown_and_is_not_up_to_date(site: Site, broker: str) -> None:

@@ -15,10 +15,10 @@ from deltalake import write_deltalake
 from unit.world import World
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import DELTA, TopicRange
+from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.pipeline.tables import DeltaSource
+from onceonly.pipeline.tables import DeltaSource, FileSource
 from onceonly.runtime import datasets
 from onceonly.settings import Settings
 
@@ -64,19 +64,22 @@ def test_a_topic_is_named_by_the_first_broker_of_its_connection(tmp_path: Path, 
         ("abfss://box@account.dfs.core.windows.net/lake", "abfss://box@account.dfs.core.windows.net", "/lake"),
     ],
 )
-def test_a_table_is_named_by_its_place(tmp_path: Path, parts: Any, path: str, namespace: str, name: str) -> None:
+def test_tables_and_folders_are_named_by_their_place(
+    tmp_path: Path, parts: Any, path: str, namespace: str, name: str
+) -> None:
     world = World(tmp_path / "world")
     planned = world.plan()
     assert planned is not None
-    definition = replace(world.pipeline, source=DeltaSource(path, name="orders")).to_json()
-    range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=DELTA)
-    (found,) = datasets.read(parts, replace(planned, definition=definition, ranges=(range_,)))
-    assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))
+    for source in (DeltaSource(path, name="orders"), FileSource(path, name="orders")):
+        definition = replace(world.pipeline, source=source).to_json()
+        range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=source.kind)
+        (found,) = datasets.read(parts, replace(planned, definition=definition, ranges=(range_,)))
+        assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))
 
 
 def test_outputs_have_their_counts_and_columns(tmp_path: Path, parts: Any) -> None:
     table = tmp_path / "lake" / "flights"
-    write_deltalake(table / "staged-1", pa.table({"day": [1], "delays": [[2.5]]}))
+    write_deltalake(table, pa.table({"day": [1], "delays": [[2.5]]}))
     avro = {
         "type": "record",
         "fields": [{"name": "carrier", "type": "string"}, {"name": "late", "type": ["null", "int"]}],
