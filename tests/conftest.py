@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 from integration import hdfs as hdfs_daemons
+from integration import s3 as s3_server
 from patience import PATIENCE
 
 from onceonly.dev.services import Services
@@ -75,6 +76,13 @@ def broker(services: Services) -> str:
 def hdfs(request: pytest.FixtureRequest) -> hdfs_daemons.Hdfs:
     """A real NameNode and DataNode."""
     return hdfs_daemons.up(request.config.stash[HOME])
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[s3_server.S3]:
+    """A real S3 server of this test process alone: a test may kill it, and starts it again."""
+    with s3_server.server() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ VARIABLES = (
         "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
+    Variable("ONCEONLY_AWS_CONNECTION", "Airflow connection of type aws, by which S3 is reached", "the usual chain"),
     Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
     Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, that transforms may come from, too", "none"),
     Variable(
@@ -65,6 +66,7 @@ class Settings:
     spark_remote: str | None = field(repr=False)  # may hold a token
     transforms: tuple[str, ...]
     embedded: bool = False  # ONCEONLY_STATE is not set
+    aws_connection: str | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -83,10 +85,14 @@ class Settings:
             spark_remote=env.get("SPARK_REMOTE"),
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
             embedded=not env.get("ONCEONLY_STATE"),
+            aws_connection=env.get("ONCEONLY_AWS_CONNECTION") or None,
         )
 
     def environment(self) -> dict[str, str]:
-        """The same settings for a process on another machine, where all paths have to be valid."""
+        """The same settings for a process on another machine, where all paths have to be valid.
+
+        Credentials do not travel: that machine reaches its storage by its own.
+        """
         given = {
             "HOME": self.home,
             "STATE": self.state,

@@ -75,12 +75,12 @@ class MemoryView(View):
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
 
     def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
-        done = [each for each in self.checkpoints.values() if each.state is State.COMMITTED and each.decision]
+        done = [each for each in self.checkpoints.values() if _committed(each)]
         yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]
 
     def boundaries(self, time: datetime, topic: str) -> tuple[Boundary | None, Boundary | None]:
         pinned = [
-            Boundary(at, range_.topic_id if range_ else "", offsets)
+            Boundary(at, range_.topic_id if range_ else "", offsets, range_)
             for checkpoint in self.checkpoints.values()
             if checkpoint.interval
             for range_ in [range_of(checkpoint.ranges, topic)]
@@ -102,6 +102,10 @@ class MemoryView(View):
         chain: Any = self.rows
         epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}
         return [self.checkpoints[epoch] for epoch in sorted(epochs)]
+
+
+def _committed(known: Checkpoint) -> bool:
+    return known.state is State.COMMITTED and known.decision is not None and known.forwarded is None
 
 
 class MemoryTable:

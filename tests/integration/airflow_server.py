@@ -21,6 +21,7 @@ from onceonly.errors import NotCommitted
 
 ROOT = Path(__file__).parents[2]
 TO_LEAVE = 20  # seconds from SIGTERM to SIGKILL
+TRIES = 5  # another process may take a port between the look and the start
 ROLES = {"vera": "viewer", "uma": "user", "adam": "admin", "olga": "user"}
 
 
@@ -31,7 +32,7 @@ class Server:
     folder: Path
     env: Mapping[str, str]
     dags: Mapping[str, str] = field(default_factory=dict)  # file -> text
-    port: int = field(default_factory=lambda: free_port(0))
+    port: int = 0  # once it is started
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -59,7 +60,6 @@ class Server:
             "AIRFLOW__CORE__AUTH_MANAGER": "integration.auth_by_dag.AuthByDag",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(":".join(pair) for pair in ROLES.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-and-long-enough-to-be-accepted-as-a-key-of-sha512",
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("tests", "src")),  # of this checkout
             **self.env,
@@ -67,12 +67,23 @@ class Server:
         airflow = [sys.executable, "-m", "airflow"]
         for command in (["db", "migrate"], *([["dags", "reserialize"]] if self.dags else ())):
             subprocess.run([*airflow, *command], env=environment, check=True, capture_output=True, timeout=PATIENCE)
-        served = [*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        for _ in range(TRIES):
+            self.port = free_port(0)
+            self._serve([*airflow, "api-server", "--host", "127.0.0.1", "--port", str(self.port)], environment)
+            try:
+                until(self._answers, "the api-server answers", PATIENCE, self._alive)
+                return
+            except NotCommitted as error:
+                if "address already in use" not in str(error):
+                    raise
+        raise NotCommitted(f"no port was free long enough in {TRIES} tries.")
+
+    def _serve(self, command: list[str], environment: Mapping[str, str]) -> None:
+        env = {**environment, "AIRFLOW__API__BASE_URL": self.url}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                served, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                [*command, "--workers", "1"], env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        until(self._answers, "the api-server answers", PATIENCE, self._alive)
 
     def stop(self) -> None:
         """Its whole process group; Airflow's processes set their own titles, so nothing else tells them apart."""

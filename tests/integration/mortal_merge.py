@@ -18,7 +18,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.delta import merge, sink
+from onceonly.sinks.delta import entry, merge, sink
 
 POINT = sys.argv[3]
 PLACES: list[tuple[Any, str, str]] = [
@@ -27,7 +27,7 @@ PLACES: list[tuple[Any, str, str]] = [
     (merge, "_search", "search"),
     (merge, "_write", "copies"),
     (merge, "write_deltalake", "files of copies"),
-    (sink, "_commit_files", "entry"),
+    (entry, "commit", "entry"),
 ]
 
 

@@ -20,7 +20,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import factory, owners
 from onceonly.settings import Settings
-from onceonly.sinks.delta import merge, sink
+from onceonly.sinks.delta import entry, merge, sink
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.state.sink import StateWriter
 
@@ -48,7 +48,7 @@ def main() -> None:
     for kind, method in ((Transactions, "end"), (Transactions, "withdraw"), (Folders, "delete")):
         around(kind, method, method, reach)
     around(merge, "write_deltalake", "files of copies", reach)  # type: ignore[arg-type]
-    around(sink, "_commit_files", "entry", reach)  # type: ignore[arg-type]
+    around(entry, "commit", "entry", reach)  # type: ignore[arg-type]
     parts = factory.LiveParts(Settings.from_env({**os.environ, "SPARK_REMOTE": sys.argv[2]}))
     print("ready", flush=True)
     for pipeline in pipelines(sys.argv[3], int(sys.argv[4])):

@@ -34,7 +34,7 @@ def postgres(*settings: str) -> Iterator[str]:
     with TemporaryDirectory(prefix="onceonly-postgres-") as folder:
         if os.geteuid() == 0:
             shutil.chown(folder, USER)
-        data, port = f"{folder}/data", free_port(0)
+        data = f"{folder}/data"
         run = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         command = [bin_ / "initdb", "-D", data, "-U", "airflow", "-A", "trust", "--no-sync", "-E", "UTF8"]
         subprocess.run(command, check=True, **run, **_as_nobody_special())
@@ -42,6 +42,7 @@ def postgres(*settings: str) -> Iterator[str]:
         # A killed scheduler's workers keep its connection open, and with it the locks of its last transaction.
         quick += ["-c", "idle_in_transaction_session_timeout=30s"]
         quick += [word for setting in settings for word in ("-c", setting)]
+        port = free_port(0)
         listen = ["-p", str(port), "-c", "listen_addresses=127.0.0.1"]
         server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
         try:

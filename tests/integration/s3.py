@@ -33,6 +33,7 @@ class S3:
 
     folder: Path
     port: int
+    secret: str = KEY
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -42,16 +43,16 @@ class S3:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": KEY,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
             "AWS_REGION": "us-east-1",
         }
 
     def start(self) -> None:
         (self.folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)
-        keys = ["--access", KEY, "--secret", KEY, "--quiet"]
-        command = [str(BINARY), *keys, "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder / "data")]
+        command = [str(BINARY), "--quiet", "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder / "data")]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            keys = {**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": self.secret}  # arguments are seen by all
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=keys, start_new_session=True)
         until(self._answers, "the S3 server answers", PATIENCE)
 
     def kill(self) -> None:
@@ -67,9 +68,9 @@ class S3:
 
 
 @contextmanager
-def server() -> Iterator[S3]:
+def server(secret: str = KEY) -> Iterator[S3]:
     with TemporaryDirectory(prefix="onceonly-s3-") as folder:
-        made = S3(Path(folder), free_port(0))
+        made = S3(Path(folder), free_port(0), secret)
         try:
             made.start()
             yield made

@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import changes, log
 from onceonly.sinks.delta.sink import DeltaWriter
 
 STATE = "5e1f" * 8
@@ -42,6 +42,7 @@ class LightDelta(DeltaWriter):
         staged = log.create_staged(target, folder, True, [], {})
         write_deltalake(staged, data, mode="append")
         adds = log.staged_adds(self.uri, folder, 1)
+        changes.check_staged(self.config, adds)
         count, size = log.count(adds, staged)
         return {
             "kind": "delta",

@@ -44,6 +44,13 @@ class QuickTable(MemoryTable):
             found[name] = gaps.between(pinned)
         return found
 
+    def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
+        return {name: self._recent(self.chain(name), most) for name in pipelines}
+
+    def _recent(self, chain: Chain, most: int) -> list[Row]:
+        oldest = chain.head.epoch - most + 1
+        return [row for row in chain.rows if row.epoch >= oldest or row.epoch in chain.head.open]
+
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
         later = [each for each in fold(self.chain(pipeline).rows).values() if each.epoch > min(epochs)]
         return [each for each in later if each.replaces in epochs or _rewinds(each, max(epochs))]

@@ -37,9 +37,10 @@ def test_each_is_in_the_help_and_in_the_table(each: object) -> None:
 
 
 def test_another_machine_is_given_all_that_counts_there() -> None:
-    """All but how commands find Spark, and what is of services on one machine."""
+    """All but credentials, how commands find Spark, and what is of services on one machine."""
     given = Settings.from_env({name: f"/{name.lower()}" for name in NAMES}).environment()
     local = {
+        "ONCEONLY_AWS_CONNECTION",
         "ONCEONLY_KAFKA_PORT",
         "ONCEONLY_SPARK_PORT",
         "ONCEONLY_SPARK_MEMORY",

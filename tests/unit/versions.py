@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from unit import tables
 
 from onceonly.checkpoint.offsets import DELTA, Interval, TopicRange
-from onceonly.coordinator.pins import Cut
+from onceonly.coordinator.cut import Cut
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
@@ -76,6 +76,13 @@ class Table:
     def rewrite(self, version: int, actions: list[dict[str, Any]]) -> None:
         """As another program might have written that version."""
         self.entry(version).write_text("\n".join(map(json.dumps, actions)))
+
+    def exchange(self, first: int, *numbers: int) -> None:
+        """The table is restored from a copy that ends before version `first`, and others write these rows to it."""
+        for version in range(first, self.end):
+            self.entry(version).unlink()
+        for number in numbers:
+            self.write(number)
 
     def date(self, version: int, minute: float) -> None:
         """The version was committed at that minute after noon."""

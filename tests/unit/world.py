@@ -87,6 +87,12 @@ class World:
         return [row.event.value for row in self.state.history("flights")]
 
 
+class Durable(World):
+    """On a state table that other processes, and the command line, find."""
+
+    table = staticmethod(tables.real)
+
+
 def minutes(start: int, end: int) -> Interval:
     return Interval(NOON + timedelta(minutes=start), NOON + timedelta(minutes=end))
 

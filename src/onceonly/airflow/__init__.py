@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onceonly.airflow.assets import assets_of, inlets, outlets
     from onceonly.airflow.dags import checkpoint_dag, recovery_dag
     from onceonly.airflow.gate import GateOperator
+    from onceonly.airflow.notifier import WebhookNotifier
     from onceonly.airflow.operators import (
         AbortOperator,
         AnnounceOperator,
@@ -34,6 +35,7 @@ _MODULES = {
     "PlanOperator": "operators",
     "RecoverOperator": "operators",
     "StageOperator": "operators",
+    "WebhookNotifier": "notifier",
     "assets_of": "assets",
     "checkpoint_dag": "dags",
     "inlets": "assets",
@@ -49,6 +51,7 @@ __all__ = [
     "PlanOperator",
     "RecoverOperator",
     "StageOperator",
+    "WebhookNotifier",
     "assets_of",
     "checkpoint_dag",
     "inlets",

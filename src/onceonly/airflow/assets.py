@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias
 
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import Interval
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
 
@@ -45,19 +46,28 @@ def published(checkpoint: Checkpoint) -> Iterator[tuple[Asset, dict[str, Any]]]:
         yield from ((asset, extra) for asset in assets_of(pipeline.sink(name)))
 
 
-def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any]) -> list[Any]:
+def announce(context: Any, checkpoint: Checkpoint, declared: Iterable[Any], keyed: bool = False) -> list[Any]:
     """Record the events of what is published, and return the outlets that remain: Airflow sends one for each outlet.
 
     Args:
         declared: the task's outlets; those that are not of this pipeline's making stay as they are.
+        keyed: give the events of an interval its partition key.
     """
     ours = {asset.uri for asset in outlets(Pipeline.from_json(checkpoint.definition))}
     reached = {asset.uri: extra for asset, extra in published(checkpoint)}
     kept = [outlet for outlet in declared if getattr(outlet, "uri", None) not in ours - reached.keys()]
     for outlet in kept:
         if isinstance(outlet, Asset) and outlet.uri in reached:
-            context["outlet_events"][outlet].extra.update(reached[outlet.uri])
+            event = context["outlet_events"][outlet]
+            event.extra.update(reached[outlet.uri])
+            if keyed and checkpoint.interval:
+                event.add_partitions(partition_key(checkpoint.interval))
     return kept
+
+
+def partition_key(interval: Interval) -> str:
+    """Its start in UTC, in the form that Airflow's own partition mappers read."""
+    return f"{interval.start:%Y-%m-%dT%H:%M:%S}"
 
 
 def announce_recovered(context: Any, checkpoint: Checkpoint) -> None:

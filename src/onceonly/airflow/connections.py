@@ -1,4 +1,4 @@
-"""Kafka connections inside a task: Airflow looks them up, in its secrets backends, the environment or its database."""
+"""Connections inside a task: Airflow looks them up, in its secrets backends, the environment or its database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from onceonly.filesystems import aws
 from onceonly.kafka import lookup
+from onceonly.settings import Settings
 
 
 def from_airflow(conn_id: str) -> Mapping[str, Any]:
@@ -17,12 +19,26 @@ def from_airflow(conn_id: str) -> Mapping[str, Any]:
     Raises:
         InvalidPipeline: there is no such connection.
     """
+    extra: Mapping[str, Any] = _connection(conn_id).extra_dejson
+    return extra
+
+
+def use_aws() -> None:
+    """Let this process reach S3 by the connection that ONCEONLY_AWS_CONNECTION names, if it names one.
+
+    Raises:
+        InvalidPipeline: there is no such connection, or it cannot be used.
+    """
+    if conn_id := Settings.from_env().aws_connection:
+        found = _connection(conn_id)
+        aws.take_up(conn_id, aws.settings_of(found.extra_dejson, found.login, found.password))
+
+
+def _connection(conn_id: str) -> Any:
     try:
-        connection: Any = BaseHook.get_connection(conn_id)
+        return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
-    extra: Mapping[str, Any] = connection.extra_dejson
-    return extra
 
 
 def handed_over(conn_ids: Iterable[str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from airflow.sdk import (
     DAG,
     Asset,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
@@ -47,7 +48,8 @@ PATIENT: dict[str, Any] = {
 }
 LONGEST_CHAIN = timedelta(days=1)  # for which an interval waits until pipelines before have published theirs
 LONGEST_WAIT = 900.0  # seconds from stage to commit that a transaction has to outlast, however long the interval
-WITHOUT_INTERVAL = (str, list, Asset, CronTriggerTimetable, DeltaTriggerTimetable)  # unless they are given a width
+# Unless they are given a width.
+WITHOUT_INTERVAL = (str, list, Asset, CronPartitionTimetable, CronTriggerTimetable, DeltaTriggerTimetable)
 STAGE_RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=5)}
 
 
@@ -58,6 +60,7 @@ def checkpoint_dag(
     dag_id: str | None = None,
     spark_conn_id: str = "spark",
     on_held: Notifier | Sequence[Notifier] | None = None,
+    partition_keys: bool = False,
     **dag_arguments: Any,
 ) -> DAG:
     """The DAG of a pipeline: each run is one checkpoint.
@@ -67,11 +70,18 @@ def checkpoint_dag(
             time zone.
         spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
         on_held: notifiers that are called when the gate holds a checkpoint; see `GateOperator`.
+        partition_keys: the asset events of intervals carry partition keys; see `CommitOperator`.
         dag_arguments: passed on to `airflow.sdk.DAG`. An interval pipeline catches up unless `catchup=False` says that
             intervals may be left out when the scheduler was down or the DAG paused.
     Raises:
         InvalidPipeline: the schedule does not go with the pipeline.
     """
+    if partition_keys and pipeline.mode != "interval":
+        raise InvalidPipeline(
+            f"{pipeline.name}: partition_keys is for pipelines in interval mode.",
+            "The key of an event is the start of its interval.",
+            "Remove it, or set Pipeline(mode='interval').",
+        )
     if schedule is not None:
         pipeline.check_commits(min(_seconds_between(schedule), LONGEST_WAIT))
     at_once = 1 if pipeline.mode == "chained" or pipeline.state else 4
@@ -85,7 +95,8 @@ def checkpoint_dag(
             task_id="plan", pipeline=pipeline, spark_conn_id=spark_conn_id, **_until_all_may_be_in(pipeline)
         )
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
-        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, outlets=outlets(pipeline), **PATIENT)
+        publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **PATIENT}
+        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, **publish)
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
         plan >> stage >> abort
         if pipeline.gate:

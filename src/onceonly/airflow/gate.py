@@ -61,13 +61,16 @@ class GateOperator(SparkOperator):
 
         with task_outcome(context):
             self.work(context).require_judged(driver_of(event), Settings.from_env(), event["state"])
-        return self._judged(context)
+        return self._judged(context, by_driver=True)
 
-    def _judged(self, context: Any) -> dict[str, Any]:
+    def _judged(self, context: Any, by_driver: bool = False) -> dict[str, Any]:
+        from onceonly.airflow import stats
         from onceonly.coordinator import gate
 
         with task_outcome(context):
             done = self.coordinator().gate(self.pipeline, self.find_epoch(context), owner_of(context))
+        if by_driver:
+            stats.judged(done)
         if done.verdict:
             self.docs = docs_page(done)
             self._log(done.verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk._shared.secrets_masker import redact
@@ -66,12 +67,24 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def told(context: Any) -> str:
+    """For people, without secrets: what is held, or which task has failed and why, and where to look."""
+    if held := context.get("held"):
+        return "\n".join([held["text"], *(f"  {check}" for check in held["checks"]), held["page"]])
+    task, error = context.get("task"), context.get("exception") or context.get("reason") or NO_ERROR
+    what = f"{context['ti'].dag_id}, run {context['ti'].run_id}: task '{context['ti'].task_id}' has failed."
+    pipeline = getattr(task, "pipeline", None)
+    page = [page_of(getattr(pipeline, "name", pipeline), getattr(task, "worked_on", None))] if pipeline else []
+    why = queries.without_secrets(redact(str(error)))[:LONGEST]
+    return "\n".join([what, why, *page])
+
+
 def notify_held(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) -> Iterator[str]:
     """Call each; for the log, what failed. Nothing depends on who listens."""
     given = {**context, "held": about(checkpoint)}
     for notifier in notifiers:
         try:
-            notifier(given)
+            copy(notifier)(given)  # one of Airflow's keeps the text that it has rendered
         except Exception as error:
             yield f"{checkpoint.pipeline} epoch {checkpoint.epoch} is held, but the notifier failed: {error!r}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,7 @@ from onceonly.views import formatting
 
 if TYPE_CHECKING:
     from onceonly.airflow.driver import Driver, Work
+    from onceonly.airflow.lineage import Lineage
     from onceonly.coordinator.coordinator import Coordinator
     from onceonly.runtime.factory import LiveParts
 
@@ -36,6 +38,14 @@ class OnceonlyOperator(BaseOperator):
     """Shared by all: the coordinator, the run's owner key, and how errors become task outcomes."""
 
     worked_on: int | None = None  # epoch, for the link
+    told: Lineage | None = None  # for OpenLineage
+
+    def pre_execute(self, context: Any) -> None:
+        """Airflow calls it before each try, and when the task comes back from the triggerer."""
+        from onceonly.airflow.connections import use_aws
+
+        with task_outcome():
+            use_aws()
 
     def parts(self) -> LiveParts:
         from onceonly.airflow.connections import from_airflow
@@ -49,13 +59,27 @@ class OnceonlyOperator(BaseOperator):
         return coordinator(self.parts(), log=self._log_transition)
 
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        from onceonly.airflow import stats
         from onceonly.views.steps import lines
 
         for line in lines(checkpoint, row):
             self._say(line)
+        stats.recorded(checkpoint, row)
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
+
+    def _tell(self, *checkpoints: Checkpoint) -> None:
+        """What they have read and published: OpenLineage's provider asks for it when the task has ended."""
+        from onceonly.airflow import lineage, stats
+
+        with stats.harmless():
+            self.told = lineage.of(OnceonlyOperator.parts(self), *checkpoints) if lineage.on() else None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        from onceonly.airflow import lineage
+
+        return lineage.facets(self.told or lineage.Lineage())
 
 
 class CheckpointOperator(OnceonlyOperator):
@@ -208,18 +232,20 @@ class StageOperator(SparkOperator):
     """
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow import submit
+        from onceonly.airflow import lineage, stats, submit
         from onceonly.settings import Settings
 
         work, started = self.work(context), time.time()
         with task_outcome(context):
             spark = submit.target(self.spark_conn_id)
+            with stats.harmless():
+                spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
             if spark.rest is None:
                 job = self._job = submit.job(spark, self._say, self._log_transition)
                 job.run(work.pipeline, work.epoch, work.owner)
             elif driver := work.stage(spark, Settings.from_env()):
                 self.wait_for(driver, started)
-        return _staged(work.epoch, started)
+        return self._done(work, started)
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:
         """Back from the triggerer: see in the state table whether it is staged."""
@@ -229,21 +255,42 @@ class StageOperator(SparkOperator):
         work = self.work(context)
         with task_outcome(context):
             work.require_staged(driver_of(event), Settings.from_env(), event["state"])
-        return _staged(work.epoch, event["started"])
+        return self._done(work, event["started"])
+
+    def _done(self, work: Work, started: float) -> dict[str, Any]:
+        """It is staged; who watches is told, and nothing depends on that."""
+        from onceonly.airflow import lineage, stats
+        from onceonly.settings import Settings
+
+        with stats.harmless():
+            if stats.on() or lineage.on():
+                now = work.now(Settings.from_env())
+                stats.staged(now)
+                self._tell(now)
+        return {"epoch": work.epoch, "spark_seconds": round(time.time() - started, 3)}
 
 
 class CommitOperator(CheckpointOperator):
     """Takes the decision and publishes; safe to run any number of times.
 
     An asset event goes out for each of its `outlets` that was published (`onceonly.airflow.outlets` makes them).
+
+    Args:
+        partition_keys: the events of an interval carry its start as their partition key, for DAGs with a
+            `PartitionedAssetTimetable`. Such an event starts no other DAG.
     """
+
+    def __init__(self, *, partition_keys: bool = False, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.partition_keys = partition_keys
 
     def execute(self, context: Any) -> dict[str, Any]:
         from onceonly.airflow.assets import announce
 
         with task_outcome():
             done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
-        self.outlets = announce(context, done, self.outlets)
+        self._tell(done)
+        self.outlets = announce(context, done, self.outlets, self.partition_keys)
         return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
 
 
@@ -287,7 +334,7 @@ class RecoverOperator(OnceonlyOperator):
         super().__init__(**arguments)
         self.spark_conn_id, self.on_held = spark_conn_id, notices.listed(on_held)
         self._held: list[Checkpoint] = []
-        self._committed: list[tuple[str, int]] = []
+        self._committed: list[Checkpoint] = []
         self._parts: RunningWork | None = None
 
     def parts(self) -> LiveParts:
@@ -302,7 +349,7 @@ class RecoverOperator(OnceonlyOperator):
             self._parts.end()
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow import unawaited
+        from onceonly.airflow import stats, unawaited
         from onceonly.runtime import job_report
 
         through, settled = self.coordinator(), {}
@@ -313,7 +360,8 @@ class RecoverOperator(OnceonlyOperator):
                 settled[name] = {cp.epoch: cp.state.value for cp in done if cp.state.settled}
             except Exception as error:
                 self._failed(error, errors)
-            context["ti"].xcom_push(key=COMMITTED, value=self._committed)  # pipeline by pipeline: it may be killed
+            named = [(each.pipeline, each.epoch) for each in self._committed]
+            context["ti"].xcom_push(key=COMMITTED, value=named)  # pipeline by pipeline: it may be killed
             self._notify(context)
             try:
                 self._warn(through.state.view(name).open)
@@ -325,6 +373,9 @@ class RecoverOperator(OnceonlyOperator):
         except Exception as error:
             self._failed(error, errors)
         job_report.sweep(through.state)
+        self._tell(*self._committed)
+        with stats.harmless():
+            stats.measure(through.state, OnceonlyOperator.parts(self))
         if errors:
             raise errors[0]
         return {name: epochs for name, epochs in settled.items() if epochs}
@@ -337,7 +388,7 @@ class RecoverOperator(OnceonlyOperator):
     def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
         super()._log_transition(checkpoint, row)
         if row.event is Event.COMMITTED:
-            self._committed.append((checkpoint.pipeline, checkpoint.epoch))
+            self._committed.append(checkpoint)
         if row.event is Event.VERDICT and checkpoint.held:
             self._held.append(checkpoint)
 
@@ -380,10 +431,6 @@ class AnnounceOperator(OnceonlyOperator):
         for name, epoch in context["ti"].xcom_pull(task_ids=self.recovery, key=COMMITTED) or ():
             if checkpoint := state.view(name).checkpoint(epoch):
                 announce_recovered(context, checkpoint)
-
-
-def _staged(epoch: int, started: float) -> dict[str, Any]:
-    return {"epoch": epoch, "spark_seconds": round(time.time() - started, 3)}
 
 
 def owner_of(context: Any) -> str:

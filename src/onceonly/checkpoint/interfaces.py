@@ -71,11 +71,19 @@ class ChecksRanges(Protocol):
         """The range with its mark.
 
         Args:
-            previous: ends where the range starts, if it was read before.
+            previous: another range that was pinned before; in a chain the one that ends where this one starts.
         Raises:
             SourceLost: it does not contain all of the range, or no longer what `previous` contained.
             InvalidPipeline: the range cannot be read as the definition says.
         """
+
+
+@runtime_checkable
+class Recognises(Protocol):
+    """A `ChecksRanges` that can mark a range which nobody reads, because a person has left it out."""
+
+    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """As `marked`, whether the range can be read or not."""
 
 
 @runtime_checkable

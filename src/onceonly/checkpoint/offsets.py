@@ -7,7 +7,7 @@ Offsets have gaps (control records, compaction), so nothing here counts rows; a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -123,11 +123,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A time, and the offsets that were pinned for it."""
+    """A time, and the offsets that were pinned for it.
+
+    Args:
+        pinned: the range that begins or ends there.
+    """
 
     time: datetime
     topic_id: str
     offsets: Offsets
+    pinned: TopicRange | None = field(default=None, compare=False)
 
 
 def same_topic(pinned_id: str, log: TopicLog, since: str) -> None:

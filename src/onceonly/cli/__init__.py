@@ -10,7 +10,7 @@ import click  # noqa: E402
 
 from onceonly.cli.app import Cli  # noqa: E402
 from onceonly.cli.commands import Commands  # noqa: E402
-from onceonly.settings import VARIABLES  # noqa: E402
+from onceonly.settings import VARIABLES, Settings  # noqa: E402
 
 HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recover.
 
@@ -30,6 +30,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "status": "status",
         "describe": "describe",
         "lineage": "lineage",
+        "metrics": "metrics",
         "recover": "settle",
         "check": "check",
         "infer": "infer",
@@ -53,3 +54,8 @@ COMMANDS = Commands(  # where each is; the everyday ones first
 @click.pass_context
 def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
+    if conn_id := Settings.from_env().aws_connection:
+        from onceonly.filesystems import aws
+        from onceonly.kafka import lookup
+
+        aws.take_up(conn_id, lookup.of_aws(conn_id))

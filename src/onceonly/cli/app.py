@@ -27,9 +27,11 @@ class Cli(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # as they were added: the everyday ones first
 
+    _as_json = False
+
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
-        as_json = "--json" in given
+        as_json = self._as_json = "--json" in given
         with output.careful(as_json):
             try:
                 code = super().main(given, prog_name, **{**extra, "standalone_mode": False})
@@ -42,6 +44,7 @@ class Cli(click.Group):
             sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta[JSON] = self._as_json  # for errors before the command has read its options
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning

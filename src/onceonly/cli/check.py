@@ -11,7 +11,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
-from onceonly.errors import OnceonlyError
+from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.settings import Settings
@@ -27,7 +27,8 @@ NOT_SOUND = 5  # its exit code
 @click.argument("file", metavar="FILE.py:NAME")
 @json_option
 def check(file: str, as_json: bool) -> None:
-    """Check Spark and connections, and the pipeline NAME in FILE.py: transform, topic, schema, sinks, state table.
+    """Check Spark and connections, and the pipeline NAME in FILE.py: transform, topic, schema, sinks, the pipelines
+    that it is after, state table.
 
     Nothing is written.
 
@@ -65,7 +66,23 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     for source in pipeline.sources:
         if isinstance(source, KafkaSource):
             notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
-    return [*notes, *found, _state(settings)]
+    return [*notes, *found, *_after(pipeline, parts, settings), _state(settings)]
+
+
+def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+    """Of the pipelines that write what it reads."""
+    from onceonly.coordinator import barrier
+
+    if not pipeline.after:
+        return []
+    state = queries.existing(settings)
+    if state is None:
+        raise InvalidPipeline(
+            f"{pipeline.name}: it is after {', '.join(map(repr, pipeline.after))}, which has not run.",
+            f"There is no state table at {settings.state} yet.",
+            "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
+        )
+    return barrier.check(state, parts, pipeline)
 
 
 def _connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:

@@ -204,7 +204,7 @@ def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps, file: str) -
 
 def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> LiveParts:
     """Whatever can be refused is refused before the state table is touched."""
-    from onceonly.coordinator.pins import Cut
+    from onceonly.coordinator.cut import Cut
     from onceonly.runtime import factory
 
     parts = changing.parts(settings)

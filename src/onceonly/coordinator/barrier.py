@@ -41,18 +41,50 @@ def find(state: StateTable, parts: Parts, pipeline: Pipeline, interval: Interval
         InvalidPipeline: one of them is not known, writes none of the tables, or is after this one.
         Busy: a checkpoint of the interval is not committed yet.
     """
+    before = _all_before(state, parts, pipeline)
+    found = [each.of_interval(interval) if interval else each.newest() for each in before]
+    epochs = {each.name: tuple(known.epoch for known in those) for each, those in zip(before, found, strict=True)}
+    read = {} if interval else _read_already(state, pipeline)
+    return Barrier(
+        epochs,
+        {
+            topic: () if epochs[each.name] == read.get(each.name) else each.landed(topic, those)
+            for each, those in zip(before, found, strict=True)
+            for topic in each.sinks
+        },
+    )
+
+
+def check(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[str]:
+    """What of it can be known before any run, for people.
+
+    Raises:
+        InvalidPipeline: `find` would refuse it, whatever the interval.
+    """
+    return [note for each in _all_before(state, parts, pipeline) for note in each.check()]
+
+
+def _all_before(state: StateTable, parts: Parts, pipeline: Pipeline) -> list[_Before]:
     _refuse_circle(state, pipeline)
     before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
     _refuse_shared(pipeline, before)
-    found = [each.of_interval(interval) if interval else each.newest() for each in before]
-    return Barrier(
-        {each.name: tuple(known.epoch for known in those) for each, those in zip(before, found, strict=True)},
-        {
-            topic: each.landed(sink, those)
-            for each, those in zip(before, found, strict=True)
-            for topic, sink in each.sinks.items()
-        },
-    )
+    return before
+
+
+def _read_already(state: StateTable, pipeline: Pipeline) -> Mapping[str, tuple[int, ...]]:
+    """By pipeline: up to which checkpoint of it a chain has read. Until its next one there is nothing to look for."""
+    latest = state.view(pipeline.name).latest
+    return latest.after if latest and latest.state is State.COMMITTED else {}
+
+
+def closed(state: StateTable, parts: Parts, pipeline: Pipeline) -> Barrier:
+    """One that lets nothing through: of what a person leaves out, or has read elsewhere.
+
+    Raises:
+        InvalidPipeline: as `find`.
+    """
+    before = [_Before(state, parts, pipeline, name) for name in pipeline.after]
+    return Barrier({}, {topic: () for each in before for topic in each.sinks})
 
 
 class _Before:
@@ -64,7 +96,7 @@ class _Before:
         latest = self._view.latest
         if latest is None:
             raise _unknown(state, reader, name)
-        sinks = Pipeline.from_json(latest.definition).sinks
+        self._sinks = sinks = Pipeline.from_json(latest.definition).sinks
         tables = reader.tables.items()
         self.sinks = {topic: sink.name for topic, uri in tables for sink in sinks if uri in sink.asset_uris()}
         if not self.sinks:
@@ -75,6 +107,23 @@ class _Before:
                 f"'{name}' runs in chained mode and has none.",
                 "Run both by intervals, or this one in chained mode. Nothing was written.",
             )
+
+    def check(self) -> list[str]:
+        """A note for each table of it that is read."""
+        for sink in self._sinks:
+            if self._reader.mode == "interval" and sink.name in self.sinks.values() and getattr(sink, "merge", None):
+                raise InvalidPipeline(
+                    f"{self._reader.name}: no interval of '{self.name}' can be read from sink '{sink.name}'.",
+                    "It merges changes: a version of its table has rows of several intervals.",
+                    "Read that table in chained mode, or without after. Nothing was written.",
+                )
+        newest = next((known.epoch for known in self._view.committed(1)), None)
+        upto = f"up to epoch {newest}, the last one committed" if newest else "when its first checkpoint is committed"
+        how = "interval by interval" if self._reader.mode == "interval" else upto
+        return [
+            f"after '{self.name}': table '{topic}', which its sink '{sink}' writes, is read {how}"
+            for topic, sink in self.sinks.items()
+        ]
 
     def newest(self) -> list[Checkpoint]:
         """The committed checkpoint with the last decision: all before it are published as well, or given up."""
@@ -99,18 +148,32 @@ class _Before:
             self._check_committed(interval, known)
         return found
 
-    def landed(self, sink: str, found: list[Checkpoint]) -> tuple[Landed, ...]:
+    def landed(self, topic: str, found: list[Checkpoint]) -> tuple[Landed, ...]:
         """Where the rows are that the table shows of these checkpoints, each of an interval, or the newest of a chain.
 
         Raises:
-            InvalidPipeline: they are not in one version of it.
+            InvalidPipeline: they are not in one version of it, or in another table.
         """
-        if self._reader.mode == "chained":
-            shown = [known for known in self._view.committed() if sink in known.published][:1] if found else []
-        else:
-            shown = [known for each in found if (known := self._shown(each, sink))]
-        landed = tuple(self._of(known, sink) for known in shown)
-        if self._reader.mode == "interval" and not all(each.whole for each in landed):
+        uri = self._reader.tables[topic]
+        if self._reader.mode == "interval":
+            return tuple(landed for each in found if (landed := self._of_one(each, topic, uri)))
+        for known in self._view.committed() if found else ():
+            if (sink := _writing(known, uri)) in known.published:
+                return (self._of(known, str(sink)),)
+        return ()
+
+    def _of_one(self, known: Checkpoint, topic: str, uri: str) -> Landed | None:
+        """Where the rows of one interval are; None: it has none."""
+        sink = _writing(known, uri)
+        if sink is None and known.handles:
+            raise InvalidPipeline(
+                f"{self._reader.name}: an interval of '{self.name}' is not in table '{topic}'.",
+                f"Epoch {known.epoch} was published before '{self.name}' wrote to {uri}.",
+                "Process the interval again there (reprocess), or leave it out here. Nothing was written.",
+            )
+        shown = self._shown(known, sink) if sink else None
+        landed = self._of(shown, str(sink)) if shown else None
+        if landed and not landed.whole:
             raise InvalidPipeline(
                 f"{self._reader.name}: an interval of '{self.name}' cannot be read from sink '{sink}'.",
                 "It merges changes: a version of its table has rows of other intervals, too.",
@@ -173,6 +236,12 @@ class _Before:
                 "is not known here.",
                 "Process it again there (reprocess), or read the table without after. Nothing was written.",
             )
+
+
+def _writing(known: Checkpoint, uri: str) -> str | None:
+    """The sink that has written the table for that checkpoint. It may have another name since."""
+    sinks = Pipeline.from_json(known.definition).sinks
+    return next((sink.name for sink in sinks if uri in sink.asset_uris()), None)
 
 
 def _start(known: Checkpoint) -> float:

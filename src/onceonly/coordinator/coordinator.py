@@ -17,10 +17,10 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets
+from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.messages import because, fenced
-from onceonly.coordinator.pins import Cut
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.rename import refuse_renamed
@@ -331,7 +331,10 @@ class Coordinator:
         Raises:
             InvalidPipeline: it is not such a gap, or not all of it; nothing was written.
         """
-        view = self._transitions.change(name, lambda view: skip.row(view, interval, who, reason))
+        seen = self.state.view(name).latest
+        read = Pipeline.from_json(seen.definition) if seen else None
+        landed = barrier.closed(self.state, self.parts, read).tables if read else ()
+        view = self._transitions.change(name, lambda view: skip.row(view, interval, who, reason, landed))
         return view.planned_for(interval)[-1]
 
     def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
@@ -343,7 +346,7 @@ class Coordinator:
         """
         pipeline = skip_offsets.pipeline(self.state.view(name), said)
         source = self.parts.sources(pipeline)[said.topic]
-        view = self._transitions.change(name, lambda view: skip_offsets.row(view, source.log(), said))
+        view = self._transitions.change(name, lambda view: skip_offsets.row(view, source, said))
         return view.require(view.head.epoch)
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:

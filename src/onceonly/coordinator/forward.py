@@ -14,10 +14,11 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicLog, TopicRange, range_of, same_topic
-from onceonly.coordinator import lineage
+from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, range_of, same_topic
+from onceonly.coordinator import barrier, lineage
+from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.pins import Cut
+from onceonly.coordinator.pins import recognised
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
@@ -56,7 +57,8 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Fo
     used = max((trace.epoch for trace in traces if trace.state_id == transitions.state.id), default=0)
     for number, interval in enumerate(said.intervals or [None], 1):
         last = number >= len(said.intervals)
-        view = transitions.change(pipeline.name, partial(_decide, pipeline, sources, said, interval, last, used))
+        cut = Cut(pipeline, sources, interval, partial(barrier.closed, transitions.state, parts, pipeline))
+        view = transitions.change(pipeline.name, partial(_decide, pipeline, cut, sources, said, last, used))
     return view.require(view.head.epoch)
 
 
@@ -77,17 +79,18 @@ def _check_kind(pipeline: Pipeline, said: Forward) -> None:
 
 def _decide(
     pipeline: Pipeline,
+    cut: Cut,
     sources: Mapping[str, Source],
     said: Forward,
-    interval: Interval | None,
     last: bool,
     used: int,
     view: View,
 ) -> Row | None:
     """`used`: the last epoch that a target shows, by which it would take a new checkpoint for that one."""
     _check_view(pipeline, said, view)
+    interval = cut.interval
     known = _known(pipeline, view, interval) if interval else view.latest
-    ranges = _span(pipeline, sources, view, known, interval) if interval else _ends(pipeline, sources, view, said)
+    ranges = _span(cut, view, known) if interval else _ends(pipeline, cut, sources, view, said)
     decision = said.decision if last else None
     if (
         known
@@ -129,22 +132,20 @@ def _known(pipeline: Pipeline, view: View, interval: Interval) -> Checkpoint | N
     return planned[-1] if planned else None
 
 
-def _span(
-    pipeline: Pipeline, sources: Mapping[str, Source], view: View, known: Checkpoint | None, interval: Interval
-) -> Ranges:
-    return known.ranges if known else Cut(pipeline, sources, interval).ranges(view)
+def _span(cut: Cut, view: View, known: Checkpoint | None) -> Ranges:
+    return known.ranges if known else cut.ranges(view)
 
 
 # ---- a chain
 
 
-def _ends(pipeline: Pipeline, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
-    Cut(pipeline, sources).check_lineage(view.latest)
+def _ends(pipeline: Pipeline, cut: Cut, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
+    cut.check_lineage(view.latest)
     read = {range_.topic for range_ in view.latest.ranges} if view.latest else set()
     if missing := sorted(read - set(said.ends)):
         raise _refused(pipeline, f"It has read {', '.join(missing)}, too.", "Give the end of each partition of it.")
     return tuple(
-        _end(pipeline, sources[topic].log(), _read(view.latest, topic), ends)
+        _end(pipeline, sources[topic], _read(view.latest, topic), ends)
         for topic, ends in sorted(said.ends.items(), key=lambda each: list(sources).index(each[0]))
     )
 
@@ -157,8 +158,9 @@ def _read(latest: Checkpoint | None, topic: str) -> TopicRange | None:
     return replace(range_, partitions={p: (start, start) for p, start in range_.starts.items()}, mark=None)
 
 
-def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Offsets) -> TopicRange:
+def _end(pipeline: Pipeline, source: Source, before: TopicRange | None, ends: Offsets) -> TopicRange:
     """Nothing, at the place where the next one begins."""
+    log = source.log()
     if before:
         same_topic(before.topic_id, log, "the last checkpoint")
     if set(ends) != set(log.partitions):
@@ -170,7 +172,8 @@ def _end(pipeline: Pipeline, log: TopicLog, before: TopicRange | None, ends: Off
             raise _refused(
                 pipeline, f"{log.topic}:{partition} was read up to {low} and holds {high}: {end} is not in between."
             )
-    return TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
+    nothing = TopicRange(log.topic, log.topic_id, {partition: (end, end) for partition, end in ends.items()}, log.kind)
+    return recognised(source, nothing, before)
 
 
 def _refused(

@@ -6,6 +6,9 @@ can still be processed if it is wanted after all.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
@@ -14,9 +17,11 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
 
-def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
+def row(view: View, interval: Interval, who: str, reason: str, landed: Collection[str] = ()) -> Row | None:
     """The row that settles `interval` as skipped; None when it is skipped already.
 
+    Args:
+        landed: topics that are read as other pipelines have published them: these have no boundaries.
     Raises:
         InvalidPipeline: it is not a whole gap between two pinned intervals; or the pipeline has no gaps.
     """
@@ -28,6 +33,7 @@ def row(view: View, interval: Interval, who: str, reason: str) -> Row | None:
     if covered:
         return None
     ranges = [_range(view, interval, range_) for range_ in latest.ranges]
+    ranges = [_nothing(range_) if range_.topic in landed else range_ for range_ in ranges]
     body = {
         "definition": latest.definition,
         "ranges": [range_.to_json() for range_ in ranges],
@@ -57,6 +63,10 @@ def _range(view: View, interval: Interval, last: TopicRange) -> TopicRange:
         raise _refused(view, interval, *_not_whole(before, after))
     end = after.offsets if after.topic_id else before.offsets
     return offsets.between(last, before.topic_id, before.offsets, end)
+
+
+def _nothing(range_: TopicRange) -> TopicRange:
+    return replace(range_, partitions={0: (0, 0)})
 
 
 def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:

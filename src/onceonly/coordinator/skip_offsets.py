@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
-from onceonly.checkpoint.offsets import TopicLog, TopicRange, range_of, same_topic
+from onceonly.checkpoint.offsets import KAFKA, WORDS, TopicLog, TopicRange, range_of, same_topic
 from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.pins import recognised
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -36,7 +38,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     """
     latest = view.latest
     if latest is None:
-        raise _refused(view, skip, "It has not run yet.", "Say where it begins: KafkaSource(start=…).")
+        raise _refused(view, skip, "It has not run yet.", "Say where it begins: start=… of its source.")
     if latest.interval is not None:
         raise _refused(view, skip, "It runs by intervals.", "Leave out a whole gap: onceonly skip … --interval.")
     found = Pipeline.from_json(latest.definition)
@@ -45,12 +47,12 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     if found.after:
         raise _refused(view, skip, f"It comes after {', '.join(found.after)}, and reads what that has published.")
     if range_of(latest.ranges, skip.topic) is None:
-        topics = ", ".join(f"'{range_.topic}'" for range_ in latest.ranges)
-        raise _refused(view, skip, f"It reads {topics}, and no topic '{skip.topic}'.")
+        known = ", ".join(range_.called for range_ in latest.ranges)
+        raise _refused(view, skip, f"It reads {known}, and nothing called '{skip.topic}'.")
     return found
 
 
-def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
+def row(view: View, source: Source, skip: Skip) -> Row | None:
     """The row that leaves them out; None when the last checkpoint has done so.
 
     Raises:
@@ -59,7 +61,7 @@ def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
     """
     pipeline(view, skip)
     _check_settled(view, skip)
-    latest = view.latest
+    log, latest = source.log(), view.latest
     assert latest is not None
     starts = [_next(latest, range_) for range_ in latest.ranges]
     mine = range_of(starts, skip.topic)
@@ -70,6 +72,7 @@ def row(view: View, log: TopicLog, skip: Skip) -> Row | None:
         return None
     _check_offset(view, log, skip, start)
     left_out = replace(mine, partitions={**mine.partitions, skip.partition: (start, skip.to)}, mark=None)
+    left_out = recognised(source, left_out, mine)
     ranges = [left_out if range_.topic == skip.topic else range_ for range_ in starts]
     body = {
         "definition": latest.definition,
@@ -87,11 +90,12 @@ def _check_settled(view: View, skip: Skip) -> None:
 
 
 def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
+    word, unit = WORDS[log.kind]
     if skip.partition not in log.partitions:
-        raise _refused(view, skip, f"The topic has the partitions {sorted(log.partitions)}.")
+        raise _refused(view, skip, f"The {word} has the partitions {sorted(log.partitions)}.")
     end = log.partitions[skip.partition][1]
     if not start < skip.to <= end:
-        raise _refused(view, skip, f"It goes on at offset {start}, and the log ends at {end}: --to lies in between.")
+        raise _refused(view, skip, f"It goes on at {unit} {start}, and the log ends at {end}: --to lies in between.")
 
 
 def _next(latest: Checkpoint, range_: TopicRange) -> TopicRange:
@@ -102,6 +106,14 @@ def _next(latest: Checkpoint, range_: TopicRange) -> TopicRange:
 
 
 def _refused(view: View, skip: Skip, why: str, todo: str = "") -> InvalidPipeline:
-    what = f"{view.pipeline}: topic '{skip.topic}' partition {skip.partition} cannot be skipped to offset {skip.to}."
+    what = f"{view.pipeline}: {_named(view, skip)} {skip.to}."
     todo = todo or f"See where it is: onceonly status {view.pipeline}."
     return InvalidPipeline(what, why, f"{todo} Nothing was written.")
+
+
+def _named(view: View, skip: Skip) -> str:
+    """What cannot be skipped, in the words of its source. Only topics have partitions that are named."""
+    read = range_of(view.latest.ranges, skip.topic) if view.latest else None
+    word, unit = WORDS[read.kind if read else KAFKA]
+    partition = f" partition {skip.partition}" if word == WORDS[KAFKA][0] else ""
+    return f"{word} '{skip.topic}'{partition} cannot be skipped to {unit}"

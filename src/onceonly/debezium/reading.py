@@ -27,6 +27,7 @@ SHOWN = {
     dict: "an object",
 }
 DOUBTFUL = ("decimal", "timestamp", "binary")
+WRONG = (ValueError, ArithmeticError, TypeError, LookupError, AttributeError)  # of a value, or of what describes it
 Row = dict[str, Any]
 
 
@@ -45,7 +46,7 @@ class Reading:
     def row(self, key: Any, value: Any, offset: int) -> Row:
         """Raises Unreadable with the reason. `key` and `value`: bytes of JSON, or what they were decoded to."""
         kinds, envelope = _envelope(value)
-        op = envelope.get("op")
+        op = str(envelope.get("op") or "")
         if op in OTHERS:
             raise Unreadable(OTHERS[op])
         if op not in ("c", "u", "r", "d"):
@@ -62,6 +63,8 @@ class Reading:
     def _value(self, name: str, found: Row, kinds: Mapping[str, Kind], op: str) -> Any:
         """Of a deleted row only the key: PostgreSQL says no more of it, and Debezium fills in zeros and empty texts."""
         value = found.get(name)
+        if value is None and name in self.keys:
+            raise Unreadable(f"its key '{name}' is null or missing")
         if value is None or (op == "d" and name not in self.keys):
             return None
         if value in UNAVAILABLE:
@@ -69,7 +72,7 @@ class Reading:
         type_, convert = self.columns[name]
         try:
             return convert(value, kinds.get(name, {}))
-        except (ValueError, ArithmeticError):
+        except WRONG:
             doubt = " that can be read without doubt: see Changes(encodings=…)" if type_.startswith(DOUBTFUL) else ""
             raise Unreadable(f"column '{name}' is {SHOWN.get(type(value), 'a value')} and no {type_}{doubt}") from None
 
@@ -94,15 +97,18 @@ def _envelope(value: Any) -> tuple[Mapping[str, Kind], Row]:
         raise Unreadable("it is not a single JSON object")
     if not isinstance(whole.get("payload"), dict):
         return {}, whole
-    parts = (whole.get("schema") or {}).get("fields", [])
-    fields: list[Kind] = next((part["fields"] for part in parts if part["field"] == "after"), [])
-    return {each["field"]: each for each in fields}, whole["payload"]
+    try:
+        parts = (whole.get("schema") or {}).get("fields", [])
+        fields: list[Kind] = next((part["fields"] for part in parts if part["field"] == "after"), [])
+        return {each["field"]: each for each in fields}, whole["payload"]
+    except (TypeError, KeyError, AttributeError):
+        raise Unreadable("its schema is not one of Debezium") from None
 
 
 def _json(value: bytes) -> Any:
     try:
         return json.loads(value.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unreadable("it is not a single JSON object") from None
 
 
@@ -111,7 +117,7 @@ def _key_names(key: Any) -> list[str] | None:
     if isinstance(key, bytes):
         try:
             key = json.loads(key)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(key, dict):
         return None

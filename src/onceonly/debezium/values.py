@@ -33,6 +33,7 @@ PER_MICRO = {  # what a number counts, by Debezium's name of it
 }
 PRECISE = "org.apache.kafka.connect.data.Decimal"
 DIGITS = Context(prec=80)
+FINER = re.compile(r"[.,]\d{6}\d*[1-9]")  # than microseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Kind = Mapping[str, Any]  # of a column in Debezium's schema; empty: there is none
 Convert = Callable[[Any, Kind], Any]
@@ -144,7 +145,7 @@ def _unscaled(value: str | bytes, scale: int) -> Decimal:
 
 def _date(value: Any, kind: Kind) -> int:
     if type(value) is int:
-        return value
+        return _whole(1 << 31, value, kind)
     if isinstance(value, str):
         value = date.fromisoformat(value.removesuffix("Z"))
     if not isinstance(value, date) or isinstance(value, datetime):
@@ -156,6 +157,8 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
     if type(value) is int:
         return _micros(value, PER_MICRO.get(kind.get("name", ""), encoding))
     if isinstance(value, str):
+        if FINER.search(value):  # Python would cut it off
+            raise Unreadable
         value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
         raise Unreadable
@@ -169,4 +172,4 @@ def _micros(number: int, unit: str | None) -> int:
         return number // 1000
     if unit not in ("millis", "micros"):
         raise Unreadable
-    return number * 1000 if unit == "millis" else number
+    return _whole(1 << 63, number * 1000 if unit == "millis" else number, {})

@@ -6,12 +6,17 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems import aws
 
 Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: settings of librdkafka
 NOTHING_WRITTEN = "Nothing was written."
+_AWS_TODO = (
+    "ONCEONLY_AWS_CONNECTION names it: write it as a connection of type 'aws' (docs/object-stores.md), or unset that. "
+    f"{NOTHING_WRITTEN}"
+)
 
 
 def variable(conn_id: str) -> str:
@@ -40,6 +45,24 @@ def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mappi
             f'Write {{"conn_type": "kafka", "extra": {{"bootstrap.servers": "…"}}}}. {NOTHING_WRITTEN}',
         )
     return found
+
+
+def of_aws(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
+    """The settings of a connection of type `aws`, from its environment variable.
+
+    Raises:
+        InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
+    """
+    try:
+        extra = from_environment(conn_id, env)
+    except InvalidPipeline as error:
+        raise InvalidPipeline(error.what, error.why, _AWS_TODO) from None
+    text = env[variable(conn_id)].strip()
+    if text.startswith("{"):
+        whole = json.loads(text)
+        return aws.settings_of(extra, whole.get("login"), whole.get("password"))
+    there = urlsplit(text)
+    return aws.settings_of(extra, unquote(there.username or ""), unquote(there.password or ""))
 
 
 def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -7,9 +7,10 @@ producer's open transaction). The marker cannot.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any
 
@@ -20,6 +21,7 @@ PAGE = 8 << 20  # bytes per fetch request
 MISSING = 2.0  # seconds for which a topic must stay unknown before it counts as deleted
 OUT_OF_RANGE = 1  # the error code
 Partition = tuple[str, int]
+Producer = tuple[int, int]  # its id and epoch
 
 
 class MarkerState(Enum):
@@ -40,67 +42,87 @@ class Page:
     records: bytes  # whole record batches; the last one may be cut short
 
 
+@dataclass(frozen=True)
+class Marker:
+    """One that a scan has passed."""
+
+    epoch: int
+    behind_gap: bool  # whether offsets were missing before it: part of the log was compacted
+    state: MarkerState
+
+
 class MarkerScan:
-    """Scans record batches, from an offset on, for the first marker of one transaction."""
+    """Scans the record batches of one partition, from an offset on, for the markers of some producers.
 
-    def __init__(self, producer_id: int, epoch: int, since: int) -> None:
-        self._producer_id, self._epoch, self.position = producer_id, epoch, since
-        self.gap = False  # whether offsets were missing: part of the log was compacted
+    Each batch is read once, however many transactions are looked for. Threads share a scan.
+    """
 
-    def read(self, records: bytes) -> MarkerState | None:
-        """What the marker in these batches shows; None if there is none."""
+    def __init__(self, producer_ids: Iterable[int], since: int) -> None:
+        self.position, self.gap = since, False
+        self._found: dict[int, list[Marker]] = {id: [] for id in producer_ids}
+        self._lock = Lock()
+
+    def looks_for(self, producer_ids: Iterable[int]) -> bool:
+        return self._found.keys() >= set(producer_ids)
+
+    def read(self, records: bytes) -> None:
+        """Go on with batches that begin at the position, or before it: those are skipped."""
         from kafka.record.memory_records import MemoryRecords
 
-        for batch in MemoryRecords(records):
-            if batch.next_offset <= self.position:
-                continue  # a fetch starts with the whole batch that contains the offset
-            self.gap |= batch.base_offset > self.position
-            self.position = batch.next_offset
-            if self._is_ours(batch) and (state := _marker_state(batch)):
-                return state
-        return None
+        with self._lock:
+            for batch in MemoryRecords(records):
+                if batch.next_offset <= self.position:
+                    continue  # a fetch starts with the whole batch that contains the offset
+                gap = self.gap or batch.base_offset > self.position
+                ours = batch.is_control_batch and batch.producer_id in self._found
+                if ours and (state := _marker_state(batch)):
+                    self._found[batch.producer_id].append(Marker(batch.producer_epoch, gap, state))
+                self.gap, self.position = gap, batch.next_offset  # last: a damaged marker is never passed
 
-    def _is_ours(self, batch: Any) -> bool:
-        """Epochs only grow: a commit on a current broker, a fence or a timeout adds one."""
-        return bool(
-            batch.is_control_batch and batch.producer_id == self._producer_id and batch.producer_epoch >= self._epoch
-        )
+    def of(self, producer_id: int, epoch: int, alone: bool) -> MarkerState | None:
+        """The first marker of a producer, as `look` explains it; None if none was passed.
+
+        Epochs only grow: a commit on a current broker, a fence or a timeout adds one.
+        """
+        first = next((marker for marker in self._found[producer_id] if marker.epoch >= epoch), None)
+        if first is None:
+            return None
+        return first.state if alone or not first.behind_gap else MarkerState.UNKNOWN
 
 
 def look(
     client: BrokerClient,
     partition: Partition,
-    producer_id: int,
-    epoch: int,
-    since: int,
+    scan: MarkerScan,
+    producer: Producer,
     topic_id: str | None = None,
     alone: bool = True,
     first: Page | None = None,
 ) -> MarkerState:
-    """Find the first marker of that producer, with that epoch or a later one, from `since` to the current end.
+    """Find the first marker of that producer, with that epoch or a later one, from the scan's start to the current end.
 
     Offsets that are missing between batches were compacted, and compaction removes nothing above the last stable
     offset. So a gap without a marker means that the transaction has ended, and how can no longer be determined.
 
     Args:
+        producer: its id and epoch.
         topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
         alone: the producer never had another transaction. Otherwise a marker behind a gap may be that of the next.
-        first: the page at `since`, if it was fetched already.
+        first: the page at the scan's position, if it was fetched already.
     Raises:
         NotCommitted: a fetch got no response within 10 s.
     """
-    scan, end = MarkerScan(producer_id, epoch, since), None
-    while end is None or scan.position < end:
+    end = None
+    while (state := scan.of(*producer, alone)) is None and (end is None or scan.position < end):
         before = scan.position
         page, first = first or _page(client, partition, before, topic_id), None
         if page is None or not page.in_range:
             return MarkerState.UNKNOWN
         end = page.high_watermark if end is None else end  # a busy topic's current end would never be reached
-        if state := _read(scan, page, f"'{partition[0]}' partition {partition[1]}"):
-            return state if alone or not scan.gap else MarkerState.UNKNOWN
+        _read(scan, page, f"'{partition[0]}' partition {partition[1]}")
         if scan.position == before < end:
             return MarkerState.UNKNOWN  # no records are left between here and the end
-    return MarkerState.UNKNOWN if scan.gap else MarkerState.NONE
+    return state or (MarkerState.UNKNOWN if scan.gap else MarkerState.NONE)
 
 
 def first_pages(
@@ -109,16 +131,17 @@ def first_pages(
     """One fetch per leader instead of one per partition. A partition with an unclear response is left out.
 
     Args:
+        since: the offset to begin at, by partition.
         leaders: those known already, of topics with these ids; looked up and added here. One that fails is removed.
     """
     return client.call(lambda: _first_pages(client, since, topic_ids, leaders))
 
 
-def _read(scan: MarkerScan, page: Page, name: str) -> MarkerState | None:
+def _read(scan: MarkerScan, page: Page, name: str) -> None:
     from kafka.errors import CorruptRecordError
 
     try:
-        return scan.read(page.records)
+        scan.read(page.records)
     except CorruptRecordError as error:
         raise NotCommitted(
             f"topic {name} cannot be read at offset {scan.position}.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,12 +19,11 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, keys
-from onceonly.kafka.markers import MarkerState, Partition
+from onceonly.kafka.markers import MarkerScan, MarkerState, Partition, Producer
 
 __all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
 FENCE_TIMEOUT = 30.0  # seconds: the abort markers of a large transaction have to be written first
-Producer = tuple[int, int]  # its id and epoch
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -56,8 +55,21 @@ class Transactions(Cluster):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._leaders: dict[Partition, int] = {}
+        self._scans: dict[tuple[Partition, int], MarkerScan] = {}  # by `watch`: what several transactions share
         self._pages: dict[Producer, dict[Partition, markers.Page]] = {}  # fetched by `prepare`, each for one look
         self._nodes: dict[str, int] = {}  # coordinators that it found, each for one request
+
+    def watch(self, since: Mapping[Producer, Mapping[Partition, int]]) -> None:
+        """From now on, read the log once for all of these transactions instead of once for each.
+
+        Args:
+            since: by producer id and epoch, as for `look_at_all`. Those with the same start in a partition share it.
+        """
+        wanted: dict[tuple[Partition, int], set[int]] = defaultdict(set)
+        for (producer_id, _), starts in since.items():
+            for start in starts.items():
+                wanted[start].add(producer_id)
+        self._scans = {start: MarkerScan(ids, start[1]) for start, ids in wanted.items()}
 
     def prepare(self, since: Mapping[Producer, Mapping[Partition, int]], topic_ids: Mapping[str, str]) -> None:
         """Fetch at once what the first `look_at_all` of each of these transactions reads.
@@ -65,12 +77,16 @@ class Transactions(Cluster):
         Those that begin at the same offset share a page: then it is what each would have fetched.
 
         Args:
-            since: by producer id and epoch, as for `look_at_all`.
+            since: as for `watch`.
         """
         shared: dict[Partition, int] = {}
         for starts in since.values():
             shared |= {partition: start for partition, start in starts.items() if partition not in shared}
-        pages = markers.first_pages(self._client, shared, topic_ids, self._leaders)
+        theirs = {
+            start: [id for (id, _), starts in since.items() if start in starts.items()] for start in shared.items()
+        }
+        positions = {start[0]: self._scan(start, ids).position for start, ids in theirs.items()}
+        pages = markers.first_pages(self._client, positions, topic_ids, self._leaders)
         for producer, starts in since.items():
             same = {at: pages[at] for at, start in starts.items() if at in pages and shared[at] == start}
             self._pages[producer] = same
@@ -149,30 +165,43 @@ class Transactions(Cluster):
             topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
             alone: whether the producer never had another transaction.
         """
-        return markers.look(self._client, partition, producer_id, epoch, since, topic_id, alone)
+        scan = MarkerScan([producer_id], since)
+        return markers.look(self._client, partition, scan, (producer_id, epoch), topic_id, alone)
 
     def look_at_all(
         self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
     ) -> dict[Partition, MarkerState]:
         """As `look`, for each partition of one transaction."""
-        first = self._pages.pop((producer_id, epoch), None)
+        who = (producer_id, epoch)
+        scans = {start[0]: self._scan(start, [producer_id]) for start in sorted(since.items())}
+        first = self._pages.pop(who, None)
         if first is None:
-            first = markers.first_pages(self._client, since, topic_ids, self._leaders)
+            unseen = {at: scan.position for at, scan in scans.items() if scan.of(*who, alone) is None}
+            first = markers.first_pages(self._client, unseen, topic_ids, self._leaders) if unseen else {}
         return {
-            at: markers.look(self._client, at, producer_id, epoch, since[at], topic_ids[at[0]], alone, first.get(at))
-            for at in sorted(since)
+            at: markers.look(self._client, at, scan, who, topic_ids[at[0]], alone, first.get(at))
+            for at, scan in scans.items()
         }
+
+    def _scan(self, start: tuple[Partition, int], producer_ids: Sequence[int]) -> MarkerScan:
+        """The one that they share; an own one if somebody among them was not announced."""
+        shared = self._scans.get(start)
+        return shared if shared and shared.looks_for(producer_ids) else MarkerScan(producer_ids, start[1])
 
     def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of the producer's open transaction, by partition; left out where it has none."""
+        return self.all_starts(partitions).get(producer_id, {})
+
+    def all_starts(self, partitions: Iterable[Partition]) -> dict[int, dict[Partition, int]]:
+        """By producer id: the first offset of its open transaction, by partition."""
         wanted = keys(partitions)
-        found = self._client.call(lambda: self._client.admin._async_describe_producers(wanted)) if wanted else {}
-        return {
-            (key.topic, key.partition): producer.current_transaction_start_offset
-            for key, state in found.items()
-            for producer in state.active_producers
-            if producer.producer_id == producer_id and producer.current_transaction_start_offset >= 0
-        }
+        seen = self._client.call(lambda: self._client.admin._async_describe_producers(wanted)) if wanted else {}
+        found: dict[int, dict[Partition, int]] = defaultdict(dict)
+        for key, state in seen.items():
+            for producer in state.active_producers:
+                if producer.current_transaction_start_offset >= 0:
+                    found[producer.producer_id][key.topic, key.partition] = producer.current_transaction_start_offset
+        return found
 
     # --- helpers
 

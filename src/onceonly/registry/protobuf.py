@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from onceonly.registry.client import Schema
+from onceonly.registry.wire import HEAD, id_of
 
 MAIN = "onceonly_main.proto"
 ROOTS = ("", "confluent_kafka.schema_registry.")  # packages with files that many schemas import
@@ -218,10 +219,11 @@ def is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _misfit(written: Any, read: Any, seen: set[str]) -> str | None:
-    if read.full_name in seen:
+def _misfit(written: Any, read: Any, seen: set[tuple[str, str]]) -> str | None:
+    both = written.full_name, read.full_name
+    if both in seen:
         return None
-    seen.add(read.full_name)
+    seen.add(both)
     for field in read.fields:
         other = written.fields_by_number.get(field.number)
         if other is None:
@@ -249,11 +251,12 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
     made, convert = message_class(files, name), _converter(descriptor(files, name))
 
     def read(value: bytes | None) -> dict[str, Any] | None:
-        if value is None or len(value) < 6 or value[0]:
+        id = None if value is None else id_of(value)
+        if value is None or id is None:
             return None
         try:
-            indexes, start = parsed_indexes(value, 5)
-            if allowed.get(int.from_bytes(value[1:5], "big")) != indexes:
+            indexes, start = parsed_indexes(value, HEAD)
+            if allowed.get(id) != indexes:
                 return None
             message = made.FromString(value[start:])
             return {"value": convert(message), "sound": True} if message.IsInitialized() else None
@@ -263,11 +266,19 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
     return read
 
 
+def after_id(files: bytes, name: str) -> Convert:
+    """A function of what follows the id in a value that was written as this message: its row, as from `reader`."""
+    made, convert = message_class(files, name), _converter(descriptor(files, name))
+    return lambda value: convert(made.FromString(value[parsed_indexes(value, 0)[1] :]))
+
+
 def parsed_indexes(value: bytes, at: int) -> tuple[tuple[int, ...], int]:
     """The message's indexes, and where the message begins. A single zero stands for the first one."""
     count, at = _varint(value, at)
     if count == 0:
         return (0,), at
+    if count < 0:
+        raise ValueError(count)
     found = []
     for _ in range(count):
         index, at = _varint(value, at)

@@ -9,7 +9,7 @@ from typing import Any
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
-from onceonly.pipeline.dead_letters import CHOSEN, MaxBad, passed
+from onceonly.pipeline.dead_letters import CHOSEN, COLUMNS, MaxBad, passed
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, bad_records
 
@@ -109,9 +109,7 @@ def _union(found: list[Any]) -> Any:
 
 
 def _nothing(read: Any) -> Any:
-    return read.limit(0).selectExpr(
-        "key", "value", "headers", "topic", "partition", "offset", "timestamp", "CAST(NULL AS STRING) AS error"
-    )
+    return read.limit(0).selectExpr(*COLUMNS[:-1], "CAST(NULL AS STRING) AS error")
 
 
 def _check_columns(pipeline: Pipeline, chosen: Any) -> None:

@@ -84,10 +84,16 @@ class DeltaReader:
     def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
         """See `ChecksRanges`. The mark is a hash of the range's last log entry."""
         with self._reading():
-            if previous:
-                self._check_mark(previous)
+            self._check_mark(previous)
             self._files(range_)
-            return replace(range_, mark=self._log.mark(range_.ends[0] - 1))
+            return self.recognised(range_, previous)
+
+    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """See `Recognises`. What was there before is looked at last: a table exchanged meanwhile has one wrong mark."""
+        with self._reading():
+            marked = replace(range_, mark=self._log.mark(range_.ends[0] - 1))
+            self._check_mark(previous)
+            return marked
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         log = self._log_of_pinned()
@@ -107,10 +113,12 @@ class DeltaReader:
             why = "A checkpoint has pinned a range of it, and it was deleted since."
             raise SourceLost(error.what, why, rules.RESTORE) from error
 
-    def _check_mark(self, range_: TopicRange) -> None:
+    def _check_mark(self, range_: TopicRange | None) -> None:
         """An entry that was cleaned up cannot be told from another one any more."""
+        if range_ is None or range_.mark is None:
+            return
         found = self._log.mark(range_.ends[0] - 1)
-        if range_.mark is not None and found is not None and found != range_.mark:
+        if found is not None and found != range_.mark:
             raise rules.replaced(range_)
 
     def _files(self, range_: TopicRange) -> list[File]:
@@ -126,25 +134,31 @@ class DeltaReader:
         if range_.folders:
             rules.check_table(self._config, delta_folders.newest(self._log))
             return delta_folders.published(self._log, range_)
-        table = self._table(range_)
+        table = self._table(range_, end - 1)  # whose columns are those of the range
         if start == 0:
-            return active(table)
+            return rules.inside(self._config, table.version(), active(table))
         versions = self._versions(range_)
+        self._check_between(range_, versions)
         if not self._config.changes:
             return rules.added(self._config, versions)
-        rules.check_feed(self._config, self._settings(range_, versions))
         return [file for version in versions for file in version.changed or (*version.added, *version.removed)]
 
-    def _table(self, range_: TopicRange) -> DeltaTable:
-        """As of the range's last version, which its columns are those of."""
-        end = range_.ends[0]
+    def _table(self, range_: TopicRange, version: int) -> DeltaTable:
+        """As of that version of the range. Raises as `_files`."""
         try:
-            table = self._log.table(end - 1)
+            table = self._log.table(version)
         except DeltaError as error:
-            raise rules.cleaned_up(range_, end - 1, str(error)) from error
+            raise rules.cleaned_up(range_, version, str(error)) from error
         rules.check_same(range_, str(table.metadata().id))
         rules.check_table(self._config, table)
         return table
+
+    def _check_between(self, range_: TopicRange, versions: list[Version]) -> None:
+        """Files mean what the table said when they were written, and it may say something else at the range's end."""
+        redefined = {version.number for version in versions if version.redefines}
+        if redefined or self._config.changes:
+            for version in sorted({range_.starts[0], *redefined}):
+                self._table(range_, version)
 
     def _versions(self, range_: TopicRange) -> list[Version]:
         start, end = range_.partitions[0]
@@ -152,16 +166,6 @@ class DeltaReader:
             return self._log.versions(range(start, end))
         except FileNotFoundError as error:
             raise rules.cleaned_up(range_, start, str(error)) from error
-
-    def _settings(self, range_: TopicRange, versions: list[Version]) -> dict[int, Mapping[str, str]]:
-        """The table's settings at the range's first version, and at each one that changes them."""
-        start = range_.starts[0]
-        try:
-            first = self._log.table(start).metadata().configuration
-        except DeltaError as error:
-            raise rules.cleaned_up(range_, start, str(error)) from error
-        changed = {version.number: version.settings for version in versions if version.settings is not None}
-        return {**changed, start: first}
 
     # --- reading
 

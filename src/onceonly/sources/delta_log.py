@@ -55,7 +55,8 @@ class Version:
         changed: files of its Change Data Feed.
         operation: as the writer calls it, such as "WRITE".
         hides: whether a deletion vector hides rows of the added files.
-        settings: those that the table has since then; None: they were not changed.
+        redefines: whether the table's columns, settings or protocol are others since then.
+        transactions: application -> number, of those that it published.
     """
 
     number: int
@@ -64,7 +65,8 @@ class Version:
     changed: tuple[File, ...]
     operation: str
     hides: bool
-    settings: Mapping[str, str] | None
+    redefines: bool
+    transactions: Mapping[str, int]
 
 
 class TableLog:
@@ -169,7 +171,7 @@ def _version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
     added = [add for add in adds if add.get("dataChange", True)]
     removed = [remove for remove in removes if remove.get("dataChange", True)]
     info: Mapping[str, Any] = next((action["commitInfo"] for action in told if action.get("commitInfo")), {})
-    metadata = next((action["metaData"] for action in told if action.get("metaData")), None)
+    txns = [action["txn"] for action in told if action.get("txn")]
     return Version(
         number,
         tuple(map(_file, added)),
@@ -177,12 +179,14 @@ def _version(number: int, actions: Iterable[dict[str, Any]]) -> Version:
         tuple(map(_file, feed)),
         str(info.get("operation", "?")),
         any(add.get("deletionVector") for add in added),
-        metadata.get("configuration", {}) if metadata else None,
+        any(action.get("metaData") or action.get("protocol") for action in told),
+        {txn["appId"]: txn["version"] for txn in txns},
     )
 
 
 def _file(action: Mapping[str, Any]) -> File:
-    return File(unquote(action["path"]), action.get("size"), action.get("partitionValues") or {})
+    values = {name: text or None for name, text in (action.get("partitionValues") or {}).items()}  # "" is null
+    return File(unquote(action["path"]), action.get("size"), values)
 
 
 def _commit_time(actions: Iterable[dict[str, Any]]) -> datetime | None:

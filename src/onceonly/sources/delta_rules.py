@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from deltalake import DeltaTable
@@ -42,8 +42,8 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
             f"It has {', '.join(unknown)}, which is not supported for reading a range of versions.",
             "Read a copy of the table without that. Nothing was written.",
         )
-    if config.changes:
-        check_feed(config, {table.version(): settings})
+    if config.changes and settings.get(FEED) != "true":
+        raise _no_feed(config, table.version())
 
 
 def _binary(table: DeltaTable) -> str | None:
@@ -53,16 +53,24 @@ def _binary(table: DeltaTable) -> str | None:
     return next((name for name in found if "binary" in types[name]), None)
 
 
-def check_feed(config: DeltaSource, settings: Mapping[int, Mapping[str, str]]) -> None:
-    """Refuse a table whose Change Data Feed is off at one of these versions."""
-    for version, each in sorted(settings.items()):
-        if each.get(FEED) != "true":
-            raise InvalidPipeline(
-                f"table '{config.topic}' has no Change Data Feed at version {version}.",
-                f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
-                f"ALTER TABLE … SET TBLPROPERTIES ('{FEED}' = 'true'); versions before that cannot be read by their "
-                "changes: give the pipeline a new name to start with the whole table. Nothing was written.",
-            )
+def _no_feed(config: DeltaSource, version: int) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"table '{config.topic}' has no Change Data Feed at version {version}.",
+        f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
+        f"ALTER TABLE … SET TBLPROPERTIES ('{FEED}' = 'true'); versions before that cannot be read by their "
+        "changes: give the pipeline a new name to start with the whole table. Nothing was written.",
+    )
+
+
+def inside(config: DeltaSource, version: int, files: list[File]) -> list[File]:
+    """The files of the whole table. Raises InvalidPipeline if one of them is another table's: of a shallow clone."""
+    if away := next((file.path for file in files if file.elsewhere), None):
+        raise InvalidPipeline(
+            f"table '{config.topic}' cannot be a source.",
+            f"At version {version} it has files that are outside of its folder, such as {away}: it is a shallow clone.",
+            "Read the table that it is a clone of, or a deep copy. Nothing was written.",
+        )
+    return files
 
 
 def added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:

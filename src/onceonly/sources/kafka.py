@@ -240,7 +240,7 @@ class KafkaReader:
 
     def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:
         part = next(each for each in self._registered if each.part == bad.part)
-        found = rows.where(f"partition = {bad.partition} AND offset = {bad.offset}").first()
+        found = rows.where(f"topic = '{bad.topic}' AND partition = {bad.partition} AND offset = {bad.offset}").first()
         more = part.exactly(bytes(found[bad.part]), self._pins[bad.part]) if found else None
         return BadRecord(
             f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the {bad.part} cannot be decoded as "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,25 +14,31 @@ from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
+from onceonly.registry.wire import HEAD, KINDS, id_of
+from onceonly.sources.registered_schemas import Pins, Schemas
 
 KEY, VALUE = "key", "value"
-KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
-Pins = Mapping[str, Any]  # schemas/state-row.v2.json, `decoding`
+NO_ID = 0  # which no schema has
 
 
 def parts_of(config: KafkaSource, registry: Registry | None, file: str | None) -> list[Registered]:
     """What of the topic's records has a schema in the registry. `file`: the text of the reader's schema of values."""
     if registry is None:
         return []
-    lenient, subject = config.on_bad_record != FAIL, config.subject or f"{config.topic}-{VALUE}"
-    key = Registered(config.called, KEY, config.key_format, f"{config.topic}-{KEY}", registry, None, None, lenient)
+    lenient, subject = config.on_bad_record != FAIL, config.subject or _subject(config.topic, VALUE)
+    key = Registered(config.called, KEY, config.key_format, _subject(config.topic, KEY), registry, None, None, lenient)
     value = Registered(config.called, VALUE, config.format, subject, registry, file, config.message, lenient)
     return [part for part in (key, value) if part.format != "raw"]
 
 
+def _subject(topic: str, part: str) -> str:
+    """By its usual name; of a pattern of topics there is none."""
+    return f"{topic}-{part}" if topic else ""
+
+
 @dataclass(frozen=True)
-class Registered:
-    """Decodes the keys, or the values, of one topic.
+class Registered(Schemas):
+    """Decodes the keys, or the values, of one topic, or of all topics of a pattern.
 
     Args:
         file: text of the reader's schema; None: the latest version of the subject.
@@ -40,11 +46,6 @@ class Registered:
         lenient: a schema that cannot be used makes the records bad that name it, and fails nothing.
     """
 
-    topic: str
-    part: str
-    format: str
-    subject: str
-    registry: Registry
     file: str | None
     message: str | None
     lenient: bool = False
@@ -61,9 +62,10 @@ class Registered:
             self._type(self._schema(latest["id"]))
             named = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
             return [f"each {self.part} of topic '{self.topic}' is read as {named}"]
-        self.registry.latest(
-            self.subject, self._compiled
-        )  # it answers, and grants it; other schemas may well be all there is
+        if self.subject:  # it answers, and grants it; other schemas may well be all there is
+            self.registry.latest(self.subject, self._compiled)
+        else:
+            self.registry.schema(NO_ID)
         return []
 
     def pins(self, rows: Any) -> Pins:
@@ -102,18 +104,14 @@ class Registered:
         """What is wrong with bytes that Spark could not decode, if it can be told."""
         from fastavro import parse_schema, schemaless_reader
 
-        from onceonly.spark.registered import HEAD
-
-        id = str(int.from_bytes(bytes_[1:HEAD], "big"))
-        if self.format == "protobuf" or id not in pins["writers"] or bytes_[:1] != b"\0":
+        id = id_of(bytes_)
+        if self.format == "protobuf" or id is None or str(id) not in pins["writers"]:
             return None
         if self.format == "json":
-            rules = self._rules(self._pinned(int(id), pins["writers"][id]))
+            rules = self._rules(self._pinned(id, pins["writers"][str(id)]))
             return rules and json_schema.broken_rule(rules, bytes_[HEAD:])
         try:
-            written, wanted = (
-                parse_schema(json.loads(text)) for text in (self._writers(pins)[int(id)], self._avro(pins))
-            )
+            written, wanted = (parse_schema(json.loads(text)) for text in (self._writers(pins)[id], self._avro(pins)))
             schemaless_reader(io.BytesIO(bytes_[HEAD:]), written, wanted)
         except Exception as error:  # a decoder may raise anything for malformed bytes
             return f"{type(error).__name__}: {error}."
@@ -129,8 +127,9 @@ class Registered:
         schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
         if self.format == "json":
             return registered.json_text({id: self._rules(schema) for id, schema in schemas.items()}, self._struct(pins))
-        read = protobuf.files(self._reader(pins))
-        name = self._message(read)
+        with self._usable(reader := self._reader(pins)):
+            read = protobuf.files(reader)
+            name = self._message(read)
         allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
         return registered.protobuf(allowed, read, name, self._struct(pins))
 
@@ -159,13 +158,16 @@ class Registered:
             InvalidPipeline: values of the writer's cannot be read as the reader's.
         """
         with self._usable(written):
-            files = protobuf.files(written)
-            indexes = protobuf.indexes_of(files, name)
-            if indexes is not None and (why := protobuf.misfit(files, read, name)):
+            try:
+                files = protobuf.files(written)
+                indexes = protobuf.indexes_of(files, name)
+                if indexes is not None and (why := protobuf.misfit(files, read, name)):
+                    raise protobuf.Unusable(why)
+                return indexes or ()
+            except protobuf.Unusable:
                 if self.lenient:
                     return ()
-                raise protobuf.Unusable(why)
-            return indexes or ()
+                raise
 
     @contextmanager
     def _usable(self, schema: Schema) -> Iterator[None]:
@@ -211,45 +213,7 @@ class Registered:
             "Give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
         )
 
-    # ---- schemas
-
-    @property
-    def _compiled(self) -> bool:
-        return self.format == "protobuf"
-
-    def _latest(self) -> dict[str, Any]:
-        found = self.registry.latest(self.subject, self._compiled)
-        if found is None:
-            raise InvalidPipeline(
-                f"topic '{self.topic}' has no schema to read each {self.part} by.",
-                f"The registry {self.registry.connection.describe()} has no subject '{self.subject}'.",
-                "Correct KafkaSource(subject=…), or give the reader's schema as a file. Nothing was written.",
-            )
-        self._check_kind(found.schema)
-        known = found.schema
-        return {"subject": found.subject, "version": found.version, "id": known.id, "sha256": known.sha256}
-
-    def _reader(self, pins: Pins) -> Schema:
-        return self._pinned(pins["reader"]["id"], pins["reader"]["sha256"])
-
-    def _writers(self, pins: Pins) -> dict[int, str]:
-        return {int(id): avro.whole(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
-
-    def _pinned(self, id: int, sha256: str) -> Schema:
-        schema = self.registry.schema(id, self._compiled)
-        if schema is None or schema.sha256 != sha256:
-            raise InvalidPipeline(
-                f"schema {id} of topic '{self.topic}' is not the one that was pinned.",
-                f"The registry {self.registry.connection.describe()} has {'another' if schema else 'none'} of that id: "
-                "it is another registry, or was restored.",
-                "Correct the connection or the registry and retry. Nothing was written.",
-            )
-        return schema
-
-    def _schema(self, id: int) -> Schema:
-        schema = self.registry.schema(id, self._compiled)
-        assert schema is not None
-        return schema
+    # ---- what records name
 
     def _writer(self, id: int, rows: Any) -> Schema | None:
         """The schema of that id. None if there is none of that format, and the records that name it are bad."""
@@ -261,21 +225,14 @@ class Registered:
         self._check_kind(schema)
         return schema
 
-    def _check_kind(self, schema: Schema) -> None:
-        if schema.kind != KINDS[self.format]:
-            raise InvalidPipeline(
-                f"each {self.part} of topic '{self.topic}' cannot be read as {self.format}.",
-                f"Its schema {schema.id} is {schema.kind}.",
-                "Correct the format in KafkaSource, or read it raw. Nothing was written.",
-            )
-
     def _unknown(self, id: int, rows: Any) -> BadRecord:
         from onceonly.spark import registered
 
-        first = registered.of_id(rows, self.part, id).select("partition", "offset").sort("partition", "offset").first()
-        where = f" partition {first['partition']} offset {first['offset']}" if first else ""
+        place = ("topic", "partition", "offset")
+        first = registered.of_id(rows, self.part, id).select(*place).sort(*place).first()
+        where = "topic '{}' partition {} offset {}".format(*first) if first else f"topic '{self.topic}'"
         return BadRecord(
-            f"topic '{self.topic}'{where}: the schema of the {self.part} is not known.",
+            f"{where}: the schema of the {self.part} is not known.",
             f"The registry {self.registry.connection.describe()} has no schema of its id {id}.",
             "Register it there, correct the connection, or read the topic with format='raw'. Nothing was written.",
         )

@@ -17,10 +17,9 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
+from onceonly.registry.wire import HEAD, MAGIC, head_of
 from onceonly.spark.decode import CORRUPT, single_object
 
-MAGIC = b"\0"
-HEAD = 5  # bytes
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
 FRAME = "OnceonlyFrame"
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
@@ -57,10 +56,6 @@ def ids(rows: DataFrame, column: str) -> list[int] | None:
 def of_id(rows: DataFrame, column: str, id: int) -> DataFrame:
     """The rows in which the column names that schema."""
     return rows.where(F.substring(F.col(column), 1, HEAD) == F.lit(head_of(id)))
-
-
-def head_of(id: int) -> bytes:
-    return MAGIC + id.to_bytes(HEAD - 1, "big")
 
 
 def decoded(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataFrame:

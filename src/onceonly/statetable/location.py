@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
+TRIED = "onceonly.arbitrates"  # of a table on an object store: writers have raced there, and one has won each time
 FORMAT = 3  # of the folder: a table for each pipeline; up to 2, one table held the rows of all
 PIPELINES = "_pipelines"  # hidden: a VACUUM of the empty table at the root would take its files for left over
 CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
@@ -57,7 +58,7 @@ def make(uri: str) -> bool:
     check_atomic(uri)
     if exists(uri):
         return False
-    check_writable(uri)
+    _check_storage(uri)
     _create(uri)
     return True
 
@@ -111,23 +112,35 @@ def configuration(uri: str) -> Mapping[str, str] | None:
     local = local_path(uri)
     if local and local.exists() and not local.is_dir():
         raise _unopened(uri, NotADirectoryError(str(local)))
-    found = _local_configuration(local) if local else None
+    found = _told(_local_entries(local) if local else _stored_entries(uri), uri)
     if found is not None or (local and not (local / "_delta_log").is_dir()):
         return found
     table = _existing(uri)
     return table.metadata().configuration if table else None
 
 
-def _local_configuration(table: Path) -> Mapping[str, str] | None:
-    """By its newest log entry that tells: importing delta-rs would take longer than all that `status` does."""
+def _told(entries: Iterator[str], uri: str) -> Mapping[str, str] | None:
+    """By the newest log entry that tells: delta-rs would take longer than all that `status` does."""
     try:
-        for entry in sorted((table / "_delta_log").glob("*.json"), reverse=True):
-            for line in entry.read_text(encoding="utf-8").splitlines():
+        for entry in entries:
+            for line in entry.splitlines():
                 if '"metaData"' in line and "metaData" in (action := json.loads(line)):
                     return dict(action["metaData"]["configuration"])
     except (OSError, ValueError) as error:
-        raise _unopened(str(table), error) from error
+        raise _unopened(uri, error) from error
     return None
+
+
+def _local_entries(table: Path) -> Iterator[str]:
+    """The texts of the log's entries, newest first."""
+    for entry in sorted((table / "_delta_log").glob("*.json"), reverse=True):
+        yield entry.read_text(encoding="utf-8")
+
+
+def _stored_entries(uri: str) -> Iterator[str]:
+    from onceonly.statetable.store_log import texts  # with delta-rs
+
+    return texts(uri)
 
 
 def folder(uri: str, pipeline: str) -> str:
@@ -174,16 +187,17 @@ def relocate(uri: str) -> None:
     """Accept that the table was moved; its identity stays."""
     table = _existing(uri)
     if table is not None:
-        check_writable(uri)
-        table.alter.set_table_properties({PLACE: place(uri)}, raise_if_not_exists=False)
+        _check_storage(uri)
+        table.alter.set_table_properties({PLACE: place(uri), **_tried(uri)}, raise_if_not_exists=False)
 
 
 def fork(uri: str) -> None:
     """Give a copy an identity of its own. The caller has checked that it has no unsettled checkpoint."""
     table = _existing(uri)
     if table is not None:
-        check_writable(uri)
-        table.alter.set_table_properties({ID: uuid.uuid4().hex, PLACE: place(uri)}, raise_if_not_exists=False)
+        _check_storage(uri)
+        changed = {ID: uuid.uuid4().hex, PLACE: place(uri), **_tried(uri)}
+        table.alter.set_table_properties(changed, raise_if_not_exists=False)
 
 
 def check_atomic(uri: str) -> None:
@@ -199,14 +213,34 @@ def check_atomic(uri: str) -> None:
 
 
 def check_writable(uri: str) -> None:
-    """Refuse a local table that this process cannot write to.
+    """Refuse a table that this process cannot write to, or on a store of which it is not known that it arbitrates.
 
     Raises:
+        InvalidPipeline: the store does not arbitrate.
         NotCommitted: nothing was written.
     """
+    found = {} if local_path(uri) else configuration(uri)
+    if found is not None and TRIED not in found:  # without a table nothing is written
+        _check_storage(uri)
+
+
+def _check_storage(uri: str) -> None:
+    """The same, whatever the table says."""
     path = local_path(uri)
     if path:
-        require_writable(path)
+        return require_writable(path)
+    from deltalake.exceptions import DeltaError
+
+    from onceonly.statetable import arbitration
+
+    try:
+        arbitration.check(uri)
+    except (DeltaError, OSError) as error:
+        raise _unopened(uri, error) from error
+
+
+def _tried(uri: str) -> dict[str, str]:
+    return {} if local_path(uri) else {TRIED: "true"}
 
 
 def place(uri: str) -> str:
@@ -245,7 +279,7 @@ def _create(uri: str) -> None:
     try:
         if local := local_path(uri):
             local.mkdir(parents=True, exist_ok=True)
-        log_of(uri).create({**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri)})
+        log_of(uri).create({**CONFIGURATION, ID: uuid.uuid4().hex, PLACE: place(uri), **_tried(uri)})
     except OSError as error:
         raise NotCommitted(
             f"the state table at {uri} cannot be created.", str(error), "Check the storage and its credentials."

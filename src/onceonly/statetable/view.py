@@ -127,7 +127,7 @@ class View:
         if pinned is None:
             return Boundary(pair[0], "", {})
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
-        return Boundary(pair[0], pinned.topic_id, offsets)
+        return Boundary(pair[0], pinned.topic_id, offsets, pinned)
 
     def _planned(self, chosen: Where) -> list[Checkpoint]:
         return self._checkpoints(PINS & chosen)

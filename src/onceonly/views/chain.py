@@ -56,22 +56,30 @@ def _read(state: StateTable, checkpoint: Checkpoint, range_: TopicRange) -> dict
     writer = _writer(state, checkpoint, range_.topic)
     if writer is None:
         return told
-    name, sink = writer
+    name, sink, table = writer
     stood_on = _stood_on(state, state.view(checkpoint.pipeline), checkpoint, name)
-    checkpoints = [_node(state, known) for known in stood_on if checkpoint.interval or sink in known.published]
+    checkpoints = [_node(state, known) for known in stood_on if checkpoint.interval or _published(known, table)]
     return {**told, "published_by": name, "sink": sink, "checkpoints": checkpoints}
 
 
-def _writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str] | None:
-    """The pipeline and the sink that have written a table which was read up to a checkpoint of theirs."""
+def _writer(state: StateTable, checkpoint: Checkpoint, topic: str) -> tuple[str, str, str] | None:
+    """The pipeline and the sink that have written a table which was read up to a checkpoint of theirs; the table."""
     table = Pipeline.from_json(checkpoint.definition).tables.get(topic)
-    for name in checkpoint.after if table else ():
-        latest = state.view(name).latest
-        sinks = Pipeline.from_json(latest.definition).sinks if latest else ()
-        for sink in sinks:
-            if table in sink.asset_uris():
-                return name, sink.name
+    for name, epochs in checkpoint.after.items() if table else ():
+        view = state.view(name)
+        last = view.require(epochs[-1]) if epochs else view.latest  # as it was then: a sink may be renamed
+        if table and last and (sink := _sink_of(last, table)):
+            return name, sink, table
     return None
+
+
+def _sink_of(checkpoint: Checkpoint, table: str) -> str | None:
+    sinks = Pipeline.from_json(checkpoint.definition).sinks
+    return next((sink.name for sink in sinks if table in sink.asset_uris()), None)
+
+
+def _published(checkpoint: Checkpoint, table: str) -> bool:
+    return _sink_of(checkpoint, table) in checkpoint.published
 
 
 def _stood_on(state: StateTable, view: View, checkpoint: Checkpoint, name: str) -> list[Checkpoint]:

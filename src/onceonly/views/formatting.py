@@ -130,9 +130,15 @@ def _left_out(checkpoint: Checkpoint) -> str:
     """Of a chained pipeline, the offsets: an interval says itself what it is."""
     if checkpoint.interval is not None:
         return "nothing"
-    spans = [(r.topic, p, *span) for r in checkpoint.ranges for p, span in sorted(r.partitions.items())]
-    named = [f"'{topic}' partition {p} from {start:,} to {end:,}" for topic, p, start, end in spans if end > start]
+    spans = [(r, p, *span) for r in checkpoint.ranges for p, span in sorted(r.partitions.items())]
+    named = [f"{_within(r, p)} {start:,} to {end:,}" for r, p, start, end in spans if end > start]
     return f"leaves out {', '.join(named)}"
+
+
+def _within(range_: TopicRange, partition: int) -> str:
+    """Only topics have partitions that are named."""
+    where = f"partition {partition} from" if range_.kind == KAFKA else f"from {range_.unit}"
+    return f"'{range_.topic}' {where}"
 
 
 def bad(checkpoint: Checkpoint) -> str:

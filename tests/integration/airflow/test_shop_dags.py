@@ -24,7 +24,7 @@ def airflow(env: dict[str, str], *command: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}"
     return done.stdout

@@ -13,7 +13,7 @@ from integration.sampling import sampled, seconds
 from onceonly.statetable.table import StateTable
 from onceonly.views import chain
 
-pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
 
 SIDES = ("before", "after")
 STEPS = [

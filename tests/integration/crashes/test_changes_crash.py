@@ -13,7 +13,7 @@ from integration.project import Project, make_project, output
 from integration.sampling import seconds
 from patience import PATIENCE
 
-pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
 
 KILLED = -9
 TRANSFORM = """

@@ -24,7 +24,7 @@ from integration.shop import Shop
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
-pytestmark = [pytest.mark.integration, pytest.mark.crash]
+pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(2700)]
 SCRIPT = Path(__file__).parents[1] / "mortal_shop.py"
 KILLED = -signal.SIGKILL
 AN_HOUR = 3600

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
+from integration import s3 as s3_server
 from integration.project import output
 from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
 from patience import PATIENCE
@@ -126,7 +127,7 @@ def environment(tmp_path: Path, secure: SecureBroker, database: Path) -> dict[st
         **without_airflow(),
         "ONCEONLY_JARS": str(Path(__file__).parents[3] / ".jars"),
         "ONCEONLY_PROJECT": str(tmp_path),
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
@@ -212,6 +213,33 @@ def test_a_connect_server_of_somebody_else_is_shown_no_secret(environment: dict[
     events = "".join(file.read_text() for file in (tmp_path / "events").rglob("*") if file.is_file())
     assert "kafka.sasl.jaas.config" in events  # the plan is there
     assert_no_secret(tmp_path, printed)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(s3_server.BINARY is None, reason=s3_server.MISSING)
+def test_s3_by_an_airflow_connection_leaves_no_secret(environment: dict[str, str], tmp_path: Path) -> None:
+    """The state table and a table are there; few records, which need no jar of Spark for it."""
+    case, target = tmp_path / "dags" / "case.py", f"s3://{s3_server.BUCKET}/numbers"
+    for old, new in {"lake/numbers": target, 're"),\n    t': 're", max_records=100),\n    t'}.items():
+        case.write_text(case.read_text().replace(old, new))
+    with s3_server.server(f"{SECRET}/2013+") as server:
+        own = dict(server.environment)
+        extra = {"endpoint_url": own["AWS_ENDPOINT_URL"], "region_name": own["AWS_REGION"]}
+        keys = {"login": own["AWS_ACCESS_KEY_ID"], "password": own["AWS_SECRET_ACCESS_KEY"]}
+        env = {
+            **environment,
+            "AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "aws", **keys, "extra": extra}),
+            "ONCEONLY_AWS_CONNECTION": "lake",
+            "ONCEONLY_STATE": f"s3://{s3_server.BUCKET}/state",
+        }
+        command = [str(Path(sys.executable).with_name("onceonly")), "state", "init"]
+        subprocess.run(command, check=True, env=env, timeout=PATIENCE)
+        states, printed = run(env)
+        assert (states["plan"], states["stage"], states["commit"]) == ("success",) * 3, printed[-5000:]
+        assert DeltaTable(target, storage_options=own).to_pyarrow_table().num_rows == 100
+        files = [file for root in (tmp_path, server.folder) for file in root.rglob("*") if file.is_file()]
+        assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+        assert SECRET not in printed
 
 
 def test_a_wrong_password_fails_the_plan_and_is_not_shown(environment: dict[str, str], secure: SecureBroker) -> None:

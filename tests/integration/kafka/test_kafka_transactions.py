@@ -420,6 +420,32 @@ def test_what_several_transactions_ask_first_is_asked_once(
         until(lambda: set(transactions.look_at_all(starts, *who, ids, True).values()) == {MarkerState.COMMITTED})  # noqa: B023
 
 
+def test_several_transactions_read_the_log_once(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, ids = (topic.name, 0), transactions.topic_ids([topic.name])
+    opened = [Open(transactions, topic) for _ in range(3)]
+    start = transactions.ends([at])
+    since = {(each.producer_id, each.epoch): start for each in opened}
+    transactions.watch(since)
+    transactions.prepare(since, ids)
+    assert [transactions.look_at_all(start, *who, ids, True)[at] for who in since] == [MarkerState.NONE] * 3
+    for each in opened:
+        topic.produce("between")
+        each.end(commit=each is not opened[1])
+    alone = [each.settled() for each in opened]
+    assert alone == [MarkerState.COMMITTED, MarkerState.ABORTED, MarkerState.COMMITTED]
+
+    requests = count_requests(monkeypatch)
+    assert [transactions.look_at_all(start, *who, ids, True)[at] for who in since] == alone
+    assert requests == ["FetchRequest"]  # the first of them saw the markers of all
+    unannounced = Open(transactions, topic)
+    who = (unannounced.producer_id, unannounced.epoch)
+    assert transactions.look_at_all(start, *who, ids, True)[at] is MarkerState.NONE
+    unannounced.end(commit=True)
+    until(lambda: transactions.look_at_all(start, *who, ids, True)[at] is MarkerState.COMMITTED)
+
+
 def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
     transactions.prepare_ends([transaction.id])
@@ -547,8 +573,9 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(
     assert page is not None
     emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
     assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
-    scan = markers.MarkerScan(transaction.producer_id, transaction.epoch, transaction.since)
-    assert scan.read(page.records[: emptied.size_in_bytes]) is MarkerState.UNKNOWN
+    scan = markers.MarkerScan([transaction.producer_id], transaction.since)
+    scan.read(page.records[: emptied.size_in_bytes])
+    assert scan.of(transaction.producer_id, transaction.epoch, alone=True) is MarkerState.UNKNOWN
 
 
 def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
@@ -607,6 +634,12 @@ def test_a_damaged_marker_is_not_believed(
     monkeypatch.setattr(markers, "_page", damaged)
     with pytest.raises(NotCommitted, match=topic.name):
         transaction.look()
+    monkeypatch.setattr(markers, "first_pages", lambda *_: {})
+    who, start = (transaction.producer_id, transaction.epoch), {transaction.partition: transaction.since}
+    transactions.watch({who: start})
+    for _ in range(2):  # nor is it passed by, as if there were none
+        with pytest.raises(NotCommitted, match=topic.name):
+            transactions.look_at_all(start, *who, transactions.topic_ids([topic.name]), True)
 
 
 # --- topics and the cluster

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import sink as module
+from onceonly.sinks.delta import entry, schema
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -73,7 +73,7 @@ def test_a_crash_between_the_columns_and_the_rows_is_finished(table: Table, monk
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_commit_files", dies)
+    monkeypatch.setattr(entry, "commit", dies)
     with pytest.raises(KeyboardInterrupt):
         table.commit(handle, 2)
     monkeypatch.undo()
@@ -87,7 +87,7 @@ def test_another_process_that_publishes_while_columns_are_added_is_seen(
 ) -> None:
     """After the columns there is a new snapshot: only a new look at it says what is published."""
     handle = table.stage("id", "'x' AS text", epoch=2)
-    real = module._add_columns
+    real = schema.add
 
     def add(target: DeltaTable, mine: Handle) -> bool:
         added = real(target, mine)
@@ -96,7 +96,7 @@ def test_another_process_that_publishes_while_columns_are_added_is_seen(
             table.commit(handle, 2)
         return added
 
-    monkeypatch.setattr(module, "_add_columns", add)
+    monkeypatch.setattr(schema, "add", add)
     assert table.commit(handle, 2).already
     assert len(table.rows()) == 4
 

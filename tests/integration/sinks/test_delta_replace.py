@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import sink as module
+from onceonly.sinks.delta import entry
 from onceonly.sinks.delta.sink import DeltaWriter
 
 pytestmark = pytest.mark.integration
@@ -99,10 +99,10 @@ def test_others_at_work_while_it_is_published(table: Table, monkeypatch: pytest.
     """Whatever has moved the old rows elsewhere between the look and the commit: they go, and once."""
     write_deltalake(table.uri, table.delta.to_pyarrow_table(), mode="append")  # so that there is something to compact
     handle = table.stage("us", replace="partitions")
-    real = module._commit_files
+    real = entry.commit
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(module, "_commit_files", real)
+        monkeypatch.setattr(entry, "commit", real)
         match work:
             case "compact":
                 table.delta.optimize.compact()
@@ -112,7 +112,7 @@ def test_others_at_work_while_it_is_published(table: Table, monkeypatch: pytest.
                 table.delta.delete("n = 10")
         real(*arguments)
 
-    monkeypatch.setattr(module, "_commit_files", late)
+    monkeypatch.setattr(entry, "commit", late)
     table.commit(handle, 2)
     assert table.rows()["us"] == [20, 21]
 

@@ -97,15 +97,27 @@ def test_what_is_dropped_is_counted_and_what_a_transform_invents_is_refused(garb
 
 
 def test_a_gate_looks_at_dead_letters_and_a_topic_that_is_missing_refuses_all(garbage: Garbage) -> None:
-    garbage.produce(range(SHARE))
+    """By the page's own suite: those of the transform pass, and what cannot be decoded holds the checkpoint."""
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "bad-records.md").read_text()
+    text, folder = page.partition("```json\n")[2].partition("```")[0], garbage.project.folder
+    (folder / "dead.expectations.json").write_text(text)
+    both = text.replace("^cents is negative", "cents is negative|cannot be decoded")
+    (folder / "any.expectations.json").write_text(both)
+    garbage.produce([1, 2, 3, next(filter(is_refused, range(10 * SHARE)))])
     missing = garbage.pipeline(dead_letters=KafkaSink(name="dead", topic="there-is-none"))
     with pytest.raises(InvalidPipeline, match="there-is-none"):
         stage(garbage, missing)
-    gated = garbage.pipeline(gate=Gate(max_rows={"dead": 0}))
-    staged = stage(garbage, gated)
-    judged = through(garbage.project).gate("orders", staged.epoch, "run-1")
-    assert judged.verdict and judged.verdict["outcome"] == "failed"
+    gate = Gate(max_rows={"dead": 1}, suites={"dead": "dead.expectations.json"}, on_fail="hold")
+    staged = stage(garbage, garbage.pipeline(gate=gate))
+    held = through(garbage.project).gate("orders", staged.epoch, "run-1")
+    assert held.held and held.verdict
+    found = [(check["ok"], check["observed"]) for check in held.verdict["sinks"]["dead"]["checks"]]
+    assert found[:2] == [(False, "2"), (False, "1 of 2 rows")]
     assert garbage.table("orders") == garbage.table("dead") == []
+    for path, rows in (("in process", 100), ("spark", 0)):
+        lets = garbage.pipeline(gate=Gate(suites={"dead": "any.expectations.json"}, in_process_rows=rows))
+        seen = garbage.project.parts.inspector(lets).examine(staged).sinks["dead"]
+        assert (seen["path"], [check["ok"] for check in seen["checks"]]) == (path, [True, True])
 
 
 def test_dead_letters_in_a_topic_are_the_records_and_say_the_rest_in_headers(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from integration.kafka_reader import new_topic
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from integration.kafka_reader import new_topic, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import TopicRange
@@ -41,6 +41,14 @@ class Topic:
         assert producer.flush(PATIENCE) == 0
         if end:
             getattr(producer, f"{end}_transaction")()
+            seen, unseen = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+            until(lambda: self.end(partition, seen) == self.end(partition, unseen), what="the marker, which follows")
+
+    def end(self, partition: int, isolation: IsolationLevel) -> int:
+        key = TopicPartition(self.name, partition)
+        admin = AdminClient({"bootstrap.servers": self.broker})
+        found = admin.list_offsets({key: OffsetSpec.latest()}, isolation_level=isolation)
+        return int(found[key].result(PATIENCE).offset)
 
     def all(self) -> Range:
         log = self.reader.log()

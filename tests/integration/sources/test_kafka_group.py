@@ -22,6 +22,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.owners import nobody
+from onceonly.sources import kafka
 from onceonly.sources.kafka import KafkaReader
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSink
@@ -63,6 +64,12 @@ class Shown:
 
     def member(self) -> Consumer:
         return Consumer({"bootstrap.servers": self.broker, "group.id": f"onceonly-{self.pipeline}"})
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first group that a broker is asked for has it make a topic, which takes a busy machine a while."""
+    monkeypatch.setattr(kafka, "TIMEOUT", PATIENCE)
 
 
 @pytest.fixture

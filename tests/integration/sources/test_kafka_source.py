@@ -91,10 +91,14 @@ class Topic:
                 producer.abort_transaction()
             except KafkaException as error:
                 assert error.args[0].code() == KafkaError._STATE  # the body has ended it
-            until(lambda: self.end(IsolationLevel.READ_COMMITTED) == self.end(IsolationLevel.READ_UNCOMMITTED))
+            self.settle()
+
+    def settle(self) -> None:
+        """EndTxn is answered before the marker is in the log."""
+        until(lambda: self.end(IsolationLevel.READ_COMMITTED) == self.end(IsolationLevel.READ_UNCOMMITTED))
 
     def end(self, isolation: IsolationLevel) -> int:
-        """Of partition 0. EndTxn is answered before the marker is in the log."""
+        """Of partition 0."""
         key = TopicPartition(self.name, 0)
         answer = self.admin.list_offsets({key: OffsetSpec.latest()}, isolation_level=isolation)
         return int(answer[key].result().offset)
@@ -293,6 +297,7 @@ def test_an_interval_waits_until_a_foreign_transaction_in_it_has_ended(
         with pytest.raises(Busy, match="transaction is open since offset 3"):
             Pins(flights, reader, reader._config, hour).range(nothing)
         foreign.commit_transaction()
+        topic.settle()
         range_ = Pins(flights, reader, reader._config, hour).range(nothing)
     assert range_.partitions == {0: (0, 34)}
 

@@ -169,3 +169,61 @@ def test_a_dag_behind_another_follows_its_table_and_waits_for_its_intervals() ->
     )
     plan, waiting = dag.get_task("plan"), days.get_task("plan")
     assert (waiting.retries - plan.retries) * waiting.max_retry_delay >= DAY
+
+
+# ---- partition keys
+
+
+class Accessor(SimpleNamespace):
+    """Airflow's own, for one asset of the task's outlets."""
+
+    def add_partitions(self, key: str) -> None:
+        self.keys.append(key)
+
+
+def announced(world: World, keyed: bool) -> list[tuple[int, list[str]]]:
+    """The epoch and the keys of each event of a commit."""
+    from onceonly.airflow import assets
+
+    made = [Accessor(extra={}, keys=[]) for _ in assets.outlets(world.pipeline)]
+    events = dict(zip(assets.outlets(world.pipeline), made, strict=True))
+    assets.announce({"outlet_events": events}, world.now(1), list(events), keyed)
+    return [(each.extra["epoch"], each.keys) for each in made]
+
+
+@pytest.mark.parametrize(("keyed", "keys"), [(True, ["2013-01-01T12:00:00"]), (False, [])])
+def test_events_of_an_interval_have_its_start_as_their_key_where_that_is_wanted(
+    tmp_path: Path, keyed: bool, keys: list[str]
+) -> None:
+    world = World(tmp_path, mode="interval")
+    world.run("run-1", minutes(0, 3))
+    assert announced(world, keyed) == [(1, keys), (1, keys)]
+
+
+def test_airflows_own_accessor_takes_the_key_and_its_mapper_reads_it() -> None:
+    from airflow.partition_mappers.temporal import StartOfHourMapper
+    from airflow.sdk import Asset
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    from onceonly.airflow.assets import partition_key
+
+    event = OutletEventAccessors()[Asset(name="a", uri="onceonly://a")]
+    event.add_partitions(partition_key(minutes(90, 150)))
+    assert event.partition_keys == {"2013-01-01T13:30:00"}
+    assert StartOfHourMapper().to_downstream("2013-01-01T13:30:00") == "2013-01-01T13"
+
+
+def test_a_dag_passes_them_on_and_a_chained_pipeline_has_none() -> None:
+    start = datetime(2024, 1, 1)
+    dag = dag_of("@daily", start_date=start, partition_keys=True)
+    assert dag.get_task("commit").partition_keys is True
+    assert dag_of("@daily", start_date=start).get_task("commit").partition_keys is False
+    with pytest.raises(InvalidPipeline, match="partition_keys is for pipelines in interval mode"):
+        dag_of("@daily", mode="chained", partition_keys=True)
+
+
+def test_a_timetable_of_partitions_has_no_data_interval() -> None:
+    from airflow.sdk import CronPartitionTimetable
+
+    with pytest.raises(InvalidPipeline, match="CronPartitionTimetable has no data interval"):
+        dag_of(CronPartitionTimetable("@daily", timezone="UTC"), start_date=datetime(2024, 1, 1))

@@ -7,17 +7,24 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from exposition import parsed
 from patience import PATIENCE
+from unit.world import Durable
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
+from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.runtime import lag
+from onceonly.runtime.factory import LiveParts
 from onceonly.testing.fakes import FakeParts
+from onceonly.views.summary import Lag, Summary
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -156,25 +163,68 @@ def test_an_old_interval_that_is_committed_late_makes_nothing_fresher() -> None:
 
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")  # of Airflow's own, when its server is imported
 def test_a_pipeline_that_leaves_out_time_is_not_up_to_date() -> None:
-    from onceonly.airflow.ui import app, live
+    from onceonly.airflow.ui import app
 
     gaps = (Interval(NOON, NOON + MINUTE), Interval(NOON + 3 * MINUTE, NOON + 4 * MINUTE))
-    assert app._lag_words(live.Lag(0, None))["state"] == "even"
-    assert app._lag_words(live.Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
-    assert app._lag_words(live.Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
+    assert app._lag_words(Lag(0, None))["state"] == "even"
+    assert app._lag_words(Lag(0, None, gaps)) == {"state": "behind", "text": "2 gaps", "why": ""}
+    assert app._lag_words(Lag(7, None, gaps[:1]))["text"] == "up to 7 records, 1 gap"
 
 
 def test_lag_in_time_begins_where_the_oldest_gap_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow.ui import live, page_data
-
-    monkeypatch.setattr(live, "_behind", lambda log, summary: 0)
-    monkeypatch.setattr(live, "parts", lambda: FakeParts(Path("/nowhere")))
+    monkeypatch.setattr(lag, "_behind", lambda log, summary: 0)
+    parts = cast(LiveParts, FakeParts(Path("/nowhere")))
     source, sinks = KafkaSource("t"), [DeltaSink("out", "out")]
     definition = Pipeline(name="p", source=source, transform="a:b", sinks=sinks, mode="interval").to_json()
     newest = replace(checkpoint(2, NOON, NOON, interval=Interval(NOON - MINUTE, NOON)), definition=definition)
     gap = Interval(NOON - 5 * MINUTE, NOON - MINUTE)
     for gaps, since in (((), NOON), ((gap,), gap.start)):
-        assert live._lag(page_data.Summary("p", newest, newest, (), gaps)).since == since
+        assert lag.behind(parts, Summary("p", newest, newest, (), gaps)).since == since
+
+
+# ---- for Prometheus
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+def test_prometheus_gets_what_the_user_may_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow.ui import app, live
+
+    for name in ("flights", "orders"):
+        world = Durable(tmp_path, name=name, sinks=[DeltaSink("lake", name)])
+        world.plan()
+    asked: list[str] = []
+
+    def lags(found: list[Summary]) -> dict[str, Lag | None]:
+        asked.extend(each.name for each in found)
+        return {each.name: Lag(3) for each in found}
+
+    monkeypatch.setattr(live, "lags", lags)
+    seen = {"flights": world.state.versions()["flights"], "unreadable": 7}
+    viewer: Any = SimpleNamespace(state=world.state, pipelines=lambda: seen)
+    monkeypatch.setattr(world.state, "recent", damaged(world.state.recent))
+    answer = app.measured(viewer)
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = parsed(bytes(answer.body).decode())
+    assert found['onceonly_lag_records{pipeline="flights"}'] == 3
+    assert found['onceonly_pipeline_readable{pipeline="unreadable"}'] == 0
+    assert "orders" not in str(found) and asked == ["flights"]
+    assert 'onceonly_lag_records{pipeline="flights"}' not in parsed(
+        bytes(app.measured(viewer, lag=False).body).decode()
+    )
+    assert asked == ["flights"]
+    nobody: Any = SimpleNamespace(pipelines=dict)
+    assert bytes(app.measured(nobody).body) == b""
+
+
+def damaged(recent: Any) -> Any:
+    """The rows of one pipeline cannot be read."""
+
+    def read(names: list[str], most: int) -> Any:
+        if "unreadable" in names:
+            raise OutcomeUnknown("unreadable: the state table is damaged.")
+        return recent(names, most)
+
+    return read
 
 
 # ---- what is not shown

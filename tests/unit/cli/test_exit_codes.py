@@ -16,8 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from unit import tables
-from unit.world import World, minutes
+from unit.world import Durable, World, minutes
 
 from onceonly.cli import main
 from onceonly.dev.demo import load, run
@@ -47,12 +46,6 @@ orders = Pipeline(name="orders", source=typed, transform="a:b", sinks=[lake])
 held = pipeline(gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
 """
 Provoke = Callable[["Here"], list[Any]]  # what has happened before -> the command's arguments
-
-
-class Durable(World):
-    """On a state table that the command line finds."""
-
-    table = staticmethod(tables.real)
 
 
 @dataclass
@@ -288,6 +281,11 @@ def has_a_damaged_pipeline(here: Here) -> list[Any]:
     return []
 
 
+def has_no_table(here: Here) -> list[Any]:
+    here.patch.setenv("ONCEONLY_STATE", str(here.home / "nowhere"))
+    return []
+
+
 def has_a_table(here: Here) -> list[Any]:
     assert here.world
     return []
@@ -388,6 +386,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "status": {0: known(), 2: nobody(), 3: has_a_damaged_pipeline},
     "describe": {0: known(1), 2: known(7)},
     "lineage": {0: known("--checkpoint", 1), 2: known("--checkpoint", 7)},
+    "metrics": {0: has_a_damaged_pipeline, 2: has_no_table},
     "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
     "infer": {

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from unit import tables
-from unit.world import World
+from unit.world import Durable
 
 import onceonly
 
@@ -25,10 +24,6 @@ try:
 finally:
     print(json.dumps(sorted(sys.modules)), file=sys.__stderr__)
 """
-
-
-class Durable(World):
-    table = staticmethod(tables.real)
 
 
 @pytest.fixture(scope="module")

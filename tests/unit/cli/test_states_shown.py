@@ -4,8 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from unit import tables
-from unit.world import World, minutes
+from unit.world import Durable, World, minutes
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import cannot_take_back
@@ -17,12 +16,6 @@ from onceonly.testing.fakes import FakeSink
 
 pytestmark = pytest.mark.slow
 DECIDE = "onceonly approve flights 1 --reason …, or onceonly abort flights 1 --reason …"
-
-
-class Durable(World):
-    """On a state table that the command line finds."""
-
-    table = staticmethod(tables.real)
 
 
 @pytest.fixture

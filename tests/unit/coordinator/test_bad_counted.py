@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from unit import tables
-from unit.world import World
+from unit.world import Durable, World
 
 from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.cli import main
@@ -22,12 +21,6 @@ from onceonly.views import formatting, queries, steps
 
 BAD = {"records": 1204, "undecoded": {"flights": 10}, "rejected": 2}
 SINKS = [DeltaSink("lake", "lake")]
-
-
-class Durable(World):
-    """On a state table that the command line finds."""
-
-    table = staticmethod(tables.real)
 
 
 def make(folder: Path) -> Durable:

@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
 
 from onceonly.checkpoint.model import State
+from onceonly.coordinator import barrier
 from onceonly.coordinator.pins import Pins
 from onceonly.errors import Busy, InvalidPipeline, OnceonlyError, SourceLost
 from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.views import chain as lineage
+
+READ = "after 'first': table 'lake', which its sink 'lake' writes, is read"
 
 
 @pytest.fixture
@@ -336,13 +340,25 @@ def refused(chain: Chain, second: Pipeline, match: str, interval: Any = None) ->
     assert chain.state.view(second.name).latest is None
 
 
+def unsound(chain: Chain, second: Pipeline, match: str, interval: Any = None) -> None:
+    """Refused by `onceonly check`, as by a plan."""
+    refused(chain, second, match, interval)
+    with pytest.raises(InvalidPipeline, match=match):
+        checked(chain, second)
+
+
+def checked(chain: Chain, second: Pipeline) -> list[str]:
+    parts: Any = chain.parts
+    return barrier.check(chain.state, parts, second)
+
+
 def test_a_pipeline_that_is_not_known(chain: Chain) -> None:
-    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["frist"]), "'frist', which is not known")
+    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["frist"]), "'frist', which is not known")
 
 
 def test_a_pipeline_that_writes_another_table(chain: Chain) -> None:
     chain.run(chain.first)
-    refused(chain, chain.pipeline("second", DeltaSource("elsewhere"), "out", after=["first"]), "none of its tables")
+    unsound(chain, chain.pipeline("second", DeltaSource("elsewhere"), "out", after=["first"]), "none of its tables")
 
 
 def test_a_pipeline_that_comes_after_itself(chain: Chain) -> None:
@@ -350,21 +366,23 @@ def test_a_pipeline_that_comes_after_itself(chain: Chain) -> None:
     both = [KafkaSource("flights"), DeltaSource("out")]
     chain.run(chain.pipeline("first", both, "lake"))
     chain.run(chain.second)
-    with pytest.raises(InvalidPipeline, match="'second' after 'first'"):
-        chain.plan(chain.pipeline("first", both, "lake", after=["second"]), owner="other")
+    circle = chain.pipeline("first", both, "lake", after=["second"])
+    for ask in (lambda: chain.plan(circle, owner="other"), lambda: checked(chain, circle)):
+        with pytest.raises(InvalidPipeline, match="'second' after 'first'"):
+            ask()
 
 
 def test_two_writers_of_one_table(chain: Chain) -> None:
     other = chain.pipeline("other", KafkaSource("flights"), "lake", transform="jobs:other")
     chain.run(chain.first)
     chain.run(other)
-    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first", "other"]), "at once")
+    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first", "other"]), "at once")
 
 
 def test_intervals_after_a_chain(chain: Chain) -> None:
     chain.run(chain.first)
     chain.mode = "interval"
-    refused(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first"]), "cannot follow", TEN)
+    unsound(chain, chain.pipeline("second", DeltaSource("lake"), "out", after=["first"]), "cannot follow", TEN)
 
 
 def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
@@ -375,6 +393,23 @@ def test_an_interval_of_changes(days: Chain) -> None:
     sink = days.parts.sink(days.first, "lake")
     handle = {**days.now("first", 1).handles["lake"], "merge": {"keys": ["n"], "order_by": ["n"]}}
     assert not sink.landed(handle, 1).whole
+
+
+def test_a_check_tells_how_far_a_table_may_be_read(chain: Chain) -> None:
+    chain.plan(chain.first)
+    assert checked(chain, chain.second) == [f"{READ} when its first checkpoint is committed"]
+    chain.stage(chain.now("first", 1))
+    chain.through.commit("first", 1)
+    assert checked(chain, chain.second) == [f"{READ} up to epoch 1, the last one committed"]
+    assert chain.state.pipelines() == ["first"], "a check writes nothing"
+
+
+def test_a_check_finds_changes_before_an_interval_of_them_is_planned(days: Chain) -> None:
+    assert checked(days, days.second) == [f"{READ} interval by interval"]
+    merging = DeltaSink("lake", "lake", merge=Merge(keys=["n"], order_by=["at"]))
+    days.plan(replace(days.first, sinks=[merging]), minutes(20, 30), "later")
+    with pytest.raises(InvalidPipeline, match="It merges changes"):
+        checked(days, days.second)
 
 
 @pytest.mark.parametrize(

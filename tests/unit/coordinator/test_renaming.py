@@ -3,10 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from unit.chain import Chain
 from unit.world import World
 
+from onceonly.coordinator import rename
 from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.tables import DeltaSource
 
 
 @pytest.fixture
@@ -42,6 +46,45 @@ def test_a_topic_that_was_made_anew_may_be_read_under_a_new_name(world):
     assert plan(world, name="journeys").epoch == 1
 
 
+def test_changes_may_be_merged_a_second_time(world):
+    """As docs/how-to/upsert.md says: those that the table has already have no effect."""
+    sinks = [DeltaSink("lake", "merged", merge=Merge(keys=["id"], order_by=["at"]))]
+    assert plan(world, name="first", sinks=sinks).epoch == 1
+    assert plan(world, name="again", sinks=sinks).epoch == 1
+    more = [*sinks, DeltaSink("log", "log")]
+    assert plan(world, name="more", sinks=more).epoch == 1
+    with pytest.raises(InvalidPipeline, match="does what 'more' has done so far"):
+        plan(world, name="even_more", sinks=more)
+
+
 def test_it_may_go_on_under_its_own_name(world):
     world.put(7)
     assert plan(world).epoch == 2
+
+
+def test_a_table_is_the_same_by_whatever_name_it_is_read(tmp_path):
+    chain = Chain(tmp_path)
+    chain.put(1)
+    chain.run(chain.first)
+    chain.run(chain.second)
+    renamed = chain.pipeline("third", DeltaSource("lake", name="sea"), "out", transform="jobs:second", after=["first"])
+    with pytest.raises(InvalidPipeline, match="does what 'second' has done so far"):
+        chain.plan(renamed, owner="other")
+
+
+def test_what_a_stored_definition_leaves_out_has_its_default(world):
+    whole = world.pipeline.to_json()
+    short = {**whole, "source": {"kind": "kafka", "topic": "flights"}}
+    assert rename._does(short) == rename._does(whole)
+
+
+def test_a_definition_that_cannot_be_read_is_told(world):
+    with pytest.raises(InvalidPipeline, match=r"definition of 'flights'(.|\n)*transform"):
+        rename._does({name: value for name, value in world.pipeline.to_json().items() if name != "transform"})
+
+
+def test_an_error_of_our_own_is_raised_once(world, monkeypatch):
+    """It was asked again and again, until Python's stack ended."""
+    monkeypatch.setattr(rename, "_place", lambda source: source["no such field"])
+    with pytest.raises(KeyError, match="no such field"):
+        rename._does(world.pipeline.to_json())

@@ -18,6 +18,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.testing.fakes import FakeParts
+from onceonly.views import formatting
 
 
 class Parts(FakeParts):
@@ -75,9 +76,16 @@ def reader(tmp_path: Path) -> Reader:
 def test_it_goes_on_behind_a_version_that_deletes(reader: Reader) -> None:
     with pytest.raises(InvalidPipeline, match="version 3 does not only add rows"):
         reader.plan("run-2")
-    reader.skip(4)
+    assert formatting.covers(reader.skip(4)).startswith("leaves out 'orders' from version 3 to 4 (skipped by ann")
     reader.table.write(4)
     assert reader.run("run-3") == {0: (4, 5)}
+
+
+def test_a_refusal_is_in_the_words_of_a_table(reader: Reader) -> None:
+    with pytest.raises(InvalidPipeline) as refused:
+        reader.skip(9)
+    assert refused.value.what == "reads: table 'orders' cannot be skipped to version 9."
+    assert refused.value.why == "It goes on at version 3, and the log ends at 4: --to lies in between."
 
 
 def test_what_was_pinned_and_given_up_may_be_left_out(tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ FLAWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "changed key": ({"op": "u", "before": {"id": 2, "who": "a"}}, {}, "an update has changed 'id'"),
     "no number": ({"after": {"id": "x", "who": "a"}}, {}, "column 'id' is a text and no int"),
     "no row": ({"after": None}, {}, "its row is null"),
+    "an op that is no text": ({"op": ["c"]}, {}, "its op is not known"),
+    "a key that is null": ({"after": {"id": None, "who": "a"}}, {}, "its key 'id' is null or missing"),
+    "no key": ({"after": {"who": "a"}}, {}, "its key 'id' is null or missing"),
+    "a deletion without its key": ({"op": "d", "before": {"who": "a"}, "after": None}, {}, "its key 'id' is null"),
 }
 
 
@@ -125,7 +129,25 @@ def test_what_is_no_change_is_refused(flaw: str) -> None:
         read.row(b'{"id":1}', json.dumps({**plain, **other}).encode(), 0)
 
 
-@pytest.mark.parametrize("text", [b"", b"no json", b"[]", b"\xff", b"{} {}"])
+@pytest.mark.parametrize("schema", ["x", [1], {"fields": 1}, {"fields": ["after"]}, {"fields": [{"field": "after"}]}])
+def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
+    text = json.dumps({"schema": schema, "payload": {"op": "c"}}).encode()
+    with pytest.raises(Unreadable, match="its schema is not one of Debezium"):
+        reading("id INT", ["id"]).row(None, text, 0)
+
+
+@pytest.mark.parametrize("told", [{"name": "org.apache.kafka.connect.data.Decimal"}, {"name": ["x"]}])
+def test_a_value_whose_schema_is_broken_is_refused(told: dict[str, Any]) -> None:
+    """It is one of many records, so it has to be named, not to end the whole batch."""
+    after = {"field": "after", "fields": [{"field": "id", "type": "int32"}, {"field": "paid", "type": "bytes", **told}]}
+    source = {"lsn": 2, "sequence": '["1","2"]'}
+    payload = {"op": "c", "after": {"id": 1, "paid": "AQ=="}, "source": source}
+    text = json.dumps({"schema": {"fields": [after]}, "payload": payload}).encode()
+    with pytest.raises(Unreadable, match="column 'paid' is a text and no decimal"):
+        reading("id INT, paid DECIMAL(9, 2)", ["id"]).row(None, text, 0)
+
+
+@pytest.mark.parametrize("text", [b"", b"no json", b"[]", b"\xff", b"{} {}", b"[" * 100_000])
 def test_what_is_no_object_is_refused(text: bytes) -> None:
     with pytest.raises(Unreadable, match="not a single JSON object"):
         reading("id INT", ["id"]).row(None, text, 0)
@@ -148,6 +170,9 @@ def test_what_is_no_object_is_refused(text: bytes) -> None:
         ("bigint", True, None),
         ("boolean", 1, None),
         ("date", "never", None),
+        ("date", 1 << 31, None),
+        ("timestamp", 1 << 62, "millis"),
+        ("timestamp", "2024-01-01T00:00:00.1234567Z", None),
         ("array<int>", [1, "2"], None),
     ],
 )
@@ -165,6 +190,7 @@ def test_what_can_be_read_in_two_ways_or_would_be_cut_is_refused(type_: str, val
         ("timestamp_ntz", 1_000, "nanos", 1),
         ("timestamp", "1969-12-31T23:59:59.999999Z", None, -1),
         ("timestamp", "1970-01-01T01:00:00+01:00", None, 0),
+        ("timestamp", "1970-01-01T00:00:00.000001000Z", None, 1),
         ("date", -1, None, -1),
         ("binary", "beef", "hex", b"\xbe\xef"),
         ("binary", "vu8=", "base64", b"\xbe\xef"),

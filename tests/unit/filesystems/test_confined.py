@@ -120,6 +120,7 @@ OTHERWISE = {
     "dev/services/daemon.py stop",  # its own record
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
+    "statetable/arbitration.py _remove",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
     "statetable/compaction.py tidy",  # merged files, which no entry of the log names any more
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at

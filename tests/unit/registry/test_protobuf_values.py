@@ -103,10 +103,11 @@ def test_messages_of_other_files() -> None:
         b"\0\0\0\0\2\2\2",  # another schema
         b"\0\0\0\0\1\0",  # the first message, not the second
         b"\0\0\0\0\1\2\2\x0a\xff",  # ends within a field
+        b"\0\0\0\0\3\1",  # fewer indexes than none, of a schema without that message
     ],
 )
 def test_what_is_not_that_message_is_not_read(value: bytes | None) -> None:
-    assert protobuf.reader(compiled(SHOP), "shop.Order", {1: (1,)})(value) is None
+    assert protobuf.reader(compiled(SHOP), "shop.Order", {1: (1,), 3: ()})(value) is None
 
 
 def test_a_field_that_was_written_as_another_type_is_noticed() -> None:
@@ -116,6 +117,15 @@ def test_a_field_that_was_written_as_another_type_is_noticed() -> None:
     wide = file(message("A", field(1, "a", "int64"), field(2, "b", "string")))
     assert protobuf.misfit(compiled(new), compiled(wide), "shop.A") is None
     assert protobuf.misfit(compiled(wide), compiled(new), "shop.A")
+
+
+def test_it_is_noticed_in_every_place_where_a_message_is_used() -> None:
+    """The first place fits; in the second one, the writer's fields are of another message."""
+    money, note = message("Money", field(1, "cents", "int64")), message("Note", field(1, "text", "string"))
+    fields = [field(1, "net", ".shop.Money"), field(2, "more", ".shop.Money")]
+    read = file(message("A", *fields), money)
+    written = file(message("A", fields[0], field(2, "more", ".shop.Note")), money, note)
+    assert "'cents'" in str(protobuf.misfit(compiled(written), compiled(read), "shop.A"))
 
 
 def test_a_message_within_itself_has_no_type() -> None:

@@ -14,7 +14,7 @@ from deltalake import Transaction as DeltaTxn
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, Fenced, OutcomeUnknown, StateBehind
-from onceonly.sinks.delta import sink as module
+from onceonly.sinks.delta import entry
 
 NEVER: Any = None
 
@@ -26,14 +26,14 @@ def lake(tmp_path: Path) -> LightDelta:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> None:
     """The next commit stops just before its log entry, with the snapshot that it has read, while others act."""
-    real = module._commit_files
+    real = entry.commit
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(module, "_commit_files", real)
+        monkeypatch.setattr(entry, "commit", real)
         meanwhile()
         real(*arguments)
 
-    monkeypatch.setattr(module, "_commit_files", late)
+    monkeypatch.setattr(entry, "commit", late)
 
 
 # ---- who may publish
@@ -146,7 +146,7 @@ def test_storage_that_does_not_answer_leaves_it_open(lake: LightDelta, monkeypat
     def broken(*_: Any) -> None:
         raise OSError("storage does not answer")
 
-    monkeypatch.setattr(module, "_commit_files", broken)
+    monkeypatch.setattr(entry, "commit", broken)
     with pytest.raises(OutcomeUnknown, match="could not be closed"):
         lake.fence(handle, 1)
     monkeypatch.undo()
@@ -169,7 +169,7 @@ def test_every_state_table_that_has_written_is_shown_with_its_last_decision(lake
     assert lake.traces("other") == LightDelta(Path(lake.uri), "other").traces("flights") == []
 
     DeltaTable(lake.uri).create_checkpoint()
-    for entry in sorted((Path(lake.uri) / "_delta_log").glob("*.json"))[:-1]:  # as a cleanup does
-        entry.unlink()
+    for path in sorted((Path(lake.uri) / "_delta_log").glob("*.json"))[:-1]:  # as a cleanup does
+        path.unlink()
     lake.commit(lake.stage(transaction(3, state="a" * 32), [3]), 3, NEVER)
     assert [(t.state_id, t.decision) for t in lake.traces("flights")] == [("a" * 32, 3), *expected[1:]]

@@ -21,7 +21,7 @@ from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import durability
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import log, merge
+from onceonly.sinks.delta import entry, log, merge
 from onceonly.sinks.delta import sink as delta
 from onceonly.testing.fakes import FakeReceipts
 
@@ -212,7 +212,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
 ) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, looked, written, tries = lake.stage(transaction(2), [change(1, 2), change(3, 1)]), [], [], []
-    look, write, commit_ = merge._look_into, merge._write, delta._commit_files
+    look, write, commit_ = merge._look_into, merge._write, entry.commit
 
     def commit_files(*given: Any, **more: Any) -> None:
         tries.append(1)
@@ -222,7 +222,7 @@ def test_a_try_after_another_writer_reads_and_copies_only_what_is_new(
 
     monkeypatch.setattr(merge, "_look_into", lambda *given: looked.append(1) or look(*given))  # type: ignore[func-returns-value]
     monkeypatch.setattr(merge, "_write", lambda *given: written.append(1) or write(*given))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(delta, "_commit_files", commit_files)
+    monkeypatch.setattr(entry, "commit", commit_files)
     assert commit(lake, handle, 2)["older"] == 1
     foreign = {key: (3, "foreign") for key in (3, 11, 13)}
     assert lake.content() == content(change(1, 2), change(2, 1)) | foreign
@@ -354,16 +354,14 @@ def test_a_full_vacuum_deletes_copies_that_were_not_committed(
 def test_copies_are_on_disk_before_the_entry_that_names_them(lake: LightMerge, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lake, 1, change(1, 1), change(2, 1))
     handle, events = lake.stage(transaction(2), [change(1, 2)]), []
-    synced, committed = durability.tree_to_disk, delta._commit_files
+    synced, committed = durability.tree_to_disk, entry.commit
 
     def tree_to_disk(folder: Path) -> None:
         synced(folder)
         events.append("disk" if log.COPIES in folder.name and any(folder.glob("*.parquet")) else "other")
 
     monkeypatch.setattr(durability, "tree_to_disk", tree_to_disk)
-    monkeypatch.setattr(
-        delta, "_commit_files", lambda *given, **more: events.append("entry") or committed(*given, **more)
-    )
+    monkeypatch.setattr(entry, "commit", lambda *given, **more: events.append("entry") or committed(*given, **more))
     commit(lake, handle, 2)
     assert events == ["disk", "entry"]
 
@@ -412,6 +410,16 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
         delta.DeltaWriter(config, str(tmp_path / "lake"), no_spark).check()
 
 
+def test_an_empty_text_by_which_the_table_is_partitioned_is_no_key(tmp_path: Path) -> None:
+    """Delta has null there: each change of that key would add a row."""
+    keys = Merge(keys=["n", "day"], order_by=["at"])
+    lake = LightMerge(tmp_path / "lake", partition_by=["day"], merge=keys)
+    publish(lake, 1, change(1, 1, "mon"))
+    with pytest.raises(InvalidPipeline, match="cannot be merged") as refused:
+        lake.stage(transaction(2), [change(1, 2, "")])
+    assert "'day' is an empty text" in refused.value.why
+
+
 def test_what_was_merged_is_not_taken_back(lake: LightMerge) -> None:
     old = lake.stage(transaction(1), [change(1, 1)])
     commit(lake, old, 1)
@@ -427,4 +435,4 @@ def test_from_a_stale_snapshot_not_even_the_evidence_is_committed(lake: LightMer
     stale = DeltaTable(lake.uri)
     append(lake, [9])
     with pytest.raises(CommitFailedError):
-        delta._commit_files(stale, [], [], "onceonly/s/p/k", 1 << 32, exactly_next=True)
+        entry.commit(stale, [], [], "onceonly/s/p/k", 1 << 32, exactly_next=True)

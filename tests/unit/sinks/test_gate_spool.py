@@ -10,12 +10,15 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.registry.test_protobuf_rows import EMPTY, FULL, files, order
 
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.gate import bounds
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sinks import KafkaSink
-from onceonly.sinks.kafka import gate_view
+from onceonly.registry import protobuf_writer
+from onceonly.registry.wire import HEAD
+from onceonly.sinks.kafka import gate_view, registered
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 
@@ -120,6 +123,18 @@ def test_a_type_that_arrow_has_not_is_left_to_spark(tmp_path):
 def test_rows_are_not_all_in_memory(tmp_path):
     batches = gate_view.batches(typed(spooled(tmp_path, *[b'{"n": 1}'] * 10_000), record(n="long")), "json", None)
     assert max(batch.num_rows for batch in batches) < 5_000
+
+
+def test_protobuf_shows_the_fields_of_its_message(tmp_path):
+    made = order()
+    part = registered.Part("value", "protobuf", "order.desc", "", "shop.Order", files(made))
+    write = protobuf_writer.writer(part.files, part.record)
+    values = [b"\0\0\0\0\7" + part.indexes + write(row) for row in (FULL, EMPTY)]
+    rows = gate_view.batches(spooled(tmp_path, *values, None), "protobuf", part, HEAD).read_all()
+    assert rows.column_names == gate_view.columns("protobuf", part)
+    fields = list(FULL)
+    assert rows.select(fields).to_pylist() == [FULL, {**dict.fromkeys(fields), **EMPTY}, dict.fromkeys(fields)]
+    assert [row["topic"] for row in rows.to_pylist()] == ["late"] * 3
 
 
 TEXT = st.text(st.sampled_from('a"\n\\é\u2028\x01'), max_size=3)

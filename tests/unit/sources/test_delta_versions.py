@@ -350,3 +350,52 @@ def test_files_that_are_not_what_they_seem(table: Table, change: dict[str, Any],
     with pytest.raises(InvalidPipeline) as refused:
         table.range(1, 3)
     assert told in refused.value.why
+
+
+def test_a_whole_table_with_files_of_another_one(table: Table) -> None:
+    """As a shallow clone has them: refused when it is planned, not when it is read."""
+    actions = table.actions(0)
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = "file:///elsewhere/part.parquet"
+    table.rewrite(0, actions)
+    with pytest.raises(InvalidPipeline, match="cannot be a source") as refused:
+        table.pin()
+    assert "shallow clone" in refused.value.why
+
+
+def redefined(table: Table, mode: str) -> list[dict[str, Any]]:
+    """Of a version that switches column mapping on or off."""
+    schema = json.loads(table.now.schema().to_json())
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+    metadata = next(action for action in table.actions(0) if "metaData" in action)["metaData"]
+    settings = {"delta.columnMapping.mode": mode}
+    feature = {"readerFeatures": ["columnMapping"], "writerFeatures": ["columnMapping"]}
+    return [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **feature}},
+        {"metaData": {**metadata, "schemaString": json.dumps(schema), "configuration": settings}},
+    ]
+
+
+def test_a_table_that_was_another_one_within_the_range(table: Table) -> None:
+    """Its files have columns of other names, which would be null."""
+    whole = table.actions(2)
+    table.rewrite(2, redefined(table, "name"))
+    table.rewrite(3, whole)
+    table.rewrite(4, redefined(table, "none"))
+    with pytest.raises(InvalidPipeline, match="cannot be a source") as refused:
+        table.range(2, 5)
+    assert "column mapping" in refused.value.why
+    assert table.range(4, 5).partitions == {0: (4, 5)}
+
+
+def test_an_empty_text_of_a_partition_is_null(table: Table) -> None:
+    """So Delta's protocol says; some writers put it that way."""
+    actions = table.actions(2)
+    for action in actions:
+        if "add" in action:
+            action["add"]["partitionValues"] = {"day": ""}
+    table.rewrite(2, actions)
+    ((file,),) = [version.added for version in TableLog(table.uri).versions([2])]
+    assert file.values == {"day": None}

@@ -174,6 +174,24 @@ def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
         stored.view("flights")
 
 
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, tmp_path, monkeypatch, rows):
+    """Also to a process that has seen later versions, some of which are entries without a row."""
+    monkeypatch.setattr(state, "LONG", 2)
+    pin(stored, 3)
+    folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    stored.tidy(stored.view("flights"))
+    seen = stored.view("flights")
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    pin(StateTable(stored.uri), rows)
+    with pytest.raises(Lost):
+        stored.append(seen, planned(seen, "late", 3, event=Event.EMPTY))
+    assert stored.view("flights").head.seq == 3 + rows
+    assert [row.seq for row in stored.history("flights")] == list(range(1, 4 + rows))
+
+
 def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path):
     view = pin(stored)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"

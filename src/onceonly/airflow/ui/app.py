@@ -21,8 +21,9 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
 from onceonly.counts import count
 from onceonly.errors import OnceonlyError, OutcomeUnknown
-from onceonly.views import formatting, superseded
+from onceonly.views import formatting, metrics, prometheus, summary, superseded
 from onceonly.views import queries as reading
+from onceonly.views.summary import Lag, Summary
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -31,7 +32,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "theme.js": "text/javascript"}
+ASSETS = {"onceonly.css": "text/css", "onceonly.js": "text/javascript", "frame.js": "text/javascript"}
 
 app = FastAPI(title="Onceonly", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 app.include_router(actions.router)
@@ -90,13 +91,23 @@ def asset(name: str) -> Response:
 def pipelines(request: Request, viewer: ViewerDep) -> HTMLResponse:
     found, damaged = _all(viewer)
     told = [masking.shown(str(error)) for error in damaged]
-    return pages.render(request, "pipelines.html", pipelines=found, damaged=told, pending=page_data.pending)
+    return pages.render(request, "pipelines.html", pipelines=found, damaged=told, pending=summary.pending)
 
 
 @app.get("/lag")
 def lag(viewer: ViewerDep) -> dict[str, Any]:
     """By pipeline: {"state", "text", "why"}; state is "behind", "even", "unknown" or "asked" (not answered yet)."""
     return {name: _lag_words(found) for name, found in live.lags(_all(viewer)[0]).items()}
+
+
+@app.get("/metrics")
+def measured(viewer: ViewerDep, lag: bool = True) -> Response:
+    """What Prometheus collects, of the pipelines that the user may read; a source that has not answered is left out."""
+    mine = viewer.pipelines()
+    found = _summaries.get(viewer.state, mine)[0] if mine else []
+    damaged = mine.keys() - {each.name for each in found}
+    samples = metrics.of_all(found, damaged, datetime.now(UTC), live.lags(found) if lag else {})
+    return Response(prometheus.text(samples), headers={"Content-Type": prometheus.CONTENT_TYPE})
 
 
 @app.get("/runs")
@@ -114,18 +125,18 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
     found, damaged = _summaries.get(viewer.state, {pipeline: viewer.version(pipeline)})
     if damaged:
         raise damaged[0]
-    (summary,) = found
-    shown = page_data.page(viewer.state, pipeline, summary.latest.epoch, page)
+    (mine,) = found
+    shown = page_data.page(viewer.state, pipeline, mine.latest.epoch, page)
     drawn = [charts.rows(shown.checkpoints), charts.durations(shown.checkpoints)]
     fresh = charts.freshness(shown.checkpoints, _until(shown))
     return pages.render(
         request,
         "pipeline.html",
-        pipeline=summary,
+        pipeline=mine,
         page=shown,
         later=superseded.superseded(viewer.state, shown.checkpoints),
         charts=[*drawn, fresh] if fresh else drawn,
-        pending=page_data.pending,
+        pending=summary.pending,
         duration=page_data.duration,
         may_act=viewer.may("PUT", pipeline),
     )
@@ -140,7 +151,7 @@ def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDe
         cp=found,
         later=superseded.superseded(viewer.state, [found]).get(epoch),
         timeline=page_data.timeline(viewer.state, found),
-        pending=page_data.pending((found,), datetime.now(UTC)),
+        pending=summary.pending((found,), datetime.now(UTC)),
         duration=page_data.duration(found),
         may_act=viewer.may("PUT", pipeline),
     )
@@ -161,7 +172,7 @@ def docs(pipeline: str, epoch: int, attempt: int, page: str, viewer: ReaderDep) 
     return data_docs.served(reading.verdict(viewer.state, pipeline, epoch, attempt), pipeline, epoch, attempt, page)
 
 
-def _all(viewer: Viewer) -> tuple[list[page_data.Summary], list[OutcomeUnknown]]:
+def _all(viewer: Viewer) -> tuple[list[Summary], list[OutcomeUnknown]]:
     """And why other pipelines cannot be read."""
     mine = viewer.pipelines()
     return _summaries.get(viewer.state, mine) if mine else ([], [])
@@ -179,7 +190,7 @@ def _until(page: page_data.Page) -> datetime:
     return datetime.now(UTC) if page.number == 1 else max(cp.updated_at for cp in page.checkpoints)
 
 
-def _lag_words(found: live.Lag | None) -> dict[str, str]:
+def _lag_words(found: Lag | None) -> dict[str, str]:
     if found is None:
         return {"state": "asked", "text": "no answer yet", "why": ""}
     if found.error is not None:

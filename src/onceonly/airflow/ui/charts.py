@@ -12,6 +12,7 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.counts import count
 from onceonly.views import formatting
 from onceonly.views import queries as reading
+from onceonly.views.summary import reach
 
 WIDTH, HEIGHT = 420, 150  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 46, 6, 10, 18  # around the plot
@@ -94,7 +95,7 @@ def _sawtooth(done: Iterable[Checkpoint], now: datetime) -> Iterable[tuple[datet
     reached: datetime | None = None
     for checkpoint in done:
         at, before = checkpoint.updated_at, reached
-        reached = max(filter(None, (reached, page_data.reach(checkpoint))))
+        reached = max(filter(None, (reached, reach(checkpoint))))
         if before:
             yield at, _behind(at, before)
         yield at, _behind(at, reached)

@@ -7,31 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint, Event, State
-from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.errors import OutcomeUnknown
 from onceonly.runtime.owners import airflow_run
 from onceonly.statetable.table import StateTable
-from onceonly.views import queries, timeouts
+from onceonly.views import queries, summary
+from onceonly.views.summary import Summary
 
 PAGE = 50  # checkpoints on a page
-RECENT = 10  # checkpoints among which the last commit is looked for
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A pipeline in one line."""
-
-    name: str
-    latest: Checkpoint
-    committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest
-    open: tuple[Checkpoint, ...]
-    gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
-
-    @property
-    def never(self) -> bool:
-        """Surely not committed yet; otherwise it may have been, longer ago than was looked."""
-        return self.latest.epoch <= RECENT
 
 
 class Summaries:
@@ -43,53 +26,11 @@ class Summaries:
     def get(self, state: StateTable, versions: Mapping[str, int]) -> tuple[list[Summary], list[OutcomeUnknown]]:
         """In the order of `versions`, which names each pipeline's last row; and why others cannot be read."""
         old = [name for name, seq in versions.items() if self._known.get((state.id, name), (0,))[0] != seq or not seq]
-        recent, damaged = queries.overview(state, old, RECENT)
-        gaps = queries.gaps(state, [found[0] for found in recent.values()])
-        for name, found in recent.items():
-            self._known[state.id, name] = versions[name], _summary(name, found, gaps.get(name, []))
+        found, damaged = summary.summaries(state, old)
+        for name, each in found.items():
+            self._known[state.id, name] = versions[name], each
         summaries = [self._known[state.id, name][1] for name in versions if name not in damaged]
         return summaries, list(damaged.values())
-
-
-def _summary(pipeline: str, found: list[Checkpoint], gaps: list[Interval]) -> Summary:
-    """`found`: newest first, with every unsettled one."""
-    committed = [cp for cp in found if cp.state is State.COMMITTED]
-    unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    return Summary(pipeline, found[0], max(committed, key=reach, default=None), unsettled, tuple(gaps))
-
-
-def reach(checkpoint: Checkpoint) -> datetime:
-    """Up to when its rows are complete: the end of its interval, or when its offsets were pinned."""
-    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A sink's open transactions and the part of their time-out that is used (1.0: all)."""
-
-    checkpoint: Checkpoint
-    sink: str
-    used: float
-
-    @property
-    def timeout(self) -> timedelta:
-        return timedelta(seconds=float(self.checkpoint.handles[self.sink]["timeout"]))
-
-    @property
-    def age(self) -> timedelta:
-        return self.used * self.timeout
-
-    @property
-    def late(self) -> bool:
-        return self.used >= timeouts.WARN_AT
-
-
-def pending(checkpoints: tuple[Checkpoint, ...], now: datetime) -> list[Pending]:
-    """The oldest first."""
-    waiting = (State.STAGED, State.COMMITTING)
-    sinks = [(cp, sink) for cp in checkpoints if cp.state in waiting for sink in cp.waiting]
-    found = [Pending(cp, sink, part) for cp, sink in sinks if (part := timeouts.used(cp, sink, now)) is not None]
-    return sorted(found, key=lambda each: -each.used)
 
 
 @dataclass(frozen=True)

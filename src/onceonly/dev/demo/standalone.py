@@ -19,6 +19,7 @@ from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
 USER = "admin"
+TO_START = 180.0  # seconds
 SHORT_JOBS = {  # a JVM that runs for seconds should not spend them on optimisation
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -56,7 +57,7 @@ class Standalone:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._daemon.start(command, self.port, {**self.environment(), **extra})
-        until(self.healthy, "Airflow is up", 180, self._alive)
+        until(self.healthy, "Airflow is up", TO_START, self._alive)
 
     def stop(self) -> None:
         self._daemon.stop()

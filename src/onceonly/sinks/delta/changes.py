@@ -80,6 +80,19 @@ def write(config: DeltaSink, staged: str, rows: Any) -> None:
         raise _explained(config, error) from error
 
 
+def check_staged(config: DeltaSink, adds: list[dict[str, Any]]) -> None:
+    """If the sink merges, refuse keys and order that the table would not give back: no change would find their rows."""
+    for name in config.merge.columns if config.merge else ():
+        if any(name in add["partitionValues"] and not add["partitionValues"][name] for add in adds):
+            raise InvalidPipeline(
+                f"sink '{config.name}': the changes cannot be merged.",
+                f"'{name}' is an empty text in some of them, and the table is partitioned by it: Delta has null there, "
+                "and a key that is null is in no row that is found again.",
+                f"Write another text in its place, or use a table that is not partitioned by '{name}'. "
+                "Nothing was staged.",
+            )
+
+
 def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
     """Why rows that were published cannot be taken back, if merging is the reason."""
     if "merge" not in old and config.merge is None:

@@ -21,8 +21,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from onceonly.checkpoint.model import Handle
-from onceonly.sinks.delta import log
+from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.sinks.delta import entry, log
 
 ROWS = 1 << 17  # of the table in memory at a time
 READAHEAD = 2  # batches
@@ -77,6 +77,24 @@ class _Found:
     def updated(self) -> int:
         matched = pa.concat_arrays([pa.array([], pa.int64()), *(found for _, found in self.files)])
         return int(pc.sum(pc.is_in(self.applied["change"], matched)).as_py() or 0)
+
+
+def publish(
+    target: DeltaTable, uri: str, handle: Handle, version: int, adds: list[dict[str, Any]], known: Known
+) -> Outcome:
+    """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again.
+
+    Args:
+        version: the evidence.
+        adds: the add actions of the staged rows.
+        known: of earlier tries of the same publication by this process.
+    Raises:
+        CommitFailedError: another commit came first.
+    """
+    merged = compute(target, uri, handle, adds, known)
+    removes = log.as_removes(merged.removes)
+    entry.commit(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
+    return Outcome(detail={"rows": handle["rows"], **merged.detail})
 
 
 def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, Any]], known: Known) -> Merged:

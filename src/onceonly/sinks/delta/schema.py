@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 
+from onceonly.checkpoint.model import Handle
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import lock, log
 from onceonly.sinks.staging.row_types import nullable
 
 WIDENING = "delta.enableTypeWidening"
@@ -68,6 +69,35 @@ def computed(table: DeltaTable) -> set[str]:
 def left_out(table: DeltaTable, rows: Any) -> list[str]:
     """Columns that the table fills in because the rows do not have them."""
     return sorted(computed(table) - set(rows.schema.names))
+
+
+def names(fields: list[Any]) -> list[str]:
+    return [field["name"] for field in fields]
+
+
+# ---- at the commit
+
+
+def add(target: DeltaTable, handle: Handle) -> bool:
+    """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
+    there = {field.name for field in target.schema().fields}
+    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
+    if not new or is_altered(target, handle):
+        return False
+    with lock.shared(target.table_uri):
+        target.alter.add_columns(new)
+    return True
+
+
+def is_altered(target: DeltaTable, handle: Handle) -> bool:
+    """Whether the table was altered since staging. A column to be added may exist by now, with another type."""
+    there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
+    new = handle["added"]
+    others = any(nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
+    return others or bool(log.fingerprint(target, names(new)) != handle["fingerprint"])
+
+
+# ---- columns and types
 
 
 def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | None:

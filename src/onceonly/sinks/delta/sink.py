@@ -8,14 +8,12 @@ one, delta-rs would accept a lower number again. Source: Delta protocol, "Transa
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Field
-from deltalake import Transaction as DeltaTxn
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
@@ -30,26 +28,26 @@ from onceonly.checkpoint.sink import (
     Trace,
     Traced,
     Versioned,
-    cannot_take_back,
 )
-from onceonly.counts import count
-from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
-from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
+from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
     changes,
+    entry,
+    errors,
     evidence,
     gate_view,
     head,
-    lock,
     log,
+    replacing,
     schema,
     stage,
     staged_folders,
     through_spark,
 )
-from onceonly.sinks.staging import handles, row_types
+from onceonly.sinks.staging import handles
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
@@ -105,6 +103,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
         changes.write(self.config, staged, rows)
         adds = log.staged_adds(self.uri, folder, 1)
+        changes.check_staged(self.config, adds)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)
         stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
@@ -112,7 +111,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             "kind": "delta",
             "uri": self.uri,
             "table_id": target.metadata().id,
-            "fingerprint": log.fingerprint(target, _names(change.added)),
+            "fingerprint": log.fingerprint(target, schema.names(change.added)),
             "added": change.added,
             "app_id": txn.app_id,
             "folder": folder,
@@ -141,7 +140,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
-            raise _unknown(handle, f"the table's log could not be written to disk: {error}") from error
+            raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
 
     def _seen(self, handle: Handle, decision: int) -> Outcome | None:
@@ -162,16 +161,16 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             if done := self._shown(target, handle, decision):
                 return done
             try:
-                if _add_columns(target, handle):
+                if schema.add(target, handle):
                     continue  # another snapshot now, in which it may be published
                 return self._publish(target, handle, decision, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
-                raise _unknown(handle, f"{type(error).__name__}: {error}") from error
+                raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
         pause = " Pause them: changes are merged into exactly the version that they were compared with."
         crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
-        raise _unknown(handle, crowded + (pause if "merge" in handle else ""))
+        raise errors.unknown(handle, crowded + (pause if "merge" in handle else ""))
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
@@ -179,7 +178,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             for _ in range(TRIES):
                 target = log.open_table(self.uri)
                 if target is None:  # dropped, or a volume that is not mounted: only a person can tell
-                    raise _open_still(handle, "There is no table.")
+                    raise errors.open_still(handle, "There is no table.")
                 if target.metadata().id != handle["table_id"]:
                     return None  # there the handle is refused
                 wanted = evidence.version(decision, handle["folder"])
@@ -191,8 +190,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
                         ours = shown is evidence.Shown.OURS
                         return Outcome(already=True, detail={"rows": handle["rows"]}) if ours else None
         except (DeltaError, OSError) as error:
-            raise _open_still(handle, f"{type(error).__name__}: {error}") from error
-        raise _open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+            raise errors.open_still(handle, f"{type(error).__name__}: {error}") from error
+        raise errors.open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
         shown = head.read(self.uri)
@@ -218,76 +217,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         return None
 
     def check_replace(self, old: Handle) -> None:
-        """Refuse it unless each file with old rows has no other rows: only whole files can be removed."""
-        target = log.open_table(self.uri)
-        if why := changes.irreplaceable(self.config, old) or self._irreplaceable(target, old):
-            raise InvalidPipeline(
-                f"sink '{self.name}': the rows that are published in {self.uri} cannot be replaced.",
-                why,
-                "Delete them by a predicate of your own, and send the records again to a pipeline with a new name. "
-                "Nothing was written.",
-            )
+        replacing.check(self.config, self.uri, old)
 
     def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
-        if any(
-            "where" in old or changes.irreplaceable(self.config, old) for old in olds
-        ):  # what they have replaced no longer exists
-            raise cannot_take_back(self.name)
-        for old in olds:
-            self.check_replace(old)
-        target = log.open_table(self.uri)
-        assert target is not None
-        kept = ("folder", "files", "table_id")
-        return {
-            "kind": "delta",
-            "uri": self.uri,
-            "table_id": target.metadata().id,
-            "fingerprint": log.fingerprint(target),
-            "added": [],
-            "app_id": txn.app_id,
-            "folder": log.STAGED + txn.name,
-            "publish": "delta-rs",
-            **{"files": 0, "rows": 0, "bytes": 0},
-            "retracts": [{name: old[name] for name in kept} for old in olds],
-        }
-
-    def _irreplaceable(self, target: DeltaTable | None, old: Handle) -> str | None:
-        if target is None or target.metadata().id != old["table_id"]:
-            return "The table no longer exists, or is another one."
-        if why := stage.only_appends(target):
-            return why
-        found = log.in_folder(log.active_files(target), old["folder"])
-        if lost := old["files"] - len(found):
-            return f"OPTIMIZE, UPDATE or DELETE rewrote {lost:,} of their {count(old['files'], 'file')}."
-        return _deleted_in_part(target, found)
-
-    def _against_taking_out(self, target: DeltaTable, olds: list[Handle], altered: bool) -> str | None:
-        if altered:
-            return "The table was altered."
-        each = (self._irreplaceable(target, old) for old in olds)
-        return stage.only_appends(target) or next((why for why in each if why), None)
-
-    def _taken_out(
-        self, target: DeltaTable, handle: Handle, adds: list[dict[str, Any]], altered: bool
-    ) -> dict[str, int]:
-        """Path -> size of the files whose rows the new ones take the place of.
-
-        Raises:
-            CannotPublish: they are not what they were.
-        """
-        olds = taken_out(handle)
-        if not olds and "where" not in handle:
-            return {}
-        why = self._against_taking_out(target, olds, altered)
-        out = {} if why else _files_out(target, handle, adds)
-        if why := why or _deleted_in_part(target, out):
-            raise CannotPublish(
-                f"sink '{self.name}': the rows to be replaced in {self.uri} were changed.",
-                why,
-                f"To keep them: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …. "
-                f"The new rows are kept in {handle['folder']}.",
-            )
-        return out
+        return replacing.retraction(self.config, self.uri, txn, olds)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         """Delete the nested table of `txn`, unless the target's log refers to it."""
@@ -322,13 +255,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def _target(self, handle: Handle) -> DeltaTable:
         target = log.open_table(self.uri)
         if target is None or target.metadata().id != handle["table_id"]:
-            now = "no longer exists" if target is None else f"is now another table (id {target.metadata().id})"
-            raise CannotPublish(
-                f"sink '{self.name}': {self.uri} is not the table for which the rows were staged.",
-                f"It {now}; the rows were staged for id {handle['table_id']}.",
-                "Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up "
-                f"{self.name} --reason …. The staged rows are kept in {handle['folder']}.",
-            )
+            raise errors.another_table(self.name, self.uri, handle, target.metadata().id if target else None)
         return target
 
     def _look(self, handle: Handle, decision: int) -> Outcome | None:
@@ -344,7 +271,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             through_spark.mark(self._spark, self.name, self.uri, target, app_id, version)
             return
         with suppress(CommitFailedError):  # another writer was first: there is another look
-            _commit_files(target, [], [], app_id, version)
+            entry.commit(target, [], [], app_id, version)
 
     def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known | None) -> Outcome:
         folder = handle["folder"]
@@ -352,35 +279,19 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
-            missing = handle["files"] - len(adds) + len(gone)
-            raise CannotPublish(
-                f"sink '{self.name}': staged files no longer exist in {self.uri}.",
-                f"Missing in {folder}: {missing:,} of {count(handle['files'], 'file')}. "
-                "A VACUUM deletes files that were not published within its retention.",
-                f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …, then send the records again.",
-            )
-        altered = _is_altered(target, handle)
+            raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
+        altered = schema.is_altered(target, handle)
         if known is not None:
             changes.refuse(self.name, target, handle, altered)
-            return self._merge(target, handle, version, adds, known)
-        out = self._taken_out(target, handle, adds, altered)
+            from onceonly.sinks.delta import merge  # with pandas, which takes a second
+
+            return merge.publish(target, self.uri, handle, version, adds, known)
+        out = replacing.taken_out(self.name, target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
             look = partial(self._look, handle, decision)
             return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
-        removes = log.as_removes(out)
-        _commit_files(target, log.as_target_adds(adds, folder), removes, handle["app_id"], version)
+        entry.commit(target, log.as_target_adds(adds, folder), log.as_removes(out), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
-
-    def _merge(
-        self, target: DeltaTable, handle: Handle, version: int, adds: list[dict[str, Any]], known: merge.Known
-    ) -> Outcome:
-        """What is merged holds for this snapshot alone, so it is committed as exactly the next version, or again."""
-        from onceonly.sinks.delta import merge  # with pandas, which takes a second
-
-        merged = merge.compute(target, self.uri, handle, adds, known)
-        removes = log.as_removes(merged.removes)
-        _commit_files(target, merged.adds, removes, handle["app_id"], version, exactly_next=True)
-        return Outcome(detail={"rows": handle["rows"], **merged.detail})
 
 
 def _merging(handle: Handle) -> merge.Known | None:
@@ -390,75 +301,3 @@ def _merging(handle: Handle) -> merge.Known | None:
     from onceonly.sinks.delta import merge
 
     return merge.Known()
-
-
-def _add_columns(target: DeltaTable, handle: Handle) -> bool:
-    """Add the new columns, in a commit before that of the rows. Returns whether there were any."""
-    there = {field.name for field in target.schema().fields}
-    new = [Field.from_json(json.dumps(field)) for field in handle["added"] if field["name"] not in there]
-    if not new or _is_altered(target, handle):
-        return False
-    with lock.shared(target.table_uri):
-        target.alter.add_columns(new)
-    return True
-
-
-def _is_altered(target: DeltaTable, handle: Handle) -> bool:
-    """Whether the table was altered since staging. A column to be added may exist by now, with another type."""
-    there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
-    new = handle["added"]
-    others = any(row_types.nullable(there.get(each["name"], each["type"])) != each["type"] for each in new)
-    return others or bool(log.fingerprint(target, _names(new)) != handle["fingerprint"])
-
-
-def _deleted_in_part(target: DeltaTable, files: Mapping[str, int]) -> str | None:
-    """Why these files cannot be removed, if so: delta-rs cannot remove a file that has a deletion vector."""
-    if not (marked := log.deleted_in_part(target, files)):
-        return None
-    return (
-        f"Deletion vectors have deleted rows from {count(len(marked), 'file')} to be removed, such as {marked[0]}, and "
-        "delta-rs only removes whole files."
-    )
-
-
-def _files_out(target: DeltaTable, handle: Handle, adds: list[dict[str, Any]]) -> dict[str, int]:
-    olds, where = taken_out(handle), handle.get("where")
-    files = log.active_files(target)
-    found = [log.in_folder(files, old["folder"]) for old in olds]
-    if where is not None:
-        alternatives = log.partitions(adds) if where == PARTITIONS else [[tuple(part) for part in where]]
-        found.append(log.in_partitions(files, target, alternatives))
-    return {path: size for part in found for path, size in part.items()}
-
-
-def _names(fields: list[Any]) -> list[str]:
-    return [field["name"] for field in fields]
-
-
-def _commit_files(
-    target: DeltaTable, adds: list[Any], removes: list[Any], app_id: str, version: int, exactly_next: bool = False
-) -> None:
-    # delta-rs allows a removal in parallel to an OPTIMIZE of the same rows: so only commit the very next version
-    retries = 0 if removes or exactly_next else None
-    stamp = CommitProperties(app_transactions=[DeltaTxn(app_id, version)], max_commit_retries=retries)
-    columns = target.metadata().partition_columns
-    with lock.shared(target.table_uri):
-        target.create_write_transaction(
-            [*adds, *removes], "append", target.schema(), partition_by=columns, commit_properties=stamp
-        )
-
-
-def _unknown(handle: Handle, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"it is not known whether the rows reached {handle['uri']}.",
-        why,
-        "Nothing was deleted. Publishing again is safe: onceonly recover",
-    )
-
-
-def _open_still(handle: Handle, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
-        why,
-        "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ import pyarrow as pa
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
+from onceonly.registry import protobuf
 from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.handle import parts_of
+from onceonly.sinks.kafka.registered import Part
 from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import file_formats
 
@@ -22,13 +25,18 @@ VALUE = "value"
 SPOOLED = "topic STRING, partition INT, key BINARY, timestamp BIGINT, value BINARY"
 Values = list[dict[str, Any] | None]
 Decode = Callable[[pa.Array], Values]
+Column = Callable[[Values, pa.DataType], pa.Array]
+Schema = str | Part | None  # the text of Avro's, or of Protobuf the message
 
 
-def columns(format: str, schema: str | None) -> list[str] | None:
+def columns(format: str, schema: Schema) -> list[str] | None:
     """The columns; None for JSON, whose fields are only known after staging."""
     if format == "json":
         return None
-    fields = _avro_fields(schema) if schema else [VALUE]
+    if isinstance(schema, Part):
+        fields = [field["name"] for field in _message(schema)["fields"]]
+    else:
+        fields = _avro_fields(schema) if schema else [VALUE]
     return [*(name for name in BESIDE if name not in fields), *fields]
 
 
@@ -43,7 +51,7 @@ def staged_schema(rows: Any, schema: str | None) -> dict[str, Any]:
     return row_types.of(rows.withColumn(VALUE, value))
 
 
-def batches(handle: Handle, format: str, schema: str | None, head: int = 0) -> pa.RecordBatchReader | None:
+def batches(handle: Handle, format: str, schema: Schema, head: int = 0) -> pa.RecordBatchReader | None:
     """All rows, in this process; None if only Spark can read them.
 
     If a field of `value` has the name of another column, the field is used.
@@ -51,7 +59,7 @@ def batches(handle: Handle, format: str, schema: str | None, head: int = 0) -> p
     Args:
         head: bytes before each value: the id of its schema.
     """
-    kind = _kind(handle, format)
+    kind = _message(schema) if isinstance(schema, Part) else _kind(handle, format)
     decode = _after(head, _decoder(format, schema, kind))
     if kind is None:
         return _guessed(handle, decode)
@@ -59,13 +67,12 @@ def batches(handle: Handle, format: str, schema: str | None, head: int = 0) -> p
         fields = _fields(kind, handle, decode)
     except row_types.OnlySpark:
         return None
-    leaf = row_text.from_json if format == "json" else row_text.from_avro
     beside = {name: type for name, type in BESIDE.items() if name not in fields.names}
     whole = pa.schema([*beside.items(), *fields])
-    return pa.RecordBatchReader.from_batches(whole, _typed(handle, decode, fields, leaf, whole))
+    return pa.RecordBatchReader.from_batches(whole, _typed(handle, decode, fields, _column(format), whole))
 
 
-def frame(handle: Handle, format: str, schema: str | None, spark: Any, head: int = 0) -> Any:
+def frame(handle: Handle, format: str, schema: Schema, spark: Any, head: int = 0) -> Any:
     """All rows, as a Spark DataFrame. `head`: as for `batches`."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
@@ -78,6 +85,8 @@ def frame(handle: Handle, format: str, schema: str | None, spark: Any, head: int
             "Raise Gate(in_process_rows=…), or stage them again. Nothing was published.",
         )
     rows = _spooled_frame(handle, spark)
+    if isinstance(schema, Part):
+        return _flat(rows.withColumn(VALUE, _from_protobuf(schema, head)))
     if schema:
         return _flat(rows.withColumn(VALUE, from_avro(F.expr(f"substring({VALUE}, {head + 1})"), schema)))
     if format == "json":
@@ -108,6 +117,21 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
     return F.from_json(text, type, {"mode": "FAILFAST", **file_formats.MICROS})
 
 
+def _from_protobuf(schema: Part, head: int) -> Any:
+    """In Python on the workers, which have this package, as they have written the messages."""
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import StructType
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    kind, files, name = _message(schema), schema.files, schema.record
+
+    def all_rows(values: pa.Array) -> pa.Array:
+        decode = _after(head, _messages(files, name))
+        return pa.array(decode(values), row_types.kind_of(kind))
+
+    return made(all_rows, StructType.fromJson(kind))(VALUE)
+
+
 def _flat(rows: Any) -> Any:
     """With the fields of `value` as columns, if it has any."""
     from pyspark.sql import functions as F
@@ -125,13 +149,20 @@ def _flat(rows: Any) -> Any:
 
 
 def _typed(
-    handle: Handle, decode: Decode, fields: pa.Schema, leaf: row_text.Leaf, whole: pa.Schema
+    handle: Handle, decode: Decode, fields: pa.Schema, column: Column, whole: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     kind = pa.struct(list(fields))
     for batch in _spooled(handle):
-        values = row_text.array(decode(batch.column(VALUE)), kind, leaf)
+        values = column(decode(batch.column(VALUE)), kind)
         made = _beside(batch) | dict(zip(fields.names, values.flatten(), strict=True))
         yield pa.RecordBatch.from_arrays([made[name] for name in whole.names], schema=whole)
+
+
+def _column(format: str) -> Column:
+    """From what the decoder of that format returns."""
+    if format == "protobuf":
+        return lambda values, kind: pa.array(values, kind)
+    return partial(row_text.array, leaf=row_text.from_json if format == "json" else row_text.from_avro)
 
 
 def _guessed(handle: Handle, decode: Decode) -> pa.RecordBatchReader:
@@ -181,7 +212,19 @@ def _kind(handle: Handle, format: str) -> Any:
     return file_formats.in_json(found) if format == "json" and found else found
 
 
-def _decoder(format: str, schema: str | None, kind: Any) -> Decode:
+def _message(schema: Part) -> dict[str, Any]:
+    """Its type in Spark."""
+    return protobuf.spark_type(schema.files, schema.record)
+
+
+def _messages(files: bytes, name: str) -> Decode:
+    read = protobuf.after_id(files, name)
+    return lambda values: [None if value is None else read(value) for value in values.to_pylist()]
+
+
+def _decoder(format: str, schema: Schema, kind: Any) -> Decode:
+    if isinstance(schema, Part):
+        return _messages(schema.files, schema.record)
     if format == "json":
         parse = row_text.json_parser(kind)
         return lambda values: [_as_row(value and parse(value.decode())) for value in values.to_pylist()]

@@ -48,12 +48,21 @@ class TransactionFinisher:
 
     def settle_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
         """`settle` for each, in parallel; what they ask first is asked once for all."""
+        self._watch(parts)
         found: list[TxOutcome] = []
         for start in range(0, len(parts), AT_ONCE):
             some = parts[start : start + AT_ONCE]
             self._prepare([part.tx for part in some if part.tx and part.tx.resolution is None])
             found += side_by_side(self.settle, some)
         return found
+
+    def fence_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
+        """`fenced` for each, in parallel."""
+        self._watch(parts)
+        return side_by_side(self.fenced, parts)
+
+    def _watch(self, parts: Sequence[Part]) -> None:
+        self._known.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx})
 
     def _prepare(self, txs: Sequence[Tx]) -> None:
         """Only saves requests: whatever fails here is asked again, and explained, by `settle`."""

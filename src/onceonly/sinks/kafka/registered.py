@@ -12,10 +12,9 @@ from onceonly.kafka import avro
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry import json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
+from onceonly.registry.wire import KINDS, head_of
 
 KEY, VALUE = "key", "value"
-KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
-HEAD = 5  # bytes: a zero byte, and the id
 Heads = Mapping[str, bytes]  # by topic
 
 
@@ -84,7 +83,7 @@ def heads(config: KafkaSink, registry: Registry, part: Part) -> Heads:
         InvalidPipeline: the schema is not registered, or not compatible with the versions that are.
     """
     return {
-        topic: b"\0" + _id(config, registry, subject, part).to_bytes(HEAD - 1, "big") + part.indexes
+        topic: head_of(_id(config, registry, subject, part)) + part.indexes
         for topic, subject in _subjects(config, part).items()
     }
 

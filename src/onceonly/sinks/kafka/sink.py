@@ -40,6 +40,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry.client import Registry
+from onceonly.registry.wire import HEAD
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
@@ -145,6 +146,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         """
         ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
         described = known.describe(written)
+        starts = known.all_starts({partition for seen in described.values() for partition in seen.partitions})
         found = {}
         for id, producer in written.items():
             seen = described.get(id)
@@ -156,8 +158,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
                     f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
                     "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
                 )
-            starts = known.starts(seen.producer_id, seen.partitions)
-            spans = {partition: (starts.get(partition), ends[partition]) for partition in seen.partitions}
+            begun = starts.get(seen.producer_id, {})
+            spans = {partition: (begun.get(partition), ends[partition]) for partition in seen.partitions}
             found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
         return found
 
@@ -238,7 +240,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         try:
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
-                outcomes = side_by_side(TransactionFinisher(known, handle).fenced, parts_of(handle))
+                outcomes = TransactionFinisher(known, handle).fence_all(parts_of(handle))
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
         whole = all(outcome in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED) for outcome in outcomes)
@@ -346,13 +348,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     # ---- the gate's view
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(self._here(handle), self._seen, self._schema, self._head)
+        return gate_view.batches(self._here(handle), self.config.format, self._schema, self._head)
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return gate_view.frame(self._here(handle), self._seen, self._schema, spark, self._head)
+        return gate_view.frame(self._here(handle), self.config.format, self._schema, spark, self._head)
 
     def columns(self) -> list[str] | None:
-        return gate_view.columns(self._seen, self._schema)
+        return gate_view.columns(self.config.format, self._schema)
 
     def _here(self, handle: Handle) -> Handle:
         """The handle with the spool that would be published, even if the handle names another one."""
@@ -364,16 +366,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     @property
     def _head(self) -> int:
         """The bytes before a value."""
-        return registered.HEAD if self.config.registry and self._seen != "raw" else 0
+        return HEAD if self.config.registry and self.config.format != "raw" else 0
 
     @property
-    def _seen(self) -> str:
-        """The format in which a gate sees values: Protobuf as it is."""
-        return "raw" if self.config.format == "protobuf" else self.config.format
-
-    @property
-    def _schema(self) -> str | None:
-        return check.schema(self.config, self._root)
+    def _schema(self) -> gate_view.Schema:
+        if self.config.format != "protobuf":
+            return check.schema(self.config, self._root)
+        return next(part for part in registered.parts(self.config, self._root) if part.name == registered.VALUE)
 
     # ---- manual resolution
 

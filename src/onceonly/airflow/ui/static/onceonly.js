@@ -117,21 +117,12 @@ async function showEvidence(button) {
   shown.textContent = lines ? lines.join("\n") || "The sink shows nothing." : "No answer yet: try again.";
 }
 
-// ---- Airflow's own pages open in its window: the frame that we are in may not navigate it, its own links may
-
-function openInAirflow(event, link) {
-  if (parent === window) return;
-  event.preventDefault();
-  const own = parent.document.createElement("a");
-  own.href = link.href;
-  own.click();
-}
+// ---- what is clicked
 
 document.addEventListener("click", (event) => {
-  const target = event.target.closest("[data-action], [data-evidence], [data-airflow]");
+  const target = event.target.closest("[data-action], [data-evidence]");
   if (target?.dataset.action) ask(target);
-  else if (target?.dataset.evidence) showEvidence(target);
-  else if (target) openInAirflow(event, target);
+  else if (target) showEvidence(target);
 });
 dialog.querySelector("form").addEventListener("submit", act);
 document.getElementById("ask-no").addEventListener("click", () => dialog.close());

@@ -1,0 +1,59 @@
+"""A notifier that needs no provider: it posts to the incoming webhook of a chat (Slack, Mattermost, Google Chat …)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseHook, BaseNotifier
+from airflow.sdk.log import mask_secret
+
+from onceonly.airflow import notices
+from onceonly.errors import NotCommitted
+
+PATIENCE = 10.0  # seconds for an answer
+
+
+class WebhookNotifier(BaseNotifier):
+    """Tells what a checkpoint waits for, or why a task has failed, with what to do and the address of its page.
+
+    For `on_held`, and as a task's `on_failure_callback`: a stage that failed, a gate that refused, a sink in doubt.
+
+    Args:
+        conn_id: an Airflow connection. Its host is the webhook's address (https://…); a password is its last part.
+        text: a template, in place of our own words.
+    """
+
+    template_fields = ("text",)
+
+    def __init__(self, conn_id: str, text: str = "") -> None:
+        super().__init__()
+        self.conn_id, self.text = conn_id, text
+
+    def notify(self, context: Any) -> None:
+        """Raises NotCommitted, whose text does not show the address: who knows it can post."""
+        import requests
+
+        url = address(self.conn_id)
+        try:
+            said = requests.post(
+                url, json={"text": self.text or notices.told(context)}, timeout=PATIENCE, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise self._refused(type(error).__name__) from None
+        if not said.ok or said.is_redirect:
+            raise self._refused(f"it answered {said.status_code}")
+
+    def _refused(self, why: str) -> NotCommitted:
+        return NotCommitted(f"nobody was notified through the connection '{self.conn_id}'.", why)
+
+
+def address(conn_id: str) -> str:
+    """Of the webhook; no log shows it from now on."""
+    connection: Any = BaseHook.get_connection(conn_id)
+    host = connection.host or ""
+    if "://" not in host:
+        port = f":{connection.port}" if connection.port else ""
+        host = f"{connection.schema or 'https'}://{host}{port}"
+    found = f"{host.rstrip('/')}/{connection.password.lstrip('/')}" if connection.password else host
+    mask_secret(found)
+    return found

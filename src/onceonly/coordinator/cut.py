@@ -1,0 +1,218 @@
+"""What the next checkpoint of a pipeline covers of all its topics: one consistent cut, pinned once and never moved.
+
+Offsets are looked up at the sources outside the compare-and-set; whatever depends on what is already pinned is worked
+out from the same view that the PLANNED row is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from onceonly.checkpoint import offsets
+from onceonly.checkpoint.interfaces import Source
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.offsets import Interval, Ranges
+from onceonly.coordinator.barrier import Barrier
+from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.pins import Pins
+from onceonly.errors import Busy, InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.source_config import EARLIEST, SourceConfig
+from onceonly.statetable.view import View
+
+NO_BARRIER = Barrier({}, {})
+
+
+class Cut:
+    """What the next checkpoint covers, of every topic: one consistent cut."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sources: Mapping[str, Source],
+        interval: Interval | None = None,
+        barrier: Callable[[], Barrier] | None = None,
+    ) -> None:
+        now = datetime.now(UTC)
+        _check_mode(pipeline, interval, now)
+        self._pipeline, self.interval, self._now, self._sources = pipeline, interval, now, sources
+        self._find_barrier = barrier
+        self._pins: dict[str, Pins] = {}
+
+    @cached_property
+    def barrier(self) -> Barrier:
+        """What the pipelines before this one let it read; found once, before anything is asked of the tables."""
+        return self._find_barrier() if self._find_barrier else NO_BARRIER
+
+    def ranges(self, view: View) -> Ranges:
+        """The ranges to pin, given what `view` shows as pinned; they may be empty.
+
+        Raises:
+            SourceLost: a source no longer holds what would have to be read.
+            Busy: records of the interval may still come: its grace is not over, or a transaction is open.
+            InvalidPipeline: this is another pipeline, or a boundary cannot be pinned.
+        """
+        self.check_lineage(view.latest)
+        if self.interval:
+            _check_follows(self._pipeline, view.latest, self.interval)
+            _check_grace(self._pipeline, self.interval, self._now)
+        tables = self.barrier.tables
+        found = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
+        for source in self._pipeline.sources:
+            found = _capped(found, source)
+        return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+
+    def _topics(self, latest: Checkpoint | None) -> list[str]:
+        """All that exist, and all that were read: one that vanished is missed by its own look at the log."""
+        read = [range_.topic for range_ in latest.ranges] if latest else []
+        return list(dict.fromkeys([*self._sources, *read]))
+
+    def _pins_of(self, topic: str) -> Pins:
+        if topic not in self._pins:
+            config = self._pipeline.source_of(topic)
+            assert config is not None  # see `check_lineage`
+            self._pins[topic] = Pins(self._pipeline, self._sources[topic], config.of(topic), self.interval, self._now)
+        return self._pins[topic]
+
+    def pinned(self, ranges: Ranges) -> dict[str, Any]:
+        """What the row records of them: the ranges, and on which checkpoints of other pipelines they stand."""
+        after = {name: list(epochs) for name, epochs in self.barrier.epochs.items()}
+        return {"ranges": [range_.to_json() for range_ in ranges], **({"after": after} if after else {})}
+
+    def moved(self, known: Checkpoint) -> bool:
+        """Whether the interval, as the pipelines before this one show it now, is not the one that was pinned.
+
+        Raises as `ranges`.
+        """
+        return self.interval is not None and dict(known.after) != dict(self.barrier.epochs)
+
+    def again(self, view: View, known: Checkpoint) -> Ranges:
+        """The ranges of another checkpoint for the same interval: what it read, where other pipelines wrote it as it
+        is now. Nobody shares boundaries with those.
+        """
+        tables = self.barrier.tables if self.interval else {}
+        return tuple(
+            self._pins_of(pinned.topic).marked(self._pins_of(pinned.topic).range(view, tables[pinned.topic]), view)
+            if pinned.topic in tables
+            else pinned
+            for pinned in known.ranges
+        )
+
+    def chooses_start(self, view: View) -> bool:
+        """Whether the ranges say where the pipeline begins: this has to be pinned, even with nothing to read."""
+        return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
+
+    def check_lineage(self, latest: Checkpoint | None) -> None:
+        """Refuse to go on from a checkpoint of other topics, or of the other mode."""
+        if latest is None:
+            return
+        name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
+        named = {source.topic for source in self._pipeline.sources if source.topic_pattern is None}
+        if not named <= set(read) or any(self._pipeline.source_of(topic) is None for topic in read):
+            names = sorted(source.called for source in self._pipeline.sources)
+            raise _other(name, f"read topic {_names(read)} so far and now names {_names(names)}")
+        if (latest.interval is None) != (self.interval is None):
+            raise _other(name, f"ran in {'chained' if latest.interval is None else 'interval'} mode so far")
+        if self.interval:
+            self._check_after(latest)
+
+    def _check_after(self, latest: Checkpoint) -> None:
+        """Intervals by the times of commits, and those that another pipeline has published, have no common boundaries:
+        where the one kind follows the other, rows would be read twice, or never.
+        """
+        so_far = list(latest.definition.get("after", ()))
+        if bool(so_far) != bool(self._pipeline.after):
+            raise _other(latest.pipeline, f"ran with after={so_far} so far and now has {list(self._pipeline.after)}")
+        for range_ in latest.ranges:
+            landed = range_.topic in self.barrier.tables
+            read = range_.span and latest.skipped is None and latest.forwarded is None
+            if read and landed != bool(range_.folders):
+                by = "the times of its commits" if landed else f"the intervals of {so_far}"
+                raise _other(latest.pipeline, f"read {range_.called} by {by} so far")
+
+
+def _capped(ranges: Ranges, source: SourceConfig) -> Ranges:
+    """At most as many offsets of all topics of the source as it allows."""
+    mine = tuple(range_ for range_ in ranges if source.reads(range_.topic))
+    if source.most is None or not mine:
+        return ranges
+    capped = {range_.topic: range_ for range_ in offsets.cap(mine, source.most)}
+    return tuple(capped.get(range_.topic, range_) for range_ in ranges)
+
+
+def _names(topics: Iterable[str]) -> str:
+    return ", ".join(f"'{topic}'" for topic in topics)
+
+
+def _other(name: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{name}: this is not the pipeline that the state table knows by that name.",
+        f"It {why}.",
+        "Give the changed pipeline a new name. Nothing was written.",
+    )
+
+
+def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) -> None:
+    if (pipeline.mode == "interval") != (interval is not None):
+        needs = "needs an interval" if pipeline.mode == "interval" else "takes no interval"
+        raise InvalidPipeline(
+            f"{pipeline.name}: a pipeline in {pipeline.mode} mode {needs}.",
+            todo="Pass --interval START END for interval pipelines only; in Airflow use a timetable with a data "
+            "interval. Nothing was written.",
+        )
+    if interval and interval.end <= interval.start:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} is empty or backwards.",
+            "Its end must come after its start (a cron string means a zero-width interval in Airflow 3).",
+            "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
+        )
+    if interval and interval.end > now:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} ends in the future.",
+            f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
+            "Run it after its end. Nothing was written.",
+        )
+
+
+def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:
+    """Refuse an interval that does not follow the last one, where there is state to hand over.
+
+    Raises:
+        InvalidPipeline: an interval is missing before it, or it comes before what is covered already.
+        Busy: the one before it is not committed yet.
+    """
+    if pipeline.state is None or latest is None or latest.interval is None or pipeline.state.name not in latest.sinks:
+        return
+    if latest.state is not State.COMMITTED:
+        raise Busy(
+            f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
+            f"It covers {latest.interval}, is {latest.state.value}, and its state is what this interval goes on from.",
+            f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
+        )
+    if interval.start > latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
+            f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would go on without it.",
+            "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
+        )
+    if interval.start < latest.interval.end:
+        raise InvalidPipeline(
+            f"{pipeline.name}: the interval {interval} comes before what the state covers.",
+            f"It is kept up to {latest.interval.end:%Y-%m-%dT%H:%M:%SZ} (epoch {latest.epoch}).",
+            "Give a pipeline that starts earlier a new name. Nothing was written.",
+        )
+
+
+def _check_grace(pipeline: Pipeline, interval: Interval, now: datetime) -> None:
+    """Records may be late by the grace of their source; what comes later still belongs to a later interval."""
+    grace = max(source.grace for source in pipeline.sources)
+    over = interval.end + timedelta(seconds=grace)
+    if over > now:
+        raise Busy(
+            f"{pipeline.name}: late records of the interval {interval} may still come.",
+            f"The grace of {grace:g} s ends at {over:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}.",
+            "Plan again then. Nothing was written.",
+        )

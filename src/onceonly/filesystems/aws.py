@@ -1,0 +1,70 @@
+"""An Airflow connection of type `aws`, as the environment variables by which every client of S3 finds credentials.
+
+So it counts for delta-rs, pyarrow and S3A alike, and for the processes that this one starts; and it is written nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+
+KEY, SECRET, PROFILE = "aws_access_key_id", "aws_secret_access_key", "profile_name"
+VARIABLES = {
+    KEY: "AWS_ACCESS_KEY_ID",
+    SECRET: "AWS_SECRET_ACCESS_KEY",
+    "aws_session_token": "AWS_SESSION_TOKEN",
+    PROFILE: "AWS_PROFILE",
+    "region_name": "AWS_REGION",
+    "endpoint_url": "AWS_ENDPOINT_URL",
+}
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "external_id")  # what only Airflow's own client does
+
+
+def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
+    """The settings of a connection; Airflow keeps the two keys as login and password, or in the extra."""
+    given = {KEY: login, SECRET: password} if login and password else {}
+    return {**extra, **given}
+
+
+def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, str] = os.environ) -> None:
+    """Let this process, and those that it starts, use the connection.
+
+    Keys or a profile take the place of all credentials that the environment names. Without either, the usual chain is
+    used: environment, profile, instance.
+
+    Raises:
+        InvalidPipeline: it cannot be used; nothing was changed.
+    """
+    found = variables(conn_id, settings)
+    if any(name in found for name in CREDENTIALS):
+        for name in CREDENTIALS:
+            env.pop(name, None)
+    env.update(found)
+
+
+def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Raises InvalidPipeline: it cannot be used. No value is shown."""
+    if why := _against(settings):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' cannot be used for S3.",
+            why,
+            "Give it both keys (login and password), or a profile, or neither (docs/object-stores.md). Nothing was "
+            "written.",
+        )
+    found = {VARIABLES[name]: str(value) for name, value in settings.items() if name in VARIABLES and value}
+    plain = found.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {**found, **({"AWS_ALLOW_HTTP": "true"} if plain else {})}
+
+
+def _against(settings: Mapping[str, Any]) -> str | None:
+    if roles := [name for name in ROLES if settings.get(name)]:
+        return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can take on here."
+    if bool(settings.get(KEY)) != bool(settings.get(SECRET)):
+        return f"It has only one of {KEY} and {SECRET}."
+    if settings.get(KEY) and settings.get(PROFILE):
+        return f"It has keys and a profile ({PROFILE}); only one of them can count."
+    return None

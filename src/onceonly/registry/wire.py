@@ -1,0 +1,16 @@
+"""How clients of a schema registry begin what they write (Confluent's wire format): a zero byte, and the id in four."""
+
+from __future__ import annotations
+
+MAGIC = b"\0"
+HEAD = 5  # bytes
+KINDS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}  # formats, as registries call them
+
+
+def head_of(id: int) -> bytes:
+    return MAGIC + id.to_bytes(HEAD - 1, "big")
+
+
+def id_of(value: bytes) -> int | None:
+    """The id that it begins with; None: it begins with something else."""
+    return int.from_bytes(value[1:HEAD], "big") if value[:1] == MAGIC and len(value) >= HEAD else None

@@ -1,0 +1,43 @@
+"""What is said when a Delta table cannot be published to, or when it is not known whether it was."""
+
+from __future__ import annotations
+
+from onceonly.checkpoint.model import Handle
+from onceonly.counts import count
+from onceonly.errors import CannotPublish, OutcomeUnknown
+
+
+def another_table(sink: str, uri: str, handle: Handle, found: str | int | None) -> CannotPublish:
+    """`found`: the id of the table that is there; None: there is none."""
+    now = "no longer exists" if found is None else f"is now another table (id {found})"
+    return CannotPublish(
+        f"sink '{sink}': {uri} is not the table for which the rows were staged.",
+        f"It {now}; the rows were staged for id {handle['table_id']}.",
+        f"Restore the table and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        f"The staged rows are kept in {handle['folder']}.",
+    )
+
+
+def vanished(sink: str, uri: str, handle: Handle, missing: int) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': staged files no longer exist in {uri}.",
+        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}. "
+        "A VACUUM deletes files that were not published within its retention.",
+        f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …, then send the records again.",
+    )
+
+
+def unknown(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"it is not known whether the rows reached {handle['uri']}.",
+        why,
+        "Nothing was deleted. Publishing again is safe: onceonly recover",
+    )
+
+
+def open_still(handle: Handle, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",
+        why,
+        "Nothing was recorded and nothing deleted. Fix the storage, then publish (onceonly recover) or give up again.",
+    )

@@ -1,0 +1,129 @@
+"""What a pipeline's checkpoints are measured by, whoever collects it: Prometheus, or Airflow's own metrics.
+
+The labels are `pipeline`, and where it is named `state` or `sink`: their number is known, and no value is a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.views import formatting, queries
+from onceonly.views.summary import Lag, Summary, pending, reach
+
+
+class Kind(Enum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    TIME = "time"  # when something happened, in seconds since 1970: how long ago that is, grows by itself
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    kind: Kind
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+
+
+IN_DOUBT = "in_doubt"
+UNSETTLED = ("planned", "staged", formatting.HELD, "committing", IN_DOUBT, "aborting")
+
+READABLE = Metric("pipeline_readable", Kind.GAUGE, "1, or 0 where the rows of the state table are damaged.")
+EPOCHS = Metric("epochs", Kind.COUNTER, "Checkpoints that were ever planned.")
+CHECKPOINTS = Metric("checkpoints", Kind.GAUGE, "Unsettled checkpoints by state.")
+UNSETTLED_SINCE = Metric("oldest_unsettled", Kind.TIME, "When the oldest unsettled checkpoint was planned.")
+ABORTED = Metric("last_checkpoint_aborted", Kind.GAUGE, "1 where the last checkpoint is aborted, else 0.")
+ATTEMPTS = Metric("last_checkpoint_attempts", Kind.GAUGE, "How often staging the last checkpoint was begun.")
+COMMITTED_AT = Metric("last_commit", Kind.TIME, "When a checkpoint was committed last.")
+ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of the checkpoint that was committed last, by sink.")
+BAD = Metric("last_commit_bad_records", Kind.GAUGE, "Records of it that were dropped or became dead letters.")
+PUBLISHED = Metric("published_until", Kind.TIME, "Up to when the published rows are complete.")
+GAPS = Metric("gaps", Kind.GAUGE, "Times between intervals that no checkpoint covers.")
+OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka transaction was opened, by sink.")
+USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The part of its time-out that it has used, by sink.")
+SOURCE_UP = Metric("source_up", Kind.GAUGE, "1 where the source has answered, else 0.")
+LAG = Metric("lag_records", Kind.GAUGE, "Offsets of the topics that no committed checkpoint covers.")
+LAG_VERSIONS = Metric("lag_versions", Kind.GAUGE, "Versions of the tables that no committed checkpoint covers.")
+METRICS = (
+    READABLE,
+    EPOCHS,
+    CHECKPOINTS,
+    UNSETTLED_SINCE,
+    ABORTED,
+    ATTEMPTS,
+    COMMITTED_AT,
+    ROWS,
+    BAD,
+    PUBLISHED,
+    GAPS,
+    OPENED,
+    USED,
+    SOURCE_UP,
+    LAG,
+    LAG_VERSIONS,
+)
+
+
+def of_all(
+    summaries: Iterable[Summary], damaged: Iterable[str], now: datetime, lags: Mapping[str, Lag | None]
+) -> Iterator[Sample]:
+    """Of each pipeline. `lags`: by name; None, or no such name, where it is not known."""
+    for summary in summaries:
+        yield from of(summary, now, lags.get(summary.name))
+    for name in sorted(damaged):
+        yield Sample(READABLE, {"pipeline": name}, 0)
+
+
+def of(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Sample]:
+    """Of one pipeline, at that moment."""
+    mine = {"pipeline": summary.name}
+    yield Sample(READABLE, mine, 1)
+    yield Sample(EPOCHS, mine, summary.latest.epoch)
+    yield Sample(ABORTED, mine, summary.latest.state is State.ABORTED)
+    yield Sample(ATTEMPTS, mine, summary.latest.attempt)
+    yield Sample(GAPS, mine, len(summary.gaps))
+    yield from _open(summary, mine, now)
+    yield from _committed(summary.committed, mine) if summary.committed else ()
+    yield from _behind(lag, mine) if lag else ()
+
+
+def _open(summary: Summary, mine: Mapping[str, str], now: datetime) -> Iterator[Sample]:
+    states = [_state(checkpoint) for checkpoint in summary.open]
+    for state in UNSETTLED:  # each of them, always: an alert needs the 0, too
+        yield Sample(CHECKPOINTS, {**mine, "state": state}, states.count(state))
+    if summary.open:
+        yield Sample(UNSETTLED_SINCE, mine, summary.open[0].planned_at.timestamp())
+    for sink, waiting in {each.sink: each for each in reversed(pending(summary.open, now))}.items():
+        yield Sample(OPENED, {**mine, "sink": sink}, (now - waiting.age).timestamp())
+        yield Sample(USED, {**mine, "sink": sink}, waiting.used)
+
+
+def _state(checkpoint: Checkpoint) -> str:
+    return IN_DOUBT if checkpoint.in_doubt else formatting.state(checkpoint)
+
+
+def _committed(checkpoint: Checkpoint, mine: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample(COMMITTED_AT, mine, checkpoint.updated_at.timestamp())
+    yield Sample(PUBLISHED, mine, reach(checkpoint).timestamp())
+    for sink, rows in queries.rows_by_sink(checkpoint).items():
+        if rows is not None:
+            yield Sample(ROWS, {**mine, "sink": sink}, rows)
+    if checkpoint.bad_records is not None:
+        yield Sample(BAD, mine, checkpoint.bad_records)
+
+
+def _behind(lag: Lag, mine: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample(SOURCE_UP, mine, lag.error is None)
+    if lag.records is not None:
+        yield Sample(LAG, mine, lag.records)
+        yield Sample(LAG_VERSIONS, mine, lag.versions)

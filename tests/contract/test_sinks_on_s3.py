@@ -1,0 +1,64 @@
+"""The suite on the Delta sink of a real S3 server; its rows are staged without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from unit.lightdelta import LightDelta, LightMerge
+
+from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.sink import Sink
+from onceonly.testing.contract import Rows, SinkContract, Target
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+numbers = count()
+
+
+@dataclass(frozen=True)
+class Delta(Target):
+    uri: str
+    on_disk: str  # where the server keeps it
+
+    def sink(self) -> Sink:
+        return LightDelta(self.uri)  # type: ignore[arg-type]
+
+    def published(self) -> list[int]:
+        there = DeltaTable.is_deltatable(self.uri)
+        return sorted(DeltaTable(self.uri).to_pyarrow_table()["n"].to_pylist()) if there else []
+
+    def traces(self, txn: Transaction) -> list[Any]:
+        return [path for path in Path(self.on_disk).rglob("*") if txn.name in str(path) and path.is_file()]
+
+
+@dataclass(frozen=True)
+class Merging(Delta):
+    def sink(self) -> Sink:
+        return LightMerge(self.uri)  # type: ignore[arg-type]
+
+
+class TestDelta(SinkContract):
+    kind = Delta
+
+    @pytest.fixture
+    def target(self, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Target:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        name = f"contract-{next(numbers)}"
+        return self.kind(f"s3://{BUCKET}/{name}/out", str(s3.folder / "data" / BUCKET / name))
+
+    @pytest.fixture
+    def make_rows(self) -> Rows:
+        return lambda *numbers: numbers
+
+
+@pytest.mark.heavy
+class TestMerging(TestDelta):
+    """Each number is the key of a change that is newer than those of earlier epochs."""
+
+    kind = Merging

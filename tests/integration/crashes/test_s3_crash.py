@@ -1,0 +1,131 @@
+"""A process is killed at a request that it sends to a real S3 server, before or after the server has done it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from integration import mortal_s3
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3_proxy import FORK, Kill, Proxy, proxy
+from patience import PATIENCE
+
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeSource
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+numbers = count()
+
+
+@pytest.fixture
+def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3
+
+
+@pytest.fixture
+def between(server: S3) -> Iterator[Proxy]:
+    with proxy(server) as running:
+        yield running
+
+
+def dies(between: Proxy, folder: Path, root: str, number: int, after: bool) -> bool:
+    """Let a process run one checkpoint until its change of that number; whether it came so far."""
+    go = FORK.Event()
+    victim = FORK.Process(target=alone, args=(go, str(folder), root, between.environment))
+    victim.start()
+    between.let(Kill(victim.pid or 0, number, after))
+    go.set()
+    victim.join(PATIENCE)
+    assert victim.exitcode in (-signal.SIGKILL, 0)
+    return victim.exitcode != 0
+
+
+def alone(go: Any, folder: str, root: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    go.wait(PATIENCE)
+    mortal_s3.run(folder, root)
+
+
+def records(folder: Path, root: str) -> Path:
+    """A source with records, and an empty state table."""
+    folder.mkdir()
+    StateTable.make(f"{root}/state")
+    FakeSource("flights", folder).append(0, *((mortal_s3.NOON, value) for value in range(12)))
+    return folder
+
+
+def settled(folder: Path, root: str) -> Coordinator:
+    """After whoever was killed: all that is left is done by others."""
+    while mortal_s3.run(str(folder), root):
+        pass
+    return mortal_s3.coordinator(folder, root)
+
+
+def check_truth(through: Coordinator, root: str) -> None:
+    for name in mortal_s3.SINKS:
+        assert sorted(DeltaTable(f"{root}/{name}").to_pyarrow_table()["n"].to_pylist()) == list(range(12))
+    assert through.state.view("flights").open == []
+    through.sweep("flights")
+    sinks: list[Any] = [through.parts.sink(mortal_s3.flights(*mortal_s3.SINKS), name) for name in mortal_s3.SINKS]
+    assert [sink.leftovers(f"{through.state.id}-flights") for sink in sinks] == [[], []]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("number", "after"), [(11, True), (26, False)])
+def test_rows_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
+    root = f"s3://{BUCKET}/crash-{next(numbers)}"
+    folder = records(tmp_path / "source", root)
+    assert dies(between, folder, root, number, after)
+    check_truth(settled(folder, root), root)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [False, True])
+def test_rows_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: Path, after: bool) -> None:
+    for number in count(1):
+        root = f"s3://{BUCKET}/crash-{next(numbers)}"
+        folder = records(tmp_path / f"source-{number}", root)
+        if not dies(between, folder, root, number, after):
+            break
+        check_truth(settled(folder, root), root)
+    assert number > 30
+    print(f"killed at each of {number - 1} changes")
+
+
+@pytest.mark.heavy
+def test_rows_arrive_once_when_the_server_is_killed_all_the_time(server: S3, tmp_path: Path) -> None:
+    root = f"s3://{BUCKET}/crash-{next(numbers)}"
+    folder = records(tmp_path / "source", root)
+    done = threading.Event()
+
+    def restarting() -> None:
+        while not done.wait(0.7):
+            server.kill()
+            server.start()
+
+    killer = threading.Thread(target=restarting)
+    killer.start()
+    try:
+        through = patiently(folder, root)
+    finally:
+        done.set()
+        killer.join(PATIENCE)
+    check_truth(through, root)
+
+
+def patiently(folder: Path, root: str) -> Coordinator:
+    while True:
+        try:
+            return settled(folder, root)
+        except Exception as error:
+            print(f"again, after {type(error).__name__}: {str(error).splitlines()[0]}")

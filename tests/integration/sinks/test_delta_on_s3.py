@@ -1,0 +1,95 @@
+"""A Delta table on a real S3 server, through a proxy that loses answers; and rows that a real Spark has made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from integration import mortal_s3
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3_proxy import Fault, FirstCommit, Proxy, Rule, proxy
+from unit.lightdelta import LightDelta, no_spark, transaction
+
+from onceonly.checkpoint.sink import Outcome
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.spark import few
+from onceonly.testing.fakes import FakeReceipts, FakeSource
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+numbers = count()
+MOST = 250  # requests of the second checkpoint of a pipeline with one Delta sink, from plan to commit
+
+
+@pytest.fixture
+def uri(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/delta-{next(numbers)}"
+
+
+@pytest.fixture
+def between(s3: S3, uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxy(s3) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST, Fault.BUSY, Fault.BUSY_AFTER])
+def test_rows_are_published_once_whatever_becomes_of_the_answer(
+    uri: str, between: Proxy, tmp_path: Path, fault: Fault
+) -> None:
+    sink: Any = LightDelta(uri)  # type: ignore[arg-type]
+    receipts = FakeReceipts(tmp_path / "receipts")
+    handle = sink.stage(transaction(), (1, 2, 3))
+    between.let(FirstCommit(fault))
+    assert committed(sink, handle, receipts).detail["rows"] == 3
+    assert sink.commit(handle, 1, receipts).already
+    assert sink.numbers() == [1, 2, 3]
+
+
+def committed(sink: Any, handle: Any, receipts: Any) -> Outcome:
+    """As the coordinator does it: what is not known is asked again."""
+    try:
+        return sink.commit(handle, 1, receipts)
+    except OutcomeUnknown as error:
+        assert len(str(error).splitlines()) == 3
+        return sink.commit(handle, 1, receipts)
+
+
+def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: Any, tmp_path: Path) -> None:
+    sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
+    with few.reading(10):
+        handle = sink.stage(transaction(), spark.createDataFrame([(1, "a"), (2, "b")], "n INT, word STRING"))
+    assert not DeltaTable(uri).file_uris()
+    sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
+    found = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    assert sorted(found, key=lambda row: row["n"]) == [{"n": 1, "word": "a"}, {"n": 2, "word": "b"}]
+
+
+def test_many_rows_are_refused_where_spark_does_not_know_s3(uri: str, spark: Any) -> None:
+    sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
+    with pytest.raises(InvalidPipeline, match="Spark cannot write to") as refused:
+        sink.stage(transaction(), spark.range(3).selectExpr("CAST(id AS INT) AS n"))
+    assert len(str(refused.value).splitlines()) == 3
+    sink.discard(transaction(), None)
+    assert sink.leftovers(transaction().prefix) == []
+
+
+def test_what_a_checkpoint_asks_of_s3_is_counted(uri: str, between: Proxy, tmp_path: Path) -> None:
+    """The bound is of requests, which are round trips; the time of each belongs to the benchmarks."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    source = FakeSource("flights", folder)
+    for first in (0, 5):
+        source.append(0, *((mortal_s3.NOON, value) for value in range(first, first + 5)))
+        between.let(Rule())
+        assert mortal_s3.run(str(folder), uri, ("lake",))
+    print(f"requests: {sum(between.counts.values())}, {dict(between.counts)}")
+    assert sum(between.counts.values()) <= MOST

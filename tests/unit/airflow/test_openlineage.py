@@ -1,0 +1,219 @@
+"""What operators tell OpenLineage: put together at work, asked for afterwards in another process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from unit.world import World
+
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sources import KafkaSource
+from onceonly.runtime.datasets import Read, Written
+from onceonly.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("airflow_home")
+FLIGHTS = Pipeline(
+    name="flights", source=KafkaSource("flights"), transform="a:b", sinks=[DeltaSink("lake", "lake/flights")]
+)
+
+
+def parts(folder: Path) -> Any:
+    settings = Settings.from_env({"ONCEONLY_HOME": str(folder)})
+    return SimpleNamespace(settings=settings, kafka=lambda *_: SimpleNamespace(bootstrap="one:9092"))
+
+
+def committed(folder: Path, name: str) -> Checkpoint:
+    world = World(folder, name=name, sinks=[DeltaSink("lake", f"lake/{name}")])
+    world.plan()
+    world.coordinator.stage(name, 1, world.parts.produce)
+    return world.coordinator.commit(name, 1)
+
+
+def test_inputs_are_left_out_where_they_would_seem_to_go_into_every_output(tmp_path: Path) -> None:
+    from onceonly.airflow import lineage
+
+    done = [committed(tmp_path, name) for name in ("flights", "orders")]
+    one, both = lineage.of(parts(tmp_path), done[0]), lineage.of(parts(tmp_path), *done)
+    assert [each.name for each in one.inputs] == ["flights"]
+    assert [each.name for each in one.outputs] == [str(tmp_path / "lake" / "flights")]
+    assert (len(both.inputs), len(both.outputs)) == (0, 2)
+    assert [(each["pipeline"], each["epoch"], each["state"]) for each in both.checkpoints] == [
+        ("flights", 1, "committed"),
+        ("orders", 1, "committed"),
+    ]
+
+
+def test_without_the_provider_or_a_transport_nothing_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow import lineage
+    from onceonly.airflow.operators import CommitOperator
+
+    monkeypatch.setattr(lineage, "find_spec", lambda name: None)
+    assert not lineage.on()
+    assert lineage.with_parent({"spark.a": "1"}, {}) == {"spark.a": "1"}
+    task = CommitOperator(task_id="commit", pipeline="flights")
+    monkeypatch.setattr(lineage, "of", lambda *_: pytest.fail("asked"))
+    task._tell()
+    assert task.told is None
+
+
+def test_what_cannot_be_told_stops_no_task(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from onceonly.airflow import lineage
+    from onceonly.airflow.operators import CommitOperator
+
+    def broken(*_: Any) -> None:
+        raise KeyError("no such handle")
+
+    monkeypatch.setattr(lineage, "on", lambda: True)
+    monkeypatch.setattr(lineage, "of", broken)
+    task = CommitOperator(task_id="commit", pipeline="flights")
+    task._tell()
+    assert task.told is None
+    assert "could not be told" in caplog.text
+
+
+def test_the_provider_gets_offsets_counts_and_columns() -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from openlineage.client.serde import Serde
+
+    from onceonly.airflow import lineage
+
+    read = Read("kafka://one:9092", "flights", TopicRange("flights", "id-1", {1: (0, 6), 0: (2, 4)}))
+    written = Written("file", "/lake/flights", "lake", 7, 900, 2, (("day", "date"),))
+    told = lineage.facets(lineage.Lineage([read], [written], [{"pipeline": "flights", "epoch": 3}]))
+    (source,), (table,) = (
+        [Serde.to_dict(each) for each in told.inputs],
+        [Serde.to_dict(each) for each in told.outputs],
+    )
+    offsets = source["inputFacets"]["onceonly_offsets"]
+    assert (offsets["unit"], offsets["id"]) == ("offset", "id-1")
+    assert offsets["partitions"] == [{"partition": 0, "start": 2, "end": 4}, {"partition": 1, "start": 0, "end": 6}]
+    assert offsets["_producer"] and offsets["_schemaURL"]
+    counted = table["outputFacets"]["outputStatistics"]
+    assert (counted["rowCount"], counted["size"], counted["fileCount"]) == (7, 900, 2)
+    assert [(each["name"], each["type"]) for each in table["facets"]["schema"]["fields"]] == [("day", "date")]
+    assert Serde.to_dict(told.run_facets["onceonly_checkpoints"])["checkpoints"] == [
+        {"pipeline": "flights", "epoch": 3}
+    ]
+    assert not lineage.facets(lineage.Lineage()).outputs
+
+
+# ---- the stage, wherever its driver ran
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Spark has staged a checkpoint, OpenLineage is asked for."""
+    from onceonly.airflow import driver, lineage, operators
+
+    world = World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
+    world.plan("airflow:flights:a run")
+    world.stage()
+    monkeypatch.setattr(lineage, "on", lambda: True)
+    monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
+    monkeypatch.setattr(driver.Work, "now", lambda self, settings: world.now(self.epoch))
+    return world
+
+
+def context() -> dict[str, Any]:
+    return {"ti": SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage"), "run_id": "a run"}
+
+
+def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow import StageOperator, driver
+
+    monkeypatch.setattr(driver.Work, "require_staged", lambda *_: None)
+    task = StageOperator(task_id="stage", pipeline="flights", epoch=1)
+    event = {"master": "http://m:6066", "driver": "driver-1", "report": "/r", "state": "FINISHED", "started": 0.0}
+    task.ended(context(), event)
+    assert task.told is not None
+    assert [(each.name, each.range.partitions[0]) for each in task.told.inputs] == [("flights", (0, 5))]
+    assert list(task.told.outputs) == []  # nothing is published yet
+
+
+@pytest.mark.parametrize("rest", [None, "http://master:6066"])
+def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.MonkeyPatch, rest: str | None) -> None:
+    from onceonly.airflow import StageOperator, driver, lineage, submit
+
+    given: list[dict[str, str]] = []
+
+    def started(spark: submit.Target, *_: Any) -> Any:
+        given.append(spark.conf)
+        return SimpleNamespace(run=lambda *_: None)
+
+    monkeypatch.setattr(submit, "target", lambda conn_id: submit.Target(rest=rest, conf={"spark.a": "1"}))
+    monkeypatch.setattr(submit, "job", started)
+    monkeypatch.setattr(driver.Work, "stage", lambda self, spark, settings: given.append(spark.conf))
+    named = {"spark.openlineage.parentRunId": "an id"}
+    monkeypatch.setattr(lineage, "with_parent", lambda conf, context: {**conf, **named})
+    StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
+    assert given == [{"spark.a": "1", **named}]
+
+
+def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
+    staged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onceonly.airflow import StageOperator, lineage, submit
+
+    def broken(*_: Any) -> None:
+        raise KeyError("no such run")
+
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(submit, "target", lambda conn_id: submit.Target(conf={"spark.a": "1"}))
+    monkeypatch.setattr(submit, "job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf)))
+    monkeypatch.setattr(lineage, "with_parent", broken)
+    StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
+    assert given == [{"spark.a": "1"}]
+
+
+@pytest.mark.parametrize("outcome", ["success", "failed"])
+def test_the_provider_itself_finds_it_and_a_task_that_failed_has_published_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from airflow.providers.openlineage.extractors import ExtractorManager
+    from airflow.sdk import DAG
+    from airflow.utils.state import TaskInstanceState
+
+    from onceonly.airflow import CommitOperator, assets, lineage
+
+    with DAG("flights", schedule=None):
+        task = CommitOperator(task_id="commit", pipeline="flights", outlets=assets.outlets(FLIGHTS))
+    if outcome == "success":
+        task.told = lineage.of(parts(tmp_path), committed(tmp_path, "flights"))
+    run, state = SimpleNamespace(run_id="a run"), TaskInstanceState(outcome)
+    found = ExtractorManager().extract_metadata(run, task, state, SimpleNamespace())
+    names = [f"{each.namespace} {each.name}" for each in (*found.inputs, *found.outputs)]
+    told = ["kafka://one:9092 flights", f"file {tmp_path / 'lake' / 'flights'}"]
+    assert names == (told if outcome == "success" else [])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_parent_of_sparks_own_events_is_the_task_where_airflow_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from onceonly.airflow import lineage
+
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__SPARK_INJECT_PARENT_JOB_INFO", str(asked))
+    run = SimpleNamespace(
+        logical_date=None, run_after=datetime(2024, 1, 1, tzinfo=UTC), clear_number=0, run_id="a run", conf={}
+    )
+    ti: Any = SimpleNamespace(
+        dag_id="flights", task_id="stage", run_id="a run", try_number=1, map_index=-1, dag_run=run
+    )
+    ti.task = SimpleNamespace(dag_id="flights", task_id="stage")
+    ti.get_template_context = lambda: {"dag_run": run, "task": ti.task}
+    found = lineage.with_parent({"spark.a": "1"}, {"ti": ti})
+    assert found.pop("spark.a") == "1"
+    assert bool(found) == asked
+    if asked:
+        assert found["spark.openlineage.parentJobName"] == "flights.stage"
+        assert found["spark.openlineage.parentRunId"] != found["spark.openlineage.rootParentRunId"]

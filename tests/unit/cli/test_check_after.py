@@ -1,0 +1,29 @@
+"""`onceonly check` of a pipeline that comes after another one, before that has run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.chain import Chain
+
+from onceonly.cli import check
+from onceonly.errors import InvalidPipeline
+from onceonly.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.delenv("ONCEONLY_STATE", raising=False)
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path / "home"))
+    return Settings.from_env()
+
+
+def test_a_state_table_that_is_not_made_yet_knows_no_pipeline(tmp_path: Path, settings: Settings) -> None:
+    chain, parts = Chain(tmp_path), Any
+    with pytest.raises(InvalidPipeline, match="it is after 'first', which has not run") as refused:
+        check._after(chain.second, parts, settings)  # type: ignore[arg-type]
+    assert "Run that pipeline first" in refused.value.todo
+    assert check._after(chain.first, parts, settings) == []  # type: ignore[arg-type]
+    assert not settings.home.exists()

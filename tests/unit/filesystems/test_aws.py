@@ -1,0 +1,110 @@
+"""S3 by an Airflow connection: what becomes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+
+from onceonly.airflow import connections
+from onceonly.airflow.operators import OnceonlyOperator
+from onceonly.cli import main
+from onceonly.errors import InvalidPipeline
+from onceonly.filesystems import aws
+from onceonly.kafka import lookup
+
+SECRET = "5ecr/et+key="
+KEYS = {aws.KEY: "AKIA", aws.SECRET: SECRET}
+EXTRA = {"region_name": "eu-west-1", "endpoint_url": "http://minio:9000"}
+TAKEN_UP = {
+    "AWS_ACCESS_KEY_ID": "AKIA",
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "eu-west-1",
+    "AWS_ENDPOINT_URL": "http://minio:9000",
+    "AWS_ALLOW_HTTP": "true",
+}
+FORMS = [
+    json.dumps({"conn_type": "aws", "login": "AKIA", "password": SECRET, "extra": EXTRA}),
+    json.dumps({"conn_type": "aws", "extra": json.dumps({**EXTRA, **KEYS})}),
+    f"aws://AKIA:{quote(SECRET, safe='')}@/?__extra__={quote(json.dumps(EXTRA), safe='')}",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test takes up is forgotten after it."""
+    for name in (*aws.VARIABLES.values(), "AWS_ALLOW_HTTP"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
+    monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
+    assert aws.variables("lake", lookup.of_aws("lake")) == TAKEN_UP
+    taken: list[Any] = []
+    monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append(aws.variables(name, settings)))
+    OnceonlyOperator(task_id="any").pre_execute({})
+    connections.use_aws()
+    assert taken == [TAKEN_UP, TAKEN_UP]
+
+
+def test_keys_of_a_connection_take_the_place_of_all_others() -> None:
+    env = {"AWS_PROFILE": "dev", "AWS_SESSION_TOKEN": "old", "AWS_REGION": "us-east-1", "HOME": "/root"}
+    aws.take_up("lake", {**EXTRA, **KEYS}, env)
+    assert env == {**TAKEN_UP, "HOME": "/root"}
+
+
+def test_without_keys_the_usual_chain_counts() -> None:
+    env = {"AWS_PROFILE": "dev"}
+    aws.take_up("lake", {"region_name": "eu-west-1"}, env)
+    assert env == {"AWS_PROFILE": "dev", "AWS_REGION": "eu-west-1"}
+
+
+def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONCEONLY_AWS_CONNECTION", raising=False)
+    monkeypatch.setattr(connections, "_connection", lambda conn_id: pytest.fail(conn_id))
+    connections.use_aws()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({**KEYS, "role_arn": "arn:aws:iam::1:role/lake"}, "names a role"),
+        ({aws.KEY: "AKIA"}, "only one of"),
+        ({aws.SECRET: SECRET}, "only one of"),
+        ({**KEYS, aws.PROFILE: "dev"}, "only one of them can count"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_without_its_secret(settings: dict[str, str], why: str) -> None:
+    env: dict[str, str] = {"AWS_PROFILE": "dev"}
+    with pytest.raises(InvalidPipeline, match=why) as refused:
+        aws.take_up("lake", settings, env)
+    assert len(str(refused.value).splitlines()) == 3
+    assert SECRET not in str(refused.value)
+    assert env == {"AWS_PROFILE": "dev"}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"extra": "{secret"}'])
+def test_a_command_whose_connection_is_missing_says_so(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
+    ended = CliRunner().invoke(main, ["status", "--json"])
+    told = json.loads(ended.stdout)
+    assert (ended.exit_code, told["error"]) == (2, "InvalidPipeline")
+    assert "AIRFLOW_CONN_LAKE" in told["why"] and "type 'aws'" in told["todo"]
+    assert "secret" not in ended.output
+
+
+def test_a_command_uses_its_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", FORMS[0])
+    monkeypatch.setenv("ONCEONLY_HOME", str(tmp_path))
+    taken: list[Any] = []
+    monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append((name, aws.variables(name, settings))))
+    assert CliRunner().invoke(main, ["status"]).exit_code == 0
+    assert taken == [("lake", TAKEN_UP)]
