@@ -64,17 +64,17 @@ def test_a_topic_is_named_by_the_first_broker_of_its_connection(tmp_path: Path, 
         ("abfss://box@account.dfs.core.windows.net/lake", "abfss://box@account.dfs.core.windows.net", "/lake"),
     ],
 )
-def test_tables_and_folders_are_named_by_their_place(
-    tmp_path: Path, parts: Any, path: str, namespace: str, name: str
+@pytest.mark.parametrize("kind", [DeltaSource, FileSource])
+def test_a_table_is_named_by_its_place(
+    tmp_path: Path, parts: Any, path: str, namespace: str, name: str, kind: Any
 ) -> None:
     world = World(tmp_path / "world")
     planned = world.plan()
     assert planned is not None
-    for source in (DeltaSource(path, name="orders"), FileSource(path, name="orders")):
-        definition = replace(world.pipeline, source=source).to_json()
-        range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=source.kind)
-        (found,) = datasets.read(parts, replace(planned, definition=definition, ranges=(range_,)))
-        assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))
+    definition = replace(world.pipeline, source=kind(path, name="orders")).to_json()
+    range_ = TopicRange("orders", "an id", {0: (4, 6)}, kind=kind.kind)
+    (found,) = datasets.read(parts, replace(planned, definition=definition, ranges=(range_,)))
+    assert (found.namespace, found.name) == (namespace, name.format(home=tmp_path))
 
 
 def test_outputs_have_their_counts_and_columns(tmp_path: Path, parts: Any) -> None:
