@@ -54,7 +54,9 @@ class Translator(Handler):
             upload[int(asked["partNumber"][0])] = body
             return 200, {"ETag": "part"}, b""
         self.path = urlsplit(self.path).path
-        found = self._put(b"".join(upload[number] for number in sorted(upload)))
+        whole = b"".join(upload[number] for number in sorted(upload))
+        self.headers.replace_header("Content-Length", str(len(whole)))
+        found = self._put(whole)
         return (200, {}, UPLOADED) if found and found[0] == 200 else found
 
     def _put(self, body: bytes) -> Answer | None:
