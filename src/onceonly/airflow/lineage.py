@@ -78,7 +78,7 @@ def _input(read: datasets.Read) -> Any:
 
     spans = [{"partition": p, "start": start, "end": end} for p, (start, end) in sorted(read.range.partitions.items())]
     told = {"unit": read.range.unit, "id": read.range.topic_id, "partitions": spans}
-    offsets = InputDatasetFacet().with_additional_properties(**told)
+    offsets: Any = InputDatasetFacet().with_additional_properties(**told)  # of a class that is made for them
     return InputDataset(read.namespace, read.name, inputFacets={"onceonly_offsets": offsets})
 
 
