@@ -1,4 +1,4 @@
-"""Between a client and an S3 server: counts requests, makes them slow, and loses or spoils answers.
+"""Between a client and an object store: counts requests, makes them slow, and loses or spoils answers.
 
 A process of its own: delta-rs holds this interpreter's lock while it waits for some answers.
 """
@@ -27,6 +27,7 @@ from patience import PATIENCE
 
 ENTRY = re.compile(r"_delta_log/\d{20}\.json$")
 ERROR = b'<?xml version="1.0"?><Error><Code>%s</Code><Message>said the proxy</Message></Error>'
+Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
 HOP = {"connection", "expect", "transfer-encoding"}
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["integration.s3_proxy", "integration.mortal_s3", "integration.s3_writers"])
@@ -39,7 +40,7 @@ class Fault(Enum):
     BUSY_AFTER = "503 after the server has done it"
     HELD = "the server has done it, and the answer does not come"
     DENIED = "403"
-    UNCONDITIONAL = "as of a server that does not know If-None-Match"
+    UNCONDITIONAL = "as of a server that does not know conditions"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Proxy:
     """One server behind another address."""
 
     def __init__(self, port: int, environment: Mapping[str, str], control: Connection) -> None:
-        self.environment = {**environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        self.port, self.environment = port, environment
         self._control = control
 
     def let(self, rule: Rule, delay: float = 0.0) -> None:
@@ -144,13 +145,14 @@ class Proxy:
 
 @contextmanager
 def proxy(server: Any) -> Iterator[Proxy]:
-    """Before an `integration.s3.S3`."""
+    """Before an `integration.store_server.StoreServer`."""
     ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=serve, args=(theirs, server.port, server.folder / "data"), daemon=True)
+    process = FORK.Process(target=serve, args=(theirs, server.port, server.data, server.handler), daemon=True)
     process.start()
     try:
         assert ours.poll(PATIENCE)
-        yield Proxy(ours.recv(), server.environment, ours)
+        port = ours.recv()
+        yield Proxy(port, server.environment_at(port), ours)
     finally:
         process.kill()
         process.join(PATIENCE)
@@ -158,8 +160,8 @@ def proxy(server: Any) -> Iterator[Proxy]:
         theirs.close()
 
 
-def serve(control: Connection, upstream: int, data: Path) -> None:
-    listening = Server(("127.0.0.1", 0), Handler)
+def serve(control: Connection, upstream: int, data: Path, handler: type[Handler]) -> None:
+    listening = Server(("127.0.0.1", 0), handler)
     listening.upstream, listening.data = upstream, data
     threading.Thread(target=listening.serve_forever, args=(0.05,), daemon=True).start()
     control.send(listening.server_port)
@@ -197,7 +199,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        request = Request(self.command, unquote(urlsplit(self.path).path), self.headers.get("If-None-Match") == "*")
+        conditional = "*" in self.headers.get_all("If-None-Match", []) or "x-goog-if-generation-match" in self.headers
+        request = Request(self.command, unquote(urlsplit(self.path).path), conditional)
         time.sleep(self.server.delay)
         with self.server.one:
             self.server.seen.append(request)
@@ -230,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(*found)
 
-    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes] | None:
+    def _ask(self, body: bytes) -> Answer | None:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=PATIENCE)
         try:
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

@@ -39,7 +39,13 @@ def race(uri: str, writer: int, tries: int) -> list[str]:
     return won
 
 
-def race_on(uri: str) -> None:
+def reach(environment: Mapping[str, str]) -> None:
+    """A process of this module may have been prepared while another store was tried."""
+    os.environ.update(environment)
+
+
+def race_on(uri: str, environment: Mapping[str, str]) -> None:
+    reach(environment)
     while True:
         race(uri, 0, 100)
 

@@ -23,7 +23,8 @@ from onceonly.statetable.store_log import NO_HOOKS, StoreLog
 
 WRITERS, ROUNDS = 8, 6
 TRIAL = "_trial-"  # hidden, and no pipeline's folder
-_arbitrates: set[tuple[str, str | None]] = set()  # stores that this process has tried
+SERVERS = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ACCOUNT_NAME", "AZURITE_BLOB_STORAGE_URL", "GOOGLE_SERVICE_ACCOUNT")
+_arbitrates: set[tuple[str, tuple[str | None, ...]]] = set()  # stores that this process has tried
 
 
 def check(uri: str) -> None:
@@ -33,7 +34,7 @@ def check(uri: str) -> None:
         InvalidPipeline: more than one of the writers was told that it had won.
         OSError, DeltaError: the storage does not answer, or does not know the condition.
     """
-    store = f"{urlsplit(uri).scheme}://{urlsplit(uri).netloc}", os.environ.get("AWS_ENDPOINT_URL")
+    store = f"{urlsplit(uri).scheme}://{urlsplit(uri).netloc}", tuple(os.environ.get(name) for name in SERVERS)
     if store in _arbitrates:
         return
     most = _most_winners(f"{uri.rstrip('/')}/{TRIAL}{uuid.uuid4().hex}")

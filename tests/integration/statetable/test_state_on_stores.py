@@ -1,4 +1,7 @@
-"""The state table on a real S3 server: what it promises on a disk, it promises there."""
+"""The state table on object stores: what it promises on a disk, it promises there.
+
+On those that this machine has: an S3 server, and emulators of Azure Blob Storage and Google Cloud Storage.
+"""
 
 import inspect
 import os
@@ -9,9 +12,11 @@ from itertools import count
 
 import pytest
 import unit.statetable.test_state_contract as contract
-from integration.s3 import BINARY, BUCKET, MISSING
+from integration import azure, gcs
+from integration import s3 as s3_server
 from integration.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Rule, proxy
-from integration.s3_writers import Rival, race, race_on, write
+from integration.s3_writers import Rival, race, race_on, reach, write
+from integration.store_server import BUCKET, StoreServer
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event
@@ -20,16 +25,35 @@ from onceonly.statetable import location
 from onceonly.statetable import table as state
 from onceonly.statetable.table import Lost, StateTable
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
-TRIES = 6
+pytestmark = pytest.mark.integration
+SERVERS = {"s3": s3_server, "azure": azure, "gcs": gcs}
+MOST = ["s3", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("azure", "gcs"))]
+everywhere = pytest.mark.parametrize("store", list(SERVERS), indirect=True)
+survives_sigkill = pytest.mark.parametrize("store", ["s3"], indirect=True)  # while it writes
+can_ignore_conditions = pytest.mark.parametrize(
+    "store", ["s3", pytest.param("gcs", marks=pytest.mark.heavy)], indirect=True
+)
 numbers = count()
 
 
+@pytest.fixture(scope="module", params=MOST)
+def store(request) -> Iterator[StoreServer]:
+    """A real server of this test process alone: a test may kill it, and starts it again."""
+    server = SERVERS[request.param]
+    if server.BINARY is None:
+        pytest.skip(server.MISSING)
+    if request.param == "s3":
+        yield request.getfixturevalue("s3")
+    else:
+        with server.server() as running:
+            yield running
+
+
 @pytest.fixture
-def uri(s3, monkeypatch) -> str:
-    for name, value in s3.environment.items():
+def uri(store, monkeypatch) -> str:
+    for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/state-{next(numbers)}"
+    return store.uri(f"state-{next(numbers)}")
 
 
 @pytest.fixture
@@ -38,9 +62,9 @@ def table(uri) -> StateTable:
 
 
 @pytest.fixture
-def between(s3, table, monkeypatch) -> Iterator[Proxy]:
+def between(store, table, monkeypatch) -> Iterator[Proxy]:
     """A proxy, through which everything goes from now on."""
-    with proxy(s3) as running:
+    with proxy(store) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
         yield running
@@ -54,14 +78,15 @@ globals().update(
 )
 
 
-@pytest.mark.parametrize("writers", [2, pytest.param(16, marks=pytest.mark.heavy)])
-def test_of_many_writers_exactly_one_is_first_each_time(uri, table, writers):
-    with ProcessPoolExecutor(writers, FORK) as pool:
-        won = [id for found in pool.map(race, [uri] * writers, range(writers), [TRIES] * writers) for id in found]
+@everywhere
+@pytest.mark.parametrize(("writers", "tries"), [(2, 3), pytest.param(16, 6, marks=pytest.mark.heavy)])
+def test_of_many_writers_exactly_one_is_first_each_time(store, uri, table, writers, tries):
+    with ProcessPoolExecutor(writers, FORK, reach, (store.environment,)) as pool:
+        won = [id for found in pool.map(race, [uri] * writers, range(writers), [tries] * writers) for id in found]
     rows = table.history("flights")
     assert sorted(won) == sorted(row.id for row in rows)
     assert [row.seq for row in rows] == list(range(1, len(won) + 1))
-    assert len(won) >= TRIES
+    assert len(won) >= tries
 
 
 def test_a_table_that_is_tidied_while_others_write_keeps_every_row(uri, table, monkeypatch):
@@ -75,24 +100,24 @@ def test_a_table_that_is_tidied_while_others_write_keeps_every_row(uri, table, m
     assert [row.seq for row in StateTable(uri).history("flights")] == list(range(1, 21))
 
 
-def test_a_server_that_is_killed_leaves_each_row_written_or_not(s3, uri, table):
+def test_a_server_that_is_killed_leaves_each_row_written_or_not(store, uri, table):
     contract.pin(table, 3)
     view = table.view("flights")
-    s3.kill()
+    store.kill()
     try:
         with pytest.raises(NotCommitted, match="cannot be opened") as refused:
             table.append(view, contract.planned(view, start=3, event=Event.EMPTY))
         assert len(str(refused.value).splitlines()) == 3
     finally:
-        s3.start()
+        store.start()
     after = StateTable(uri).view("flights")
     assert after.head.seq == 3
     assert StateTable(uri).append(after, contract.planned(after, start=3, event=Event.EMPTY)).head.seq == 4
 
 
-def test_a_writer_that_is_killed_leaves_each_row_written_or_not(uri, table):
+def test_a_writer_that_is_killed_leaves_each_row_written_or_not(store, uri, table):
     contract.pin(table, 1)
-    child = FORK.Process(target=race_on, args=(uri,))
+    child = FORK.Process(target=race_on, args=(uri, store.environment))
     child.start()
     while len(table.history("flights")) < 10:
         assert child.is_alive()
@@ -104,16 +129,17 @@ def test_a_writer_that_is_killed_leaves_each_row_written_or_not(uri, table):
     assert table.append(view, contract.planned(view, start=len(rows), event=Event.EMPTY)).head.seq == len(rows) + 1
 
 
+@survives_sigkill
 @pytest.mark.heavy
-def test_writers_whose_server_is_killed_agree_with_the_log(s3, uri, table):
+def test_writers_whose_server_is_killed_agree_with_the_log(store, uri, table):
     kills = 5
-    with ProcessPoolExecutor(3, FORK) as pool:
+    with ProcessPoolExecutor(3, FORK, reach, (store.environment,)) as pool:
         told = [pool.submit(write, uri, writer, 10 * kills + 10) for writer in range(3)]
         for kill in range(kills):
             while table.view("flights").head.seq < 10 * kill + 5:
                 assert not any(each.done() for each in told)
-            s3.kill()
-            s3.start()
+            store.kill()
+            store.start()
         results = [each.result() for each in told]
     won, unknown = ({id for result in results for id in result[which]} for which in (0, 1))
     rows = StateTable(uri).history("flights")
@@ -125,9 +151,9 @@ def test_writers_whose_server_is_killed_agree_with_the_log(s3, uri, table):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST, Fault.BUSY, Fault.BUSY_AFTER, Fault.HELD])
-def test_a_row_lands_once_whatever_becomes_of_the_answer(table, between, monkeypatch, fault):
+def test_a_row_lands_once_whatever_becomes_of_the_answer(store, table, between, monkeypatch, fault):
     if fault is Fault.HELD:
-        monkeypatch.setenv("AWS_TIMEOUT", "3s")  # the client gives up; a slow one may do so at another request, too
+        monkeypatch.setenv(store.timeout, "3s")  # the client gives up; a slow one may do so at another request, too
     view = contract.pin(table, 2)
     between.let(FirstCommit(fault))
     row = contract.planned(view, start=2, event=Event.EMPTY)
@@ -135,9 +161,9 @@ def test_a_row_lands_once_whatever_becomes_of_the_answer(table, between, monkeyp
     assert [(each.seq, each.id == row.id) for each in table.history("flights")] == [(1, False), (2, False), (3, True)]
 
 
-def test_where_another_writer_was_first_a_lost_answer_is_no_success(s3, uri, table, between):
+def test_where_another_writer_was_first_a_lost_answer_is_no_success(store, uri, table, between):
     view = contract.pin(table)
-    between.let(Rival(uri, s3.environment))
+    between.let(Rival(uri, store.environment))
     with pytest.raises(Lost):
         table.append(view, contract.planned(view, "late", start=1, event=Event.EMPTY))
     assert [row.owner for row in table.history("flights")] == ["run", "rival"]
@@ -156,14 +182,16 @@ def test_what_cannot_be_read_back_is_not_known(uri, table, between):
 # ---- a store that does not arbitrate
 
 
-def test_a_store_without_conditional_put_is_found_out_by_trying(s3, uri, table, between):
+@can_ignore_conditions
+def test_a_store_without_conditional_put_is_found_out_by_trying(store, uri, table, between):
     between.let(Always(Fault.UNCONDITIONAL))
     with pytest.raises(InvalidPipeline, match="were told that they had won") as refused:
         StateTable.make(f"{uri}-b")
     assert len(str(refused.value).splitlines()) == 3
-    assert not list((s3.folder / "data" / BUCKET).glob(f"{uri.rpartition('/')[2]}-b/**/*.json"))
+    assert not list((store.data / BUCKET).glob(f"{uri.rpartition('/')[2]}-b/**/*.json"))
 
 
+@can_ignore_conditions
 def test_a_table_of_an_earlier_version_is_tried_before_it_is_planned_on(uri, table, between, monkeypatch):
     monkeypatch.setattr(location, "_tried", lambda uri: {})
     StateTable.make(f"{uri}-b")

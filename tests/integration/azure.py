@@ -1,0 +1,72 @@
+"""Azurite, Microsoft's emulator of Azure Blob Storage, where it is installed.
+
+npm install --global --prefix ~/.local azurite@3.35.0
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.fs as pafs
+from integration.store_server import BUCKET, KEY, StoreServer, installed
+
+from onceonly.dev.demo.standalone import free_port
+
+BINARY = installed("azurite-blob", ".local/bin")
+MISSING = "azurite is not installed: npm install --global --prefix ~/.local azurite@3.35.0"
+ACCOUNT = "onceonlytests"
+SECRET = base64.b64encode(KEY.encode()).decode()
+
+
+@dataclass
+class Azure(StoreServer):
+    """See `StoreServer`."""
+
+    scheme = "az"
+    timeout = "AZURE_TIMEOUT"
+    end = signal.SIGTERM  # it writes its index every 5 s, and at the end: SIGKILL loses what it has acknowledged
+
+    def environment_at(self, port: int) -> Mapping[str, str]:
+        return {
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": SECRET,
+        }
+
+    def command(self) -> list[str]:
+        port = ["--blobPort", str(self.port), "--blobKeepAliveTimeout", "1"]
+        quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+        return [str(BINARY), *port, *quiet, "--location", str(self.data)]
+
+    def secrets(self) -> Mapping[str, str]:
+        return {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"}
+
+    def make_container(self) -> None:
+        here = f"127.0.0.1:{self.port}"
+        pafs.AzureFileSystem(
+            account_name=ACCOUNT,
+            account_key=SECRET,
+            blob_storage_authority=here,
+            blob_storage_scheme="http",
+            dfs_storage_authority=here,
+            dfs_storage_scheme="http",
+        ).create_dir(BUCKET)
+
+
+@contextmanager
+def server() -> Iterator[Azure]:
+    with TemporaryDirectory(prefix="onceonly-azure-", ignore_cleanup_errors=True) as folder:
+        made = Azure(Path(folder), free_port(0))
+        try:
+            made.start()
+            made.make_container()
+            yield made
+        finally:
+            made.kill(signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""fake-gcs-server, an emulator of Google Cloud Storage, where it was built.
+
+go install github.com/fsouza/fake-gcs-server@v1.56.1
+
+delta-rs uses Google's XML API, of which the emulator knows no put, no upload in parts, and no `start-after` of a list.
+So a proxy before it makes a put one of the JSON API, under the same condition, joins parts, and shortens lists. What
+arbitrates is the emulator.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import parse_qs, urlsplit
+
+from integration.s3_proxy import Answer, Handler, proxy
+from integration.store_server import BUCKET, StoreServer, installed
+
+from onceonly.dev.demo.standalone import free_port
+
+BINARY = installed("fake-gcs-server", "go/bin")
+ENTRY = re.compile(rb"<Contents><Key>(.*?)</Key>.*?</Contents>")
+MISSING = "fake-gcs-server is not installed: go install github.com/fsouza/fake-gcs-server@v1.56.1"
+UPLOAD = b"<InitiateMultipartUploadResult><UploadId>%s</UploadId></InitiateMultipartUploadResult>"
+UPLOADED = b"<CompleteMultipartUploadResult><ETag>whole</ETag></CompleteMultipartUploadResult>"
+parts: dict[str, dict[int, bytes]] = defaultdict(dict)  # of uploads, in the proxy's process
+
+
+class Translator(Handler):
+    """From what the XML API asks to what the emulator answers."""
+
+    def _ask(self, body: bytes) -> Answer | None:
+        self.headers.replace_header("Host", f"127.0.0.1:{self.server.upstream}")
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if self.command in ("PUT", "POST"):
+            return self._part(body, asked) if {"uploads", "uploadId"} & set(asked) else self._put(body)
+        found = super()._ask(body)
+        after = asked.get("start-after")
+        return (found[0], found[1], _after(found[2], after[0])) if found and after else found
+
+    def _part(self, body: bytes, asked: Mapping[str, list[str]]) -> Answer | None:
+        if "uploads" in asked:
+            return 200, {}, UPLOAD % uuid.uuid4().hex.encode()
+        upload = parts[asked["uploadId"][0]]
+        if self.command == "PUT":
+            upload[int(asked["partNumber"][0])] = body
+            return 200, {"ETag": "part"}, b""
+        self.path = urlsplit(self.path).path
+        whole = b"".join(upload[number] for number in sorted(upload))
+        self.headers.replace_header("Content-Length", str(len(whole)))
+        found = self._put(whole)
+        return (200, {}, UPLOADED) if found and found[0] == 200 else found
+
+    def _put(self, body: bytes) -> Answer | None:
+        bucket, _, name = self.path.lstrip("/").partition("/")
+        expected = self.headers.get("x-goog-if-generation-match")
+        condition = f"&ifGenerationMatch={expected}" if expected else ""
+        self.command, self.path = "POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}{condition}"
+        found = super()._ask(body)
+        if found is None or found[0] != 200:
+            return found
+        return 200, {"ETag": json.loads(found[2])["etag"]}, b""
+
+
+def _after(listed: bytes, name: str) -> bytes:
+    """What comes after that name."""
+    return ENTRY.sub(lambda entry: entry[0] if unescape(entry[1].decode()) > name else b"", listed)
+
+
+@dataclass
+class Gcs(StoreServer):
+    """See `StoreServer`."""
+
+    front: int = 0  # the port of the translator
+    scheme = "gs"
+    timeout = "GOOGLE_TIMEOUT"
+    handler = Translator
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.environment_at(self.front)
+
+    def environment_at(self, port: int) -> Mapping[str, str]:
+        account = self.folder / f"account-{port}.json"
+        server = {"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True}
+        account.write_text(json.dumps({**server, "client_email": "", "private_key": "", "private_key_id": ""}))
+        return {"GOOGLE_SERVICE_ACCOUNT": str(account)}
+
+    def command(self) -> list[str]:
+        (self.data / BUCKET).mkdir(exist_ok=True)
+        here = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
+        kept = ["-backend", "filesystem", "-filesystem-root", str(self.data)]
+        return [str(BINARY), *here, "-public-host", f"127.0.0.1:{self.port}", *kept]
+
+
+@contextmanager
+def server() -> Iterator[Gcs]:
+    with TemporaryDirectory(prefix="onceonly-gcs-") as folder:
+        made = Gcs(Path(folder), free_port(0))
+        try:
+            made.start()
+            with proxy(made) as translator:
+                made.front = translator.port
+                yield made
+        finally:
+            made.kill()
