@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeParts
 
 VALUE = {"name": "value", "type": "long", "nullable": True, "metadata": {}}
-SCHEMA = {"type": "struct", "fields": [VALUE]}
+
+
+def schema_of(row: Mapping[str, int]) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{**VALUE, "name": name} for name in row]}
+
+
+SCHEMA = schema_of({"value": 0})
 
 
 class LightFiles(FileWriter):
@@ -29,7 +35,8 @@ class LightFiles(FileWriter):
         self.folder = folder
 
     def stage(self, txn: Transaction, rows: Iterable[dict[str, Any]]) -> Handle:
-        folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in rows]
+        given = list(rows)
+        folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in given]
         folder.mkdir(parents=True)
         (folder / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
         files = stage.describe(self.config, txn, LocalFiles(), str(folder), len(lines))
@@ -37,7 +44,8 @@ class LightFiles(FileWriter):
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},
             "files": [file.to_json() for file in files],
-            "schema": SCHEMA,
+            "partition_by": [],
+            "schema": schema_of(given[0]) if given else SCHEMA,
         }
 
     def values(self) -> list[int]:
