@@ -17,19 +17,18 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import FirstRecord
-from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
-from onceonly.checkpoint.sink import Trace
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
+from onceonly.sources.at_rest import AtRest
 from onceonly.sources.delta_log import NO_DATE, File, TableLog, Version, active
 
 OWN_TIMES = "delta.enableInCommitTimestamps"
 
 
-class DeltaReader:
+class DeltaReader(AtRest):
     """The `Source` of a `DeltaSource`; plans by the table's log, reads with Spark.
 
     Args:
@@ -190,27 +189,6 @@ class DeltaReader:
             if self._config.changes:
                 return tables.inserted(rows, max(end - 1, 0), self._times().get(end - 1, NO_DATE))
             return rows
-
-    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """SourceLost if the log or a file of the range is not there, otherwise `error` itself."""
-        from onceonly.spark.tables import looks_lost
-
-        if looks_lost(error):
-            try:
-                self.verify(ranges)
-            except SourceLost as lost:
-                return lost
-            except Exception:  # the original error says more than a failure to explain it
-                return error
-        return error
-
-    # --- a table has no consumer groups: what was read of it is in the state table and the targets
-
-    def report(self, done: Checkpoint, state_id: str) -> None:
-        return
-
-    def traces(self, pipeline: str) -> list[Trace]:
-        return []
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

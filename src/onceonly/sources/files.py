@@ -16,20 +16,19 @@ from functools import cached_property
 from typing import Any
 
 from onceonly.checkpoint.interfaces import FirstRecord
-from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import FILES, TopicLog, TopicRange
-from onceonly.checkpoint.sink import Trace
-from onceonly.errors import NotCommitted, SourceLost
+from onceonly.errors import NotCommitted
 from onceonly.filesystems import places
 from onceonly.filesystems.interface import FileSystem
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
+from onceonly.sources.at_rest import AtRest
 from onceonly.sources.file_manifests import Manifest
 from onceonly.spark.file_formats import Schema
 
 
-class FileReader:
+class FileReader(AtRest):
     """The `Source` of a `FileSource`; plans by the manifests in the folder, reads with Spark.
 
     Args:
@@ -129,27 +128,6 @@ class FileReader:
             raise rules.unknown_columns(self._config)
         before = [each for each in known if each[0] < max(range_.ends.values())]
         return (before or known[:1])[-1][1:]
-
-    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
-        """SourceLost if a manifest or a file of the range is not there, otherwise `error` itself."""
-        from onceonly.spark.tables import looks_lost
-
-        if looks_lost(error):
-            try:
-                self.verify(ranges)
-            except SourceLost as lost:
-                return lost
-            except Exception:  # the original error says more than a failure to explain it
-                return error
-        return error
-
-    # --- a folder has no consumer groups: what was read of it is in the state table and the targets
-
-    def report(self, done: Checkpoint, state_id: str) -> None:
-        return
-
-    def traces(self, pipeline: str) -> list[Trace]:
-        return []
 
     @cached_property
     def _place(self) -> tuple[FileSystem, str]:

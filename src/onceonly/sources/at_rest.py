@@ -1,0 +1,38 @@
+"""What sources have in common whose data lies in files: tables and folders."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.sink import Trace
+from onceonly.errors import SourceLost
+
+
+class AtRest(ABC):
+    """There are no consumer groups: what was read is in the state table and the targets."""
+
+    @abstractmethod
+    def verify(self, ranges: tuple[TopicRange, ...]) -> None:
+        """Raises SourceLost: what was pinned is not there any more."""
+
+    def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
+        """SourceLost if something that was pinned is not there, otherwise `error` itself."""
+        from onceonly.spark.tables import looks_lost
+
+        if looks_lost(error):
+            try:
+                self.verify(ranges)
+            except SourceLost as lost:
+                return lost
+            except Exception:  # the original error says more than a failure to explain it
+                return error
+        return error
+
+    def report(self, done: Checkpoint, state_id: str) -> None:
+        return
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        return []
