@@ -18,3 +18,11 @@ def run_next(parts: Any, pipeline: Pipeline, interval: Any = None, reprocess: st
         return None
     factory.stage(parts, through, pipeline.name, planned.epoch, owner)
     return through.commit(pipeline.name, planned.epoch)
+
+
+def ran(parts: Any, pipeline: Pipeline) -> bool:
+    """As `run_next`, told; whether there was something to do."""
+    done = run_next(parts, pipeline)
+    if done:
+        print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
+    return done is not None

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from integration.checkpoints import run_next
+from integration.checkpoints import ran
 from integration.points import around, around_rows
 from integration.project import Project
 
@@ -60,16 +60,8 @@ def main() -> None:
     pipelines = [first(project), second()]
     for pipeline in pipelines:
         RUNS["now"] = pipeline.name
-        while once(project, pipeline) and pipeline.name != WHICH:
+        while ran(project.parts, pipeline) and pipeline.name != WHICH:
             pass
-
-
-def once(project: Project, pipeline: Pipeline) -> bool:
-    """Whether there was something to do."""
-    done = run_next(project.parts, pipeline)
-    if done:
-        print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
-    return done is not None
 
 
 if __name__ == "__main__":

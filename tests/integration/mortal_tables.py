@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from integration.checkpoints import run_next
+from integration.checkpoints import ran
 from integration.points import around, around_rows
 from integration.project import Project
 
@@ -50,19 +50,11 @@ def main() -> None:
     project = Project.found(*sys.argv[1:3])
     first, second = project.pipeline(most=10), behind("chained")
     REACHED["second"] = False
-    while once(project, first) and POINT == "-":
+    while ran(project.parts, first) and POINT == "-":
         pass
     REACHED["second"] = True
-    while once(project, second) and POINT == "-":
+    while ran(project.parts, second) and POINT == "-":
         pass
-
-
-def once(project: Project, pipeline: Pipeline) -> bool:
-    """Whether there was something to do."""
-    done = run_next(project.parts, pipeline)
-    if done:
-        print(f"{pipeline.name} epoch {done.epoch} {done.state.value}")
-    return done is not None
 
 
 if __name__ == "__main__":
