@@ -67,7 +67,8 @@ def _plain(parts: LiveParts, kind: str, rows: int) -> None:
         shape(read).write.format("delta").mode("append").save(parts.settings.locate("lake/plain"))
     else:
         options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "topic": "theirs", **peers.WRITE}
-        copy(read).write.format("kafka").options(**options).save()
+        with peers.by_default(parts):
+            copy(read).write.format("kafka").options(**options).save()
 
 
 def partitions(folder: Path) -> Result:

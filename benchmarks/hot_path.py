@@ -43,7 +43,7 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 2) -> Result:
             sides = {
                 WHOLE: lambda: ours(parts, next(numbers)),
                 "Spark reads, nothing else": lambda: _read(parts),
-                HANDED: lambda: _hand_over(copy(peers.read(parts, peers.READ))),
+                HANDED: lambda: _hand_over(copy(peers.as_ours(parts, peers.READ))),
                 "Arrow hand-over, nothing else": lambda: _hand_over(_made(parts, rows)),
                 "librdkafka writes, record by record": lambda: side(_produce, bootstrap, share),
                 WRITTEN: lambda: side(_transact, bootstrap, share),
@@ -76,7 +76,7 @@ def note(medians: Mapping[str, float]) -> list[str]:
 
 
 def _read(parts: LiveParts) -> None:
-    copy(peers.read(parts, peers.READ)).write.format("noop").mode("overwrite").save()
+    copy(peers.as_ours(parts, peers.READ)).write.format("noop").mode("overwrite").save()
 
 
 def _made(parts: LiveParts, rows: int):  # type: ignore[no-untyped-def]

@@ -17,12 +17,17 @@ REDACTION = {
 TOKEN_FILE = "services/spark/token"  # of the embedded Connect server, below ONCEONLY_HOME; mode 600
 # Variables that select a Connect server, and take precedence over a master.
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
+READING = {
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's default without kafka: by the newer interface, records with headers take a fifth less CPU
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+}
 CONF = {
     **REDACTION,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",  # staged tables have small logs; the default is 50 tasks each
-    "spark.sql.session.timeZone": "UTC",
+    **READING,
 }
 
 

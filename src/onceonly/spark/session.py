@@ -19,7 +19,7 @@ from onceonly import redaction
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.spark import jvm
-from onceonly.spark.conf import REDACTION, conf
+from onceonly.spark.conf import READING, REDACTION, conf
 
 
 def session(
@@ -41,7 +41,8 @@ def session(
         connected: SparkSession = remote.getOrCreate()
         connect.limit_retries(connected.client)
         with connect.refused_token(settings.spark_remote, connected.client):
-            connected.conf.set("spark.sql.session.timeZone", "UTC")
+            for key, value in READING.items():
+                connected.conf.set(key, value)
         _redact(connected)
         return connected
     _check_user()
