@@ -66,6 +66,14 @@ def test_the_goals_name_each_measure_once() -> None:
     assert len(set(named)) == len(named)
 
 
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: f"{goal.name}: {goal.measure}")
+def test_a_goal_is_compared_with_what_was_measured(goal: Goal) -> None:
+    """A measure by another name would read as "not measured"."""
+    file = results.RESULTS / f"{goal.name}.json"
+    if file.exists():
+        assert goal.measure in {row["measure"] for row in json.loads(file.read_text())["rows"]}
+
+
 @pytest.mark.parametrize(
     ("bound", "at_least", "found", "met", "missed"),
     [
