@@ -68,7 +68,7 @@ def _plain(parts: LiveParts, kind: str, rows: int) -> None:
     else:
         options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "topic": "theirs", **peers.WRITE}
         with peers.by_default(parts):
-            copy(read).write.format("kafka").options(**options).save()
+            copy(read).write.format("kafka").options(**options).mode("append").save()
 
 
 def partitions(folder: Path) -> Result:

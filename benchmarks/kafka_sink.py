@@ -90,4 +90,4 @@ def _timed(commit: Callable[..., Any], times: list[float]) -> Callable[..., Any]
 def _spark(parts: LiveParts, reading: Mapping[str, str], writing: Mapping[str, str]) -> None:
     options = {"kafka.bootstrap.servers": parts.settings.brokers(None), "topic": "theirs", **writing}
     with peers.by_default(parts):
-        copy(peers.read(parts, reading)).write.format("kafka").options(**options).save()
+        copy(peers.read(parts, reading)).write.format("kafka").options(**options).mode("append").save()

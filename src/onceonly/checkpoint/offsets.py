@@ -117,6 +117,9 @@ class Interval:
             time = datetime.fromisoformat(getattr(self, name).isoformat())
             object.__setattr__(self, name, time.astimezone(UTC))
 
+    def overlaps(self, other: Interval) -> bool:
+        return self.start < other.end and other.start < self.end
+
     def __str__(self) -> str:
         return f"[{self.start:%Y-%m-%dT%H:%M:%SZ}, {self.end:%Y-%m-%dT%H:%M:%SZ})"
 

@@ -17,7 +17,17 @@ from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
 from onceonly.statetable.where import PINS, Where, ends, of_event, overlaps, owned_by, rewinds_after, starts
 
-NEAR = timedelta(days=32)
+NEAR = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
+MANY = 32  # … and at most so many of its own length
+Pin = tuple[Interval, int]  # a pinned interval, and the epoch
+
+
+@dataclass(frozen=True)
+class Around:
+    """All pinned intervals that overlap a span of time."""
+
+    span: Interval
+    pins: list[Pin]
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class View:
     rows: Rows
     head: Head
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)  # those loaded: at least the open and the last
+    known: list[Around] = field(default_factory=list, compare=False, repr=False)  # what was asked for before
 
     @property
     def open(self) -> list[Checkpoint]:
@@ -68,11 +79,12 @@ class View:
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
         """The checkpoints that `owner` planned or took over, oldest first."""
-        return self._planned(owned_by(owner))
+        return self._checkpoints(PINS & owned_by(owner))
 
     def planned_for(self, interval: Interval) -> list[Checkpoint]:
         """The checkpoints that were pinned for any part of `interval`, oldest first."""
-        return self._planned(overlaps(interval))
+        found = {epoch for pinned, epoch in self._around(interval).pins if pinned.overlaps(interval)}
+        return self._of(sorted(found))
 
     def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
         """Those that were decided and are committed, the last decision first."""
@@ -93,31 +105,44 @@ class View:
 
         One that was pinned before the topic appeared has no topic id and no offsets.
         """
-        low, high = time - NEAR, time + NEAR
-        before = self._pinned_at(starts(until=time) & ends(after=low), ends(until=low))
-        after = self._pinned_at(ends(since=time) & starts(before=high), starts(since=high))
-        return (
-            self._boundary(max((pair for pair in before if pair[0] <= time), default=None), topic),
-            self._boundary(min((pair for pair in after if pair[0] >= time), default=None), topic),
-        )
+        before, after = self._last_before(time), self._first_after(time)
+        return self._boundary(before, topic), self._boundary(after, topic)
 
     def gap_before(self, interval: Interval) -> Interval | None:
         """The gap between the end of the last pinned interval before `interval` and its start."""
-        low = interval.start - NEAR
-        before = self._pinned_at(ends(until=interval.start) & ends(after=low), ends(until=low))
-        last = max((time for time, _ in before), default=interval.start)
+        around = self._around(interval)
+        ended = ends(until=interval.start)
+        pins = [pin for pin in around.pins if pin[0].end <= interval.start] or self._pins(ended)
+        last = max((pinned.end for pinned, _ in pins), default=interval.start)
         return Interval(last, interval.start) if last < interval.start else None
 
-    def _pinned_at(self, near: Where, far: Where) -> list[tuple[datetime, int]]:
-        """Boundaries as (time, epoch): the near ones, which file statistics find fast; without any, the far ones.
+    # Pinned intervals do not overlap: if one of those around a time lies on a side of it, none is closer there.
 
-        Pinned intervals do not overlap. So if one is found near, no far one is closer.
-        """
-        for chosen in (near, far):
-            found = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
-            if found:
-                return [(time, epoch) for epoch, *times in found for time in times]
-        return []
+    def _last_before(self, time: datetime) -> tuple[datetime, int] | None:
+        """The last pinned boundary at or before `time`, and its epoch."""
+        around = self._around(Interval(time, time))
+        found = _until(around.pins, time) or _until(self._pins(ends(until=around.span.start)), time)
+        return max(found, default=None)
+
+    def _first_after(self, time: datetime) -> tuple[datetime, int] | None:
+        """The first pinned boundary at or after `time`, and its epoch."""
+        around = self._around(Interval(time, time))
+        found = _since(around.pins, time) or _since(self._pins(starts(since=around.span.end)), time)
+        return min(found, default=None)
+
+    def _around(self, interval: Interval) -> Around:
+        """The pinned intervals around this one. Those of a step lie side by side, so one query is enough for it."""
+        for known in self.known:
+            if known.span.start <= interval.start and interval.end <= known.span.end:
+                return known
+        wide = min(MANY * (interval.end - interval.start), NEAR) or NEAR
+        span = Interval(interval.start - wide, interval.end + wide)
+        self.known.append(Around(span, self._pins(overlaps(span))))
+        return self.known[-1]
+
+    def _pins(self, chosen: Where) -> list[Pin]:
+        found = self.rows.values(PINS & chosen, "epoch", "interval_start", "interval_end")
+        return [(Interval(start, end), epoch) for epoch, start, end in found]
 
     def _boundary(self, pair: tuple[datetime, int] | None, topic: str) -> Boundary | None:
         checkpoint = self.checkpoint(pair[1]) if pair else None
@@ -129,10 +154,18 @@ class View:
         offsets = pinned.starts if checkpoint.interval.start == pair[0] else pinned.ends
         return Boundary(pair[0], pinned.topic_id, offsets, pinned)
 
-    def _planned(self, chosen: Where) -> list[Checkpoint]:
-        return self._checkpoints(PINS & chosen)
-
     def _checkpoints(self, chosen: Where) -> list[Checkpoint]:
         """The checkpoints that have such a row, oldest first."""
-        epochs = sorted({epoch for (epoch,) in self.rows.values(chosen, "epoch")})
+        return self._of(sorted({epoch for (epoch,) in self.rows.values(chosen, "epoch")}))
+
+    def _of(self, epochs: list[int]) -> list[Checkpoint]:
         return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
+
+
+def _until(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
+    """The boundaries at or before `time`."""
+    return [(each, epoch) for pinned, epoch in pins for each in (pinned.start, pinned.end) if each <= time]
+
+
+def _since(pins: list[Pin], time: datetime) -> list[tuple[datetime, int]]:
+    return [(each, epoch) for pinned, epoch in pins for each in (pinned.start, pinned.end) if each >= time]

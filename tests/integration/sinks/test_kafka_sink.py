@@ -361,7 +361,9 @@ def test_keys_land_where_java_puts_them(make, spark):
     copy.run()
     java = new_topic(copy.project.bootstrap)
     rows = spark.range(400).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
-    rows.write.format("kafka").option("kafka.bootstrap.servers", copy.project.bootstrap).option("topic", java).save()
+    rows.write.format("kafka").option("kafka.bootstrap.servers", copy.project.bootstrap).option("topic", java).mode(
+        "append"
+    ).save()
     ours, theirs = (committed(copy.project.bootstrap, topic) for topic in (copy.out, java))
     assert {(r.partition, r.key) for r in ours} == {(r.partition, r.key) for r in theirs}
 

@@ -120,6 +120,27 @@ def test_a_gap_is_what_no_interval_covers_just_before(table):
     assert [table.view("flights").gap_before(each) for each in asked] == found
 
 
+HELD = (0, 1, 2, 40, 41, 1000, 1001, -2000)  # hours, in the order in which they are pinned
+
+
+def test_neighbours_are_found_however_far_they_are_and_whatever_was_asked_before(table):
+    view = table.view("flights")
+    for start in HELD:
+        view = table.append(view, planned(view, start=start, event=Event.EMPTY))
+    shared = table.view("flights")
+    edges = sorted({edge for start in HELD for edge in (start, start + 1)})
+    asked = (0, 1, 3, 20, 39, 41, 42, 500, 999, 1001, 1002, 4000, -1, -500, -1999, -2000, -2001)
+    for hour in [*asked, *reversed(asked)]:
+        before, after = shared.boundaries(NOON + timedelta(hours=hour), "t")
+        nearest = [
+            max((e for e in edges if e <= hour), default=None),
+            min((e for e in edges if e >= hour), default=None),
+        ]
+        assert [each and (each.time - NOON) / timedelta(hours=1) for each in (before, after)] == [last, first]
+        found = shared.planned_for(Interval(NOON + timedelta(hours=hour), NOON + timedelta(hours=hour + 2)))
+        assert [cp.epoch for cp in found] == [n for n, start in enumerate(HELD, 1) if start - 2 < hour < start + 1]
+
+
 # ---- on an object store alone
 
 

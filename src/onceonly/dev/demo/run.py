@@ -127,23 +127,25 @@ class Demo:
     console: Console
 
     def start(self) -> None:
-        """Broker, flights, Spark, Airflow."""
+        """Broker; then flights, Spark and Airflow side by side."""
         with self._step("broker"):
             broker = self.services.up().bootstrap
             location.make(self.settings.state)
-        with self._step(f"flights of {MONTH} to topic 'flights' on {broker}"):
-            loaded = load(self.settings, "flights", flights.month(MONTH))
-        self.console.print(f"  {loaded.loaded:,} flights, Avro, {loaded.partitions} partitions")
         with (
-            self._step(f"Airflow at {self.airflow.url}, and a Spark server for all runs"),
-            ThreadPoolExecutor(1) as beside,
+            self._step(f"Airflow at {self.airflow.url}, a Spark server for all runs, flights of {MONTH}"),
+            ThreadPoolExecutor(2) as beside,
         ):
             spark = beside.submit(self.services.up, spark=True)
+            topic = beside.submit(load, self.settings, "flights", flights.month(MONTH))
             held = {"ONCEONLY_NOTIFY": "onceonly.dev.demo.hold:at_decision", "ONCEONLY_TRANSFORMS": "onceonly.dev.demo"}
             self.airflow.start(held)
             for dag in (PIPELINE, RECOVERY):
                 until(lambda dag=dag: self.airflow.unpause(dag), f"Airflow has parsed DAG {dag}", 60)  # type: ignore[misc]
             spark.result()
+            loaded = topic.result()
+        self.console.print(
+            f"  {loaded.loaded:,} flights in topic 'flights' on {broker}, Avro, {loaded.partitions} partitions"
+        )
 
     def pipeline(self) -> None:
         """Start runs until the topic has no new records; the second and the third run are killed."""
