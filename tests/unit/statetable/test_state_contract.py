@@ -132,10 +132,10 @@ def test_neighbours_are_found_however_far_they_are_and_whatever_was_asked_before
     asked = (0, 1, 3, 20, 39, 41, 42, 500, 999, 1001, 1002, 4000, -1, -500, -1999, -2000, -2001)
     for hour in [*asked, *reversed(asked)]:
         before, after = shared.boundaries(NOON + timedelta(hours=hour), "t")
-        nearest = [
+        last, first = (
             max((e for e in edges if e <= hour), default=None),
             min((e for e in edges if e >= hour), default=None),
-        ]
+        )
         assert [each and (each.time - NOON) / timedelta(hours=1) for each in (before, after)] == [last, first]
         found = shared.planned_for(Interval(NOON + timedelta(hours=hour), NOON + timedelta(hours=hour + 2)))
         assert [cp.epoch for cp in found] == [n for n, start in enumerate(HELD, 1) if start - 2 < hour < start + 1]
