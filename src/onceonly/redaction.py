@@ -9,6 +9,7 @@ CREDENTIALS = re.compile(r"://[^/\s]+@")  # to the last @: a password may contai
 # What Spark's own spark.redaction.regex hides in its UI and event log, and the keys of Azure and Google.
 SECRET = re.compile(r"secret|password|passphrase|token|(access|account|private)[._-]?key", re.IGNORECASE)
 GIVEN = re.compile(rf"({SECRET.pattern})[\w.-]*\"?\s*[=:]\s*\S", re.IGNORECASE)  # in a value, such as -Dx.password=…
+PLACE = re.compile(r"File$|\.(secretKeyRef|secrets)\.")  # says where a secret is, as Kubernetes' settings do
 JVM_OPTIONS = re.compile(r"(default|extra)JavaOptions$")
 
 
@@ -30,7 +31,7 @@ def of_a_jvm(conf: Mapping[str, str]) -> list[str]:
 
 def _is_one(key: str, value: str) -> bool:
     """Whether the setting is secret by its name. A boolean never is."""
-    return bool(SECRET.search(key)) and value.lower() not in ("true", "false")
+    return bool(SECRET.search(key)) and not PLACE.search(key) and value.lower() not in ("true", "false")
 
 
 def _holds_one(value: str) -> bool:

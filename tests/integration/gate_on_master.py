@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from onceonly.airflow.gatesession import GateParts
-from onceonly.airflow.submit import Target
+from onceonly.clusters.target import Target
 from onceonly.runtime.factory import coordinator
 from onceonly.settings import Settings
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
+from onceonly import redaction
+from onceonly.clusters.target import Target, of_connection
+from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws
 from onceonly.kafka import lookup
 from onceonly.settings import Settings
@@ -41,9 +45,22 @@ def _connection(conn_id: str) -> Any:
         raise lookup.missing(conn_id, "Airflow has no connection of that name.") from error
 
 
-def handed_over(conn_ids: Iterable[str]) -> dict[str, str]:
-    """Environment variables that give these connections to a child process; nothing else shows them."""
-    found: dict[str, str] = {}
-    for conn_id in conn_ids:
-        found |= lookup.to_environment(conn_id, from_airflow(conn_id))
-    return found
+def spark(conn_id: str) -> Target:
+    """Where Spark is, as that connection says.
+
+    Raises:
+        InvalidPipeline: there is no such connection, or it says what cannot be done.
+    """
+    try:
+        found: Any = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' does not exist.",
+            "Tasks reach Spark through it (spark_conn_id=…).",
+            f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, yarn, k8s://…, "
+            "sc://…). Nothing was written.",
+        ) from error
+    made = of_connection(conn_id, found.host, found.port, found.password, found.extra_dejson)
+    for value in redaction.secret(made.conf).values():
+        mask_secret(value)
+    return made

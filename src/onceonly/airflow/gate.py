@@ -49,9 +49,8 @@ class GateOperator(SparkOperator):
         work, started = self.work(context), time.time()
         with task_outcome(context):
             parts = self.parts()
-            driver = work.gate(parts.target, parts.settings) if parts.target.rest else None
-            if driver:
-                self.wait_for(driver, started)
+            if parts.target.cluster and (submission := work.gate(parts.target, parts.settings, parts.connections)):
+                self.wait_for(submission, started)
         return self._judged(context)
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:

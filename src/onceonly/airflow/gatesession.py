@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onceonly.airflow import submit
+from onceonly.airflow import connections
+from onceonly.clusters import child
+from onceonly.clusters.target import Target
 from onceonly.runtime.factory import LiveParts
 from onceonly.spark.conf import stay_here
 
@@ -14,7 +16,7 @@ from onceonly.spark.conf import stay_here
 class GateParts(LiveParts):
     """Parts whose Spark is that of an Airflow connection."""
 
-    target: submit.Target = field(default_factory=submit.Target)
+    target: Target = field(default_factory=Target)
     asked: bool = False
 
     def spark(self, records: int | None = None) -> Any:
@@ -28,7 +30,7 @@ class GateParts(LiveParts):
     def end(self) -> None:
         """What a Connect server does for this process; a session of the process's own ends with it."""
         if self.asked and self.target.remote:
-            submit.interrupt(self)
+            child.interrupt(self)
 
 
 def parts(plain: LiveParts, conn_id: str) -> GateParts:
@@ -37,7 +39,7 @@ def parts(plain: LiveParts, conn_id: str) -> GateParts:
     Raises:
         InvalidPipeline: there is no such connection.
     """
-    target = submit.target(conn_id)
+    target = connections.spark(conn_id)
     return GateParts(replace(plain.settings, spark_remote=target.remote), plain.connections, target)
 
 

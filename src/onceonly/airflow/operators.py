@@ -23,8 +23,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.views import formatting
 
 if TYPE_CHECKING:
-    from onceonly.airflow.driver import Driver, Work
     from onceonly.airflow.lineage import Lineage
+    from onceonly.clusters.work import Submission, Work
     from onceonly.coordinator.coordinator import Coordinator
     from onceonly.runtime.factory import LiveParts
 
@@ -162,12 +162,12 @@ class PlanOperator(OnceonlyOperator):
 
     def _check(self, context: Any, through: Coordinator) -> None:
         """What this run would trip over later is refused while nothing is planned yet."""
-        from onceonly.airflow import submit
-        from onceonly.airflow.connections import handed_over
+        from onceonly.airflow import connections
 
-        handed_over(self.pipeline.connections)
+        for conn_id in self.pipeline.connections:
+            connections.from_airflow(conn_id)
         if self.spark_conn_id:
-            submit.target(self.spark_conn_id)
+            connections.spark(self.spark_conn_id)
         refuse_second_dag(context, through.state.view(self.pipeline.name).latest)
 
     def _request(self, context: Any, run: str) -> str | None:
@@ -195,7 +195,7 @@ class SparkOperator(CheckpointOperator):
 
     Args:
         spark_conn_id: connection whose host is a Spark master or an `sc://` address. Its extra: `conf` adds Spark
-            settings; `deploy-mode` is client or, for a standalone master, cluster; `rest-port` is that master's.
+            settings; `deploy-mode` is client or cluster; the rest are the fields of Airflow's own Spark provider.
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "spark_conn_id")
@@ -206,16 +206,18 @@ class SparkOperator(CheckpointOperator):
         self._job: RunningWork | None = None
 
     def work(self, context: Any) -> Work:
-        from onceonly.airflow.driver import Work
+        from onceonly.clusters.work import Work
 
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
-    def wait_for(self, driver: Driver, started: float) -> None:
-        """Defer this task until the driver has ended; `ended` goes on from there."""
+    def wait_for(self, submission: Submission, started: float) -> None:
+        """Submit, and defer this task until the driver has ended; `ended` goes on from there."""
         from onceonly.airflow.triggers import DriverTrigger
 
-        self._job = driver
-        self._say(f"submitted to Spark's master as {driver.driver}; from here on a triggerer waits for it")
+        self._job = submission
+        driver = self._job = submission.run(self._say)
+        self._say(f"the cluster runs it as {driver.driver}; from here on a triggerer waits for it")
+        self._say(f"its log: {driver.where()}")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
         self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
 
@@ -232,19 +234,20 @@ class StageOperator(SparkOperator):
     """
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow import lineage, stats, submit
+        from onceonly.airflow import connections, lineage, stats
+        from onceonly.clusters import child
         from onceonly.settings import Settings
 
         work, started = self.work(context), time.time()
         with task_outcome(context):
-            spark = submit.target(self.spark_conn_id)
+            spark = connections.spark(self.spark_conn_id)
             with stats.harmless():
                 spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
-            if spark.rest is None:
-                job = self._job = submit.job(spark, self._say, self._log_transition)
+            if spark.cluster is None:
+                job = self._job = child.job(spark, self._say, self._log_transition, connections.from_airflow)
                 job.run(work.pipeline, work.epoch, work.owner)
-            elif driver := work.stage(spark, Settings.from_env()):
-                self.wait_for(driver, started)
+            elif submission := work.stage(spark, Settings.from_env(), connections.from_airflow):
+                self.wait_for(submission, started)
         return self._done(work, started)
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:

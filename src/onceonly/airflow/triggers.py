@@ -10,7 +10,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from onceonly.airflow.driver import AT_WORK, ENDED_LATE, NOT_SEEN_ENDED, Driver
+from onceonly.clusters.driver import Driver
+from onceonly.clusters.work import ENDED_LATE, NOT_SEEN_ENDED
 from onceonly.errors import OnceonlyError
 
 EVERY = 2.0  # seconds between two looks
@@ -22,7 +23,7 @@ class DriverTrigger(BaseTrigger):
     """Logs the output of the stage job, and fires when it has ended, with its own arguments and the driver's outcome.
 
     Args:
-        master, driver, report: see `driver.Driver`.
+        master, driver, report: see `clusters.driver.Driver`.
         started: seconds since the epoch.
         deadline: seconds since the epoch; then the driver is killed, and the event's "state" begins with "TIMED OUT".
     """
@@ -102,12 +103,12 @@ class DriverTrigger(BaseTrigger):
         return self._look()
 
     def _look(self) -> tuple[str, str]:
-        """The state in which the driver has ended, or nothing; and why the master was not understood, or nothing."""
+        """The state in which the driver has ended, or nothing; and why the cluster was not understood, or nothing."""
         try:
-            state = self._known().state()
+            seen = self._known().look()
         except OnceonlyError as error:
             return "", str(error)
-        return ("" if state in AT_WORK else state), ""
+        return ("" if seen.at_work else seen.state), ""
 
     def _listen(self) -> tuple[tuple[str, ...], bool]:
         with suppress(OSError):

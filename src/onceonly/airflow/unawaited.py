@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onceonly.airflow.driver import AT_WORK, Driver
+from onceonly.clusters.driver import Driver
 from onceonly.coordinator.coordinator import Alive
 from onceonly.errors import OnceonlyError
 from onceonly.runtime.job_report import NamedDriver, Report, drivers
@@ -36,10 +36,10 @@ def _end(named: NamedDriver) -> str:
     whose = f"{driver.driver} of {named.pipeline} epoch {named.epoch}, which no task waits for"
     try:
         driver.end()
-        now = driver.state()
+        now = driver.look()
     except OnceonlyError as error:
         return f"{whose}, may still be running: {error}"
-    if now in AT_WORK:
+    if now.at_work:
         return f"{whose}, was asked to end"
     driver.forget()
-    return f"{whose}, is {now}"
+    return f"{whose}, is {now.state}"

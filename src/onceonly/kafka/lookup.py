@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -68,6 +68,14 @@ def of_aws(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, An
 def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The variable for a child process, as `from_environment` and Airflow read it."""
     return {variable(conn_id): json.dumps({"conn_type": "kafka", "extra": dict(settings)})}
+
+
+def handed_over(conn_ids: Iterable[str], connections: Lookup) -> dict[str, str]:
+    """Environment variables that give these connections to another process; nothing else shows them."""
+    found: dict[str, str] = {}
+    for conn_id in conn_ids:
+        found |= to_environment(conn_id, connections(conn_id))
+    return found
 
 
 def missing(conn_id: str, why: str) -> InvalidPipeline:

@@ -89,6 +89,13 @@ class Report:
         """Record which driver runs this job, for which task, and since when (`at`, in seconds since 1970)."""
         _write(f"{self.uri}{DRIVER}", json.dumps(driver))
 
+    def note_end(self) -> None:
+        """Record that somebody has asked for the driver's end: no later try waits for it."""
+        files, path = file_system(self.uri)
+        if driver := _read(files, f"{path}{DRIVER}"):
+            with suppress(OSError):  # at worst, the next try waits for a driver that is ending
+                self.name_driver({**driver, "ending": True})
+
     def forget_driver(self) -> None:
         _delete(f"{self.uri}{DRIVER}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,25 +27,29 @@ def stage(argv: list[str]) -> int:
     """Stage PIPELINE EPOCH for OWNER; everything else comes from the state table and the environment.
 
     A driver on the cluster has two more arguments: the URI of its REPORT, and SINCE, the number of the checkpoint's
-    last row when it was submitted.
+    last row when it was submitted; and perhaps a file of CONNECTIONS.
     """
     name, epoch, owner, *elsewhere = argv
     since = int(elsewhere[1]) if elsewhere else None
     return _run(
-        lambda parts, through, say: factory.stage(parts, through, name, int(epoch), owner, say, since), elsewhere[:1]
+        lambda parts, through, say: factory.stage(parts, through, name, int(epoch), owner, say, since),
+        elsewhere[:1],
+        elsewhere[2:],
     )
 
 
 def gate(argv: list[str]) -> int:
-    """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT."""
-    name, epoch, by, report = argv
-    return _run(lambda parts, through, say: through.gate(name, int(epoch), by), [report])
+    """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT; perhaps by CONNECTIONS."""
+    name, epoch, by, report, *connections = argv
+    return _run(lambda parts, through, say: through.gate(name, int(epoch), by), [report], connections)
 
 
-def _run(step: Step, uris: list[str]) -> int:
+def _run(step: Step, uris: list[str], connections: list[str]) -> int:
     die_with_jvm()
     stay_here()
     _hide_programs()
+    for file in connections:  # of this process alone: what its cluster shows of its environment does not have them
+        os.environ.update(json.loads(Path(file).read_text()))
     reports = [Report(uri) for uri in uris]
 
     def write(line: str) -> None:

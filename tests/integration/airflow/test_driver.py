@@ -24,10 +24,12 @@ from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
 from patience import PATIENCE
 
-from onceonly.airflow import submit, triggers, unawaited
-from onceonly.airflow.driver import Driver, Work
+from onceonly.airflow import connections, triggers, unawaited
 from onceonly.airflow.triggers import DriverTrigger
 from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.clusters.driver import Driver
+from onceonly.clusters.target import Target
+from onceonly.clusters.work import Work
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services.machine import free_port
@@ -92,9 +94,7 @@ class World:
         assert self.through.plan(planned, OWNER, owners.nobody).fresh
 
     def submit(self) -> Driver:
-        found = WORK.stage(submit.target("spark"), Settings.from_env())
-        assert found is not None
-        return found
+        return submit(connections.spark("spark"))
 
     def require_staged(self, submitted: Driver, state: str) -> None:
         WORK.require_staged(submitted, Settings.from_env(), state)
@@ -135,6 +135,12 @@ def world(
     return World(project, cluster)
 
 
+def submit(spark: Target) -> Driver:
+    found = WORK.stage(spark, Settings.from_env(), connections.from_airflow)
+    assert found is not None
+    return found.run(print)
+
+
 def trigger(submitted: Driver, deadline: float | None = None) -> DriverTrigger:
     return DriverTrigger(**vars(submitted), deadline=deadline)
 
@@ -164,7 +170,7 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, tmp_path: Path) ->
     assert "sink 'numbers': 8 rows, examined on Spark" in ran["log"]
     assert world.project.published() == Counter(range(8))
     assert world.reports() == []
-    assert WORK.stage(submit.target("spark"), Settings.from_env()) is None
+    assert WORK.stage(connections.spark("spark"), Settings.from_env(), connections.from_airflow) is None
 
 
 @pytest.mark.heavy
@@ -266,9 +272,9 @@ def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
 
 def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:
     world.plan()
-    nobody = replace(submit.target("spark"), rest=f"http://127.0.0.1:{free_port()}")
+    nobody = replace(connections.spark("spark"), cluster=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(NotCommitted, match=r"does not answer at http.*\n.*\n.*rest-port"):
-        WORK.stage(nobody, Settings.from_env())
+        submit(nobody)
     assert world.now.attempt == 0
 
 
@@ -277,4 +283,4 @@ def test_a_deploy_mode_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch
     text = cluster.connection().replace(cluster.address, host)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", text)
     with pytest.raises(InvalidPipeline, match="'cluster'"):
-        submit.target("spark")
+        connections.spark("spark")

@@ -185,13 +185,14 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
 
 def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of its own machine, where there may be none; and no connection as long as it needs no Spark."""
-    from onceonly.airflow import recovery_dag, submit
+    from onceonly.airflow import recovery_dag
+    from onceonly.clusters import child
     from onceonly.spark import session
 
     asked: list[Any] = []
     interrupted: list[Any] = []
     monkeypatch.setattr(session, "session", lambda settings, more, _: asked.append((settings.spark_remote, more)))
-    monkeypatch.setattr(submit, "interrupt", interrupted.append)
+    monkeypatch.setattr(child, "interrupt", interrupted.append)
     monkeypatch.setenv("SPARK_REMOTE", "sc://here")
     recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")
     recover.on_kill()
@@ -213,7 +214,7 @@ def test_a_driver_that_no_task_waits_for_is_ended(
     world: World, recovery: Recovery, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its task was marked while no triggerer was there: the run has ended, and the checkpoint is aborted before."""
-    from onceonly.airflow import driver
+    from onceonly.clusters import standalone
 
     asked: list[str] = []
 
@@ -221,7 +222,7 @@ def test_a_driver_that_no_task_waits_for_is_ended(
         asked.append(f"{rest} {method} {path} while {world.now().state.value}")
         return {"action": "SubmissionStatusResponse", "success": True, "driverState": "KILLED"}
 
-    monkeypatch.setattr(driver, "_ask", ask)
+    monkeypatch.setattr(standalone, "_ask", ask)
     owner = "airflow:flights:run-1"
     world.plan(owner)
     said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")

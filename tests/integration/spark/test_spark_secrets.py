@@ -14,9 +14,11 @@ import pytest
 from integration.project import CHILDREN, output, without_spark
 from patience import PATIENCE
 
-from onceonly.airflow import submit
+from onceonly.airflow import connections
+from onceonly.clusters import child, command
 from onceonly.dev.services import Services
 from onceonly.dev.services.spark import TOKEN
+from onceonly.kafka import lookup
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
@@ -57,7 +59,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project, with a Spark connection that has secrets, and Spark's own defaults."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "stage.py").write_text(JOB)
-    monkeypatch.setattr(submit, "program", lambda step: tmp_path / f"{step}.py")
+    monkeypatch.setattr(command, "program", lambda step: tmp_path / f"{step}.py")
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.onceonly.default  kept\n")
     conf = {KEY: SECRET, "spark.ui.enabled": "false"}
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"conf": conf}}
@@ -89,7 +91,8 @@ def run(script: Path, env: dict[str, str]) -> str:
 
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:
     told: list[str] = []
-    submit.job(submit.target("spark"), told.append, lambda checkpoint, row: None).run("a_pipeline", 1, "a run")
+    spark = connections.spark("spark")
+    child.job(spark, told.append, lambda checkpoint, row: None, lookup.from_environment).run("a_pipeline", 1, "a run")
     assert [line for line in told if line.startswith(("FOUND", "SHOWN", "DEFAULTS"))] == [
         f"FOUND {SECRET}",
         "SHOWN BY []",

@@ -18,11 +18,14 @@ import pytest
 from integration.project import Project, make_project, produce
 from patience import PATIENCE
 
-from onceonly.airflow import GateOperator, StageOperator, submit
+from onceonly.airflow import GateOperator, StageOperator, connections
 from onceonly.airflow.gatesession import GateParts
 from onceonly.checkpoint.model import State
+from onceonly.clusters import child, command, process
+from onceonly.clusters.target import Target
 from onceonly.dev.demo.wait import until
 from onceonly.errors import NotCommitted
+from onceonly.kafka.lookup import from_environment
 from onceonly.runtime import factory, owners
 from onceonly.spark import progress, session
 
@@ -63,7 +66,7 @@ def test_a_stage_on_spark_connect_is_interrupted(
     planned = through.plan(project.pipeline(transform="slow"), "run-1", owners.nobody).checkpoint
     assert planned is not None
     told: list[str] = []
-    job = submit.job(submit.Target(remote=project.spark), told.append, lambda checkpoint, row: None)
+    job = child.job(Target(remote=project.spark), told.append, lambda checkpoint, row: None, from_environment)
 
     def end() -> None:
         until(lambda: at_work.exists() and any(map(tells, told)), "Spark is at work, and says so", PATIENCE)
@@ -86,7 +89,7 @@ def tells(line: str) -> bool:
 
 def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path) -> None:
     at_work = tmp_path / "at-work"
-    parts = GateParts(project.settings, target=submit.Target(remote=project.spark))
+    parts = GateParts(project.settings, target=Target(remote=project.spark))
     parts.end()  # nothing was asked of Spark yet
 
     def slow(batches: Any) -> Any:
@@ -105,9 +108,9 @@ def test_a_gate_on_spark_connect_is_interrupted(project: Project, tmp_path: Path
 def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "trap '' TERM; sleep 600 & echo $!; wait; wait"  # it pays no heed to SIGTERM
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(submit, "_pinned", lambda *_: None)
+    monkeypatch.setattr(child, "_pinned", lambda *_: None)
     told: list[str] = []
-    job: Any = submit.job(submit.Target(), told.append, lambda checkpoint, row: None)
+    job: Any = child.job(Target(), told.append, lambda checkpoint, row: None, from_environment)
     ended = threading.Thread(target=lambda: (until(lambda: told, "the job has begun", PATIENCE), job.end()))
     ended.start()
     started = time.monotonic()
@@ -120,15 +123,15 @@ def test_a_job_of_spark_submit_ends_with_all_its_processes(monkeypatch: pytest.M
 
 def in_its_place(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """A shell script in the place of spark-submit."""
-    monkeypatch.setattr(submit, "_spark_submit", lambda: "/bin/bash")
-    monkeypatch.setattr(submit, "submission", lambda *_: ["-c", script])
+    monkeypatch.setattr(command, "spark_submit", lambda: "/bin/bash")
+    monkeypatch.setattr(command, "arguments", lambda *_: ["-c", script])
 
 
 def output(monkeypatch: pytest.MonkeyPatch, script: str, say: Any) -> Any:
     """Run a shell script in the place of spark-submit."""
     in_its_place(monkeypatch, script)
-    monkeypatch.setattr(submit, "_pinned", lambda *_: None)
-    job: Any = submit.job(submit.Target(), say, lambda checkpoint, row: None)
+    monkeypatch.setattr(child, "_pinned", lambda *_: None)
+    job: Any = child.job(Target(), say, lambda checkpoint, row: None, from_environment)
     job.run("numbers", 1, "run-1")
     return job
 
@@ -142,7 +145,7 @@ def test_output_that_is_not_utf_8_ends_no_job(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_whose_task_runs_out_of_time_can_take_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left = tmp_path / "left"
     script = f"trap 'touch {left}; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
-    monkeypatch.setattr(submit, "GRACE", PATIENCE)  # on a busy machine, the shell's turn may come late
+    monkeypatch.setattr(process, "GRACE", PATIENCE)  # on a busy machine, the shell's turn may come late
 
     def out_of_time(line: str) -> None:
         raise TimeoutError("execution_timeout")
@@ -202,8 +205,8 @@ def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.
     ended: list[str] = []
     operator = StageOperator(task_id="stage", pipeline="numbers", epoch=1)
     job = SimpleNamespace(run=lambda *_: operator.on_kill(), end=lambda: ended.append("by on_kill"))
-    monkeypatch.setattr(submit, "target", lambda _: submit.Target())
-    monkeypatch.setattr(submit, "job", lambda *_: job)
+    monkeypatch.setattr(connections, "spark", lambda _: Target())
+    monkeypatch.setattr(child, "job", lambda *_: job)
     operator.on_kill()  # before it has begun there is nothing to end
     operator.execute({"ti": SimpleNamespace(dag_id="numbers"), "run_id": "a run"})
     assert ended == ["by on_kill"]
@@ -226,8 +229,8 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
         operator.on_kill()
         return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, held=False)
 
-    monkeypatch.setattr(submit, "target", lambda _: submit.Target(remote="sc://somewhere"))
-    monkeypatch.setattr(submit, "interrupt", interrupted.append)
+    monkeypatch.setattr(connections, "spark", lambda _: Target(remote="sc://somewhere"))
+    monkeypatch.setattr(child, "interrupt", interrupted.append)
     monkeypatch.setattr(session, "session", lambda *_: "a session")
     monkeypatch.setattr(factory, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
     operator.on_kill()  # before it has begun there is nothing to interrupt

@@ -110,14 +110,15 @@ def test_the_provider_gets_offsets_counts_and_columns() -> None:
 @pytest.fixture
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Spark has staged a checkpoint, OpenLineage is asked for."""
-    from onceonly.airflow import driver, lineage, operators
+    from onceonly.airflow import lineage, operators
+    from onceonly.clusters import work
 
     world = World(tmp_path, sinks=[DeltaSink("lake", "lake/flights")])
     world.plan("airflow:flights:a run")
     world.stage()
     monkeypatch.setattr(lineage, "on", lambda: True)
     monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
-    monkeypatch.setattr(driver.Work, "now", lambda self, settings: world.now(self.epoch))
+    monkeypatch.setattr(work.Work, "now", lambda self, settings: world.now(self.epoch))
     return world
 
 
@@ -126,9 +127,10 @@ def context() -> dict[str, Any]:
 
 
 def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow import StageOperator, driver
+    from onceonly.airflow import StageOperator
+    from onceonly.clusters import work
 
-    monkeypatch.setattr(driver.Work, "require_staged", lambda *_: None)
+    monkeypatch.setattr(work.Work, "require_staged", lambda *_: None)
     task = StageOperator(task_id="stage", pipeline="flights", epoch=1)
     event = {"master": "http://m:6066", "driver": "driver-1", "report": "/r", "state": "FINISHED", "started": 0.0}
     task.ended(context(), event)
@@ -139,17 +141,19 @@ def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, mon
 
 @pytest.mark.parametrize("rest", [None, "http://master:6066"])
 def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.MonkeyPatch, rest: str | None) -> None:
-    from onceonly.airflow import StageOperator, driver, lineage, submit
+    from onceonly.airflow import StageOperator, connections, lineage
+    from onceonly.clusters import child, work
+    from onceonly.clusters.target import Target
 
     given: list[dict[str, str]] = []
 
-    def started(spark: submit.Target, *_: Any) -> Any:
+    def started(spark: Target, *_: Any) -> Any:
         given.append(spark.conf)
         return SimpleNamespace(run=lambda *_: None)
 
-    monkeypatch.setattr(submit, "target", lambda conn_id: submit.Target(rest=rest, conf={"spark.a": "1"}))
-    monkeypatch.setattr(submit, "job", started)
-    monkeypatch.setattr(driver.Work, "stage", lambda self, spark, settings: given.append(spark.conf))
+    monkeypatch.setattr(connections, "spark", lambda conn_id: Target(cluster=rest, conf={"spark.a": "1"}))
+    monkeypatch.setattr(child, "job", started)
+    monkeypatch.setattr(work.Work, "stage", lambda self, spark, *_: given.append(spark.conf))
     named = {"spark.openlineage.parentRunId": "an id"}
     monkeypatch.setattr(lineage, "with_parent", lambda conf, context: {**conf, **named})
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
@@ -159,14 +163,16 @@ def test_the_stage_names_its_run_to_spark(staged: World, monkeypatch: pytest.Mon
 def test_a_parent_that_cannot_be_named_starts_the_stage_all_the_same(
     staged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.airflow import StageOperator, lineage, submit
+    from onceonly.airflow import StageOperator, connections, lineage
+    from onceonly.clusters import child
+    from onceonly.clusters.target import Target
 
     def broken(*_: Any) -> None:
         raise KeyError("no such run")
 
     given: list[dict[str, str]] = []
-    monkeypatch.setattr(submit, "target", lambda conn_id: submit.Target(conf={"spark.a": "1"}))
-    monkeypatch.setattr(submit, "job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf)))
+    monkeypatch.setattr(connections, "spark", lambda conn_id: Target(conf={"spark.a": "1"}))
+    monkeypatch.setattr(child, "job", lambda spark, *_: SimpleNamespace(run=lambda *_: given.append(spark.conf)))
     monkeypatch.setattr(lineage, "with_parent", broken)
     StageOperator(task_id="stage", pipeline="flights", epoch=1).execute(context())
     assert given == [{"spark.a": "1"}]

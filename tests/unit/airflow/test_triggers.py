@@ -14,7 +14,9 @@ from onceonly.runtime.job_report import Report
 triggers = pytest.importorskip("onceonly.airflow.triggers")
 comms = pytest.importorskip("airflow.sdk.execution_time.comms")
 task_runner = pytest.importorskip("airflow.sdk.execution_time.task_runner")
-driver = pytest.importorskip("onceonly.airflow.driver")
+driver = pytest.importorskip("onceonly.clusters.driver")
+standalone = pytest.importorskip("onceonly.clusters.standalone")
+work = pytest.importorskip("onceonly.clusters.work")
 unawaited = pytest.importorskip("onceonly.airflow.unawaited")
 
 RUN = "airflow:flights:a run: the first"
@@ -39,7 +41,7 @@ class Master:
 @pytest.fixture
 def master(monkeypatch) -> Master:
     made = Master()
-    monkeypatch.setattr(driver, "_ask", made.ask)
+    monkeypatch.setattr(standalone, "_ask", made.ask)
     monkeypatch.setattr(triggers, "EVERY", 0.001)
     return made
 
@@ -158,7 +160,7 @@ def test_a_master_that_answers_in_time_is_waited_for(world, master, monkeypatch)
         master.answers = len(master.asked) >= 3
         return asked(*request)
 
-    monkeypatch.setattr(driver, "_ask", back_again)
+    monkeypatch.setattr(standalone, "_ask", back_again)
     assert fired(trigger(world, time.time() - 1)) == "TIMED OUT"
     assert master.state == "KILLED"
 
@@ -175,7 +177,7 @@ def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
             said.end(0)
         return asked(*request)
 
-    monkeypatch.setattr(driver, "_ask", say_at_last)
+    monkeypatch.setattr(standalone, "_ask", say_at_last)
     assert fired(trigger(world)) == "at its end"
 
 
@@ -242,7 +244,7 @@ def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     world.plan(RUN)
     named(world)
     known = driver.Driver("http://master:6066", "driver-1", Report.of(world.state.uri, JOB).uri)
-    work = driver.Work("flights", 1, RUN)
+    ours = work.Work("flights", 1, RUN)
     with pytest.raises(NotCommitted, match="left no report"):
-        work._require(False, known, "is planned, not staged", state)
+        ours._require(False, known, "is planned, not staged", state)
     assert bool(job_report.drivers(world.state)) == (state == triggers.NOT_SEEN_ENDED)

@@ -88,7 +88,7 @@ def unescaped(text: str) -> str:
 def test_only_this_user_can_read_the_file_and_nothing_stays_of_it(
     in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onceonly.airflow.properties import properties
+    from onceonly.clusters.properties import properties
 
     if not in_memory:
         monkeypatch.delattr(os, "memfd_create")
@@ -107,7 +107,7 @@ def test_only_this_user_can_read_the_file_and_nothing_stays_of_it(
 
 
 def test_without_secrets_there_is_no_file() -> None:
-    from onceonly.airflow.properties import properties
+    from onceonly.clusters.properties import properties
 
     with properties({}) as made:
         assert not made.arguments
@@ -120,24 +120,24 @@ def test_without_secrets_there_is_no_file() -> None:
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Sets the Airflow connection 'spark'; answers what it means."""
-    from onceonly.airflow import submit
+    from onceonly.airflow import connections
 
-    def connect(host: str, conf: dict[str, str], **more: Any) -> submit.Target:
+    def connect(host: str, conf: dict[str, str], **more: Any) -> Any:
         extra = {"conf": conf, **more.pop("extra", {})}
         monkeypatch.setenv(
             "AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": host, "extra": extra} | more)
         )
-        return submit.target("spark")
+        return connections.spark("spark")
 
     return connect
 
 
 def test_arguments_show_no_secret(connect: Any, tmp_path: Path) -> None:
-    from onceonly.airflow import submit
+    from onceonly.clusters import command
     from onceonly.settings import Settings
 
     spark = connect("spark://master", {KEY: "the-secret", "spark.cores.max": "2"})
-    arguments = submit.submission(spark, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"])
+    arguments = command.arguments(spark, Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", ["p", "1"])
     assert "spark.cores.max=2" in arguments
     assert "the-secret" not in str(arguments)
     assert "the-secret" not in repr(spark)
@@ -149,7 +149,7 @@ def test_secrets_for_a_driver_on_the_cluster_are_refused(connect: Any) -> None:
     with pytest.raises(InvalidPipeline, match=rf"{re.escape(KEY)}\.\n.*'cluster'.*\n.*spark-defaults\.conf") as caught:
         connect("spark://master", {KEY: "the-secret"}, extra=cluster)
     assert "the-secret" not in str(caught.value)
-    assert connect("spark://master", {"spark.cores.max": "2"}, extra=cluster).rest == "http://master:6066"
+    assert connect("spark://master", {"spark.cores.max": "2"}, extra=cluster).cluster == "http://master:6066"
 
 
 def test_secrets_that_would_be_arguments_of_a_jvm_are_refused(connect: Any) -> None:

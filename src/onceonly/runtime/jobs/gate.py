@@ -1,4 +1,5 @@
-"""The entry of a gate's driver on the cluster: examine what is staged. Arguments: PIPELINE EPOCH BY REPORT."""
+"""The entry of a gate's driver on the cluster: examine what is staged. Arguments: PIPELINE EPOCH BY REPORT
+[CONNECTIONS]."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""spark-submit's entry: stage one checkpoint. Arguments: PIPELINE EPOCH OWNER, and on the cluster REPORT SINCE."""
+"""spark-submit's entry: stage one checkpoint. Arguments: PIPELINE EPOCH OWNER, and on the cluster REPORT SINCE
+[CONNECTIONS]."""
 
 import sys
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceonly.airflow import driver
+from onceonly.clusters import standalone
 from onceonly.errors import NotCommitted, OutcomeUnknown
 
 STATUS = {"action": "SubmissionStatusResponse", "submissionId": "driver-1"}
@@ -20,8 +20,8 @@ RECOVERING = (
 
 
 def state(monkeypatch: pytest.MonkeyPatch, **said: Any) -> str:
-    monkeypatch.setattr(driver, "_ask", lambda *_: {**STATUS, **said})
-    return driver.Driver("http://master:6066", "driver-1", "/reports/one").state()
+    monkeypatch.setattr(standalone, "_ask", lambda *_: {**STATUS, **said})
+    return standalone.Standalone("http://master:6066").look("driver-1").state
 
 
 def test_a_master_that_is_recovering_says_nothing_about_the_driver(monkeypatch):
@@ -65,7 +65,7 @@ def test_without_a_connection_nothing_was_sent() -> None:
         probe.bind(("127.0.0.1", 0))
         closed = probe.getsockname()[1]
     with pytest.raises(NotCommitted, match="does not answer"):
-        driver._ask(f"http://127.0.0.1:{closed}", "POST", "create", {})
+        standalone._ask(f"http://127.0.0.1:{closed}", "POST", "create", {})
 
 
 @pytest.mark.parametrize(
@@ -76,20 +76,20 @@ def test_without_a_connection_nothing_was_sent() -> None:
 def test_once_asked_it_may_have_been_done(answer: bytes) -> None:
     """Also where the connection ends: requests calls that by the same name as one that never came about."""
     with master(answer) as (url, asked), pytest.raises(OutcomeUnknown):
-        driver._ask(url, "POST", "create", {})
+        standalone._ask(url, "POST", "create", {})
     assert asked[0].startswith(b"POST /v1/submissions/create ")
 
 
 def test_an_error_is_an_answer() -> None:
     with master(http("400 Bad Request", '{"message": "no"}')) as (url, _):
-        assert driver._ask(url, "POST", "create", {}) == {"message": "no"}
+        assert standalone._ask(url, "POST", "create", {}) == {"message": "no"}
 
 
 def test_nothing_is_sent_on_to_another_address() -> None:
     with master(http("200 OK", "{}")) as (elsewhere, asked):
         redirect = http("307 Temporary Redirect", "", f"Location: {elsewhere}/")
         with master(redirect) as (url, _), pytest.raises(OutcomeUnknown):
-            driver._ask(url, "POST", "create", {})
+            standalone._ask(url, "POST", "create", {})
         assert asked == []
         socket.create_connection(("127.0.0.1", int(elsewhere.rpartition(":")[2]))).close()
 
@@ -98,5 +98,5 @@ def test_no_login_of_a_netrc_is_sent(tmp_path: Any, monkeypatch: pytest.MonkeyPa
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with master(http("200 OK", "{}")) as (url, asked):
-        driver._ask(url, "GET", "status/driver-1")
+        standalone._ask(url, "GET", "status/driver-1")
     assert b"Authorization" not in asked[0]

@@ -23,13 +23,14 @@ def properties(conf: Mapping[str, str]) -> Iterator[Properties]:
     if not conf:
         yield Properties()
         return
-    with _hidden("".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())) as (path, inherited):
+    text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+    with hidden_file(text) as (path, inherited):
         # Without the second one, a properties file takes the place of spark-defaults.conf.
         yield Properties(["--properties-file", path, "--load-spark-defaults"], inherited)
 
 
 @contextmanager
-def _hidden(text: str) -> Iterator[tuple[str, list[int]]]:
+def hidden_file(text: str) -> Iterator[tuple[str, list[int]]]:
     """A file of mode 600. On Linux it is in memory alone, so that nothing of it stays if this process is killed."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("spark"), "w") as file:

@@ -1,0 +1,145 @@
+"""The stage job as a child of this process (spark-submit in client mode), or in it, through Spark Connect.
+
+Either is ended from another thread, or from a signal handler, by `end`: `run` then raises.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from onceonly import redaction
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.clusters import command, process
+from onceonly.clusters.properties import properties
+from onceonly.clusters.target import Target
+from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.kafka import lookup
+from onceonly.kafka.lookup import Lookup
+from onceonly.pipeline.definition import Pipeline
+from onceonly.runtime.factory import LiveParts, coordinator, records, stage
+from onceonly.settings import Settings
+from onceonly.spark import jvm
+from onceonly.spark.progress import Say
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Notify
+from onceonly.views.steps import MARK
+
+
+def job(spark: Target, say: Say, notify: Notify, connections: Lookup) -> Job:
+    """A stage on that Spark; `say` gets its output, line by line."""
+    if spark.remote:
+        return ConnectJob(spark, say, notify, connections)
+    return SubmitJob(spark, say, connections)
+
+
+class Job(Protocol):
+    """A stage on its way."""
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Stage, and return when that is recorded."""
+
+    def end(self) -> None:
+        """Stop what runs on Spark; returns at once."""
+
+
+@dataclass
+class ConnectJob:
+    """Stages from this process on the Connect server."""
+
+    spark: Target
+    say: Say
+    notify: Notify
+    connections: Lookup
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        parts = self._parts()
+        stage(parts, coordinator(parts, log=self.notify), name, epoch, owner, self.say)
+
+    def end(self) -> None:
+        interrupt(self._parts())
+
+    def _parts(self) -> LiveParts:
+        return LiveParts(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
+
+
+def interrupt(parts: LiveParts) -> None:
+    """End what the Connect server does for this process's session, and for no other.
+
+    From a thread: a signal handler may have interrupted its client.
+    """
+    threading.Thread(target=lambda: parts.spark().interruptAll(), daemon=True).start()
+
+
+@dataclass
+class SubmitJob:
+    """Runs the stage program by spark-submit and waits for it.
+
+    It finds the Kafka connections that the pipeline names in its environment: arguments and Spark's settings are
+    there for everyone to see.
+    """
+
+    spark: Target
+    say: Say
+    connections: Lookup
+    process: subprocess.Popen[str] | None = None
+
+    def run(self, name: str, epoch: int, owner: str) -> None:
+        """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
+        settings = Settings.from_env()
+        checkpoint = _pinned(settings, name, epoch)
+        tail: list[str] = []
+        with self._started([name, str(epoch), owner], settings, checkpoint) as self.process:
+            for line in self.process.stdout or ():
+                told = line.rstrip().removeprefix(MARK)
+                self.say(told)
+                tail = [*tail, told][-process.TAIL :]
+            code = self.process.wait()
+        if code:
+            raise error(code, tail)
+
+    @contextmanager
+    def _started(
+        self, arguments: list[str], settings: Settings, checkpoint: Checkpoint | None
+    ) -> Iterator[subprocess.Popen[str]]:
+        here = replace(self.spark, conf=jvm.class_path(settings) | self.spark.conf)  # where the driver will run
+        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
+        env |= lookup.handed_over(connections_of(checkpoint), self.connections)
+        with properties(redaction.secret(here.conf)) as hidden:
+            line = [command.spark_submit(), *hidden.arguments, *command.arguments(here, settings, "stage", arguments)]
+            with process.started(line, settings, env, hidden.inherited) as child:
+                yield child
+
+    def end(self) -> None:
+        """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
+        if self.process and self.process.poll() is None:
+            process.send(self.process, signal.SIGTERM)
+            last = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
+            last.daemon = True
+            last.start()
+
+
+def _pinned(settings: Settings, name: str, epoch: int) -> Checkpoint | None:
+    return StateTable(settings.state).view(name).checkpoint(epoch)
+
+
+def connections_of(checkpoint: Checkpoint | None) -> set[str]:
+    """The ids of the connections that its pipeline names."""
+    return Pipeline.from_json(checkpoint.definition).connections if checkpoint else set()
+
+
+def error(code: int, tail: list[str]) -> Exception:
+    """What a job that ended with that code, and these last lines, has met."""
+    kind = {1: NotCommitted, 2: InvalidPipeline}.get(code, OutcomeUnknown)
+    if code < 0 or code > 128:
+        return NotCommitted(
+            f"the stage job was killed by signal {-code if code < 0 else code - 128}.",
+            "Nothing is published by staging.",
+            "The next attempt, or recovery, removes what it left.",
+        )
+    return kind("the stage job failed.", "\n".join(tail))

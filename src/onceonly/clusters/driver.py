@@ -1,0 +1,46 @@
+"""One driver on a cluster, in plain words, so that any process may ask after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onceonly.clusters.addresses import at
+from onceonly.clusters.interface import Cluster, Seen
+from onceonly.runtime.job_report import Report
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One driver that a cluster has accepted."""
+
+    master: str  # the cluster's address: see `addresses`
+    driver: str  # its id there
+    report: str  # URI
+
+    @property
+    def cluster(self) -> Cluster:
+        return at(self.master)
+
+    def look(self) -> Seen:
+        """Raises OnceonlyError: the cluster does not answer, which says nothing about the driver."""
+        return self.cluster.look(self.driver)
+
+    def end(self) -> None:
+        """Ask the cluster to end it; to ask again does no harm. No later try waits for it. Raises as `look`."""
+        self.open_report().note_end()
+        self.cluster.end(self.driver)
+
+    def where(self) -> str:
+        return self.cluster.where(self.driver)
+
+    def tail(self) -> Sequence[str]:
+        return self.cluster.tail(self.driver)
+
+    def open_report(self) -> Report:
+        return Report(self.report)
+
+    def forget(self) -> None:
+        """It has ended, and no task will read its report."""
+        self.open_report().delete()
+        self.open_report().forget_driver()

@@ -1,0 +1,102 @@
+"""What is asked of a cluster that runs drivers: submit one, find those of a step, look at one, end it, and its log.
+
+What a driver was asked to do and whether it did is in the state table. What a cluster says of a driver is only a sign
+that it is time to look there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from onceonly.clusters.target import Target
+from onceonly.settings import Settings
+
+
+@dataclass(frozen=True)
+class Job:
+    """One step of a checkpoint, for a driver.
+
+    `tag` is the same whoever submits this step of this attempt, and `name` is of this submission alone.
+    """
+
+    step: str  # "stage" or "gate"
+    name: str
+    tag: str
+    arguments: Sequence[str]
+    spark: Target
+    settings: Settings
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>: secret
+
+    @property
+    def title(self) -> str:
+        """For people; and by it the job of an application is known."""
+        return f"onceonly {self.name}"
+
+    @property
+    def nonce(self) -> str:
+        return self.name.rpartition("-")[2]
+
+
+@dataclass(frozen=True)
+class Found:
+    """An application that is at work, and the name of its job."""
+
+    application: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a cluster says of an application, in the cluster's own words."""
+
+    state: str
+    at_work: bool
+
+
+GONE = Seen("GONE", at_work=False)  # the cluster does not know it
+
+
+class Launcher(Protocol):
+    """Runs spark-submit for a cluster, as a child of this process."""
+
+    def run(
+        self, job: Job, conf: Mapping[str, str], program: str, more: Sequence[str] = (), inherited: Sequence[int] = ()
+    ) -> tuple[int, list[str]]:
+        """Its exit code and last lines.
+
+        Args:
+            conf: settings, secret ones too, beside those of every session.
+            program: what the driver runs.
+            more: arguments of the program after those of the job.
+            inherited: file descriptors.
+        """
+
+
+class Cluster(Protocol):
+    """A cluster, as `at` finds it by its address. Any process may ask it: nothing here is known to one alone.
+
+    Every call raises NotCommitted where the question was not sent, and OutcomeUnknown where no answer came.
+    """
+
+    def submit(self, job: Job, launcher: Launcher) -> str:
+        """Start a driver; its application's id."""
+
+    def submitted(self, job: Job) -> Sequence[str]:
+        """The ids of what a submission of exactly this job has started, as far as the cluster can tell."""
+
+    def find(self, tag: str) -> Sequence[Found]:
+        """The applications with this tag that are at work, the one to wait for first."""
+
+    def look(self, application: str) -> Seen:
+        """What it says of that application."""
+
+    def end(self, application: str) -> None:
+        """Have it ended; to ask again does no harm."""
+
+    def where(self, application: str) -> str:
+        """Where its log is, for people. Nothing is asked for it."""
+
+    def tail(self, application: str) -> Sequence[str]:
+        """The last lines of the driver, as far as the cluster serves them."""

@@ -1,0 +1,137 @@
+"""Kubernetes: spark-submit makes the driver's pod, which is looked at and ended over the API.
+
+Source: Kubernetes' API reference, "Pod"; Spark's docs, "Running Spark on Kubernetes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from onceonly.clusters import http, kubeconfig
+from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
+from onceonly.clusters.launch import require_one
+from onceonly.clusters.process import TAIL
+from onceonly.errors import NotCommitted
+from onceonly.runtime.jobs import program
+from onceonly.spark.conf import conf as ours
+
+AT_WORK = {"Pending", "Running", "Unknown"}  # Unknown: its node does not answer
+TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotation
+DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
+UPLOAD = "spark.kubernetes.file.upload.path"
+TODO = "Is it what the connection's host names, and can it be reached from where tasks and triggers run?"
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """The API server at that address, a namespace, and which context of KUBECONFIG to use, if not its current one."""
+
+    server: str
+    namespace: str
+    context: str = ""
+
+    def submit(self, job: Job, launcher: Launcher) -> str:
+        """See `Cluster.submit`. A pod that never began may lack what spark-submit makes after it, so it is removed."""
+        for pod in self._pods(job.tag):
+            if pod["status"].get("phase") == "Pending":
+                self.end(pod["metadata"]["name"])
+        code, lines = launcher.run(job, self._conf(job), _placed(str(program(job.step)), job))
+        return require_one(self, job, code, lines)
+
+    def submitted(self, job: Job) -> Sequence[str]:
+        return [_pod_of(job)] if self._pod(_pod_of(job)) else []
+
+    def find(self, tag: str) -> Sequence[Found]:
+        """Those that run: what only waits has done nothing yet."""
+        running = [pod for pod in self._pods(tag) if pod["status"].get("phase") in ("Running", "Unknown")]
+        first = sorted(running, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+        return [Found(pod["metadata"]["name"], pod["metadata"]["annotations"][NAME]) for pod in first]
+
+    def look(self, application: str) -> Seen:
+        pod = self._pod(application)
+        if not pod:
+            return GONE
+        phase, reasons = str(pod["status"].get("phase")), _reasons(pod)
+        return Seen(f"{phase} ({', '.join(reasons)})" if reasons else phase, phase in AT_WORK)
+
+    def end(self, application: str) -> None:
+        """Its executors go with it: they belong to the pod."""
+        self._require(self._ask("DELETE", f"pods/{application}"), f"end {application}")
+
+    def where(self, application: str) -> str:
+        return f"kubectl logs -n {self.namespace} {application}"
+
+    def tail(self, application: str) -> Sequence[str]:
+        pod = self._pod(application)
+        names = [each["name"] for each in pod.get("spec", {}).get("containers", [])]
+        if not names:
+            return []
+        container = DRIVER if DRIVER in names else names[0]
+        which = {"container": container, "tailLines": str(TAIL)}
+        answer = self._ask("GET", f"pods/{application}/log", params=which)
+        return answer.text.splitlines() if answer.status_code == 200 else []
+
+    def _pod(self, name: str) -> dict[str, Any]:
+        return self._require(self._ask("GET", f"pods/{name}"), f"say how {name} is")
+
+    def _pods(self, tag: str) -> list[dict[str, Any]]:
+        answer = self._ask("GET", "pods", params={"labelSelector": f"{TAG}={tag}"})
+        return list(self._require(answer, "list pods").get("items") or [])
+
+    def _require(self, answer: requests.Response, what: str) -> dict[str, Any]:
+        """What it answers; nothing where there is no such thing."""
+        said = http.fields(answer) or {}
+        if answer.status_code == 404 and said.get("reason") == "NotFound":
+            return {}
+        if answer.status_code not in (200, 202):
+            raise NotCommitted(
+                f"the Kubernetes API at {self.server} did not {what}: {answer.status_code}.",
+                str(said.get("message") or answer.text[:200]),
+                f"The service account, or the user of KUBECONFIG, has to get, list and delete pods (and get pods/log) "
+                f"in the namespace {self.namespace}.",
+            )
+        return said
+
+    def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None) -> requests.Response:
+        url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
+        with kubeconfig.access(self.context) as options:
+            return http.ask("the Kubernetes API", method, url, TODO, params=params, **options)
+
+    def _conf(self, job: Job) -> dict[str, str]:
+        env = {f"spark.kubernetes.driverEnv.{name}": value for name, value in job.settings.environment().items()}
+        jars = ours(job.settings).get("spark.jars")
+        placed = {"spark.jars": ",".join(_placed(jar, job) for jar in jars.split(","))} if jars else {}
+        return {
+            **env,
+            **placed,
+            **job.spark.conf,
+            "spark.kubernetes.namespace": self.namespace,
+            "spark.kubernetes.submission.waitAppCompletion": "false",
+            "spark.kubernetes.driver.pod.name": _pod_of(job),
+            f"spark.kubernetes.driver.label.{TAG}": job.tag,
+            f"spark.kubernetes.driver.annotation.{NAME}": job.name,
+        }
+
+
+def _pod_of(job: Job) -> str:
+    return f"onceonly-{job.step}-{job.nonce}"
+
+
+def _placed(path: str, job: Job) -> str:
+    """A file of this machine: uploaded where Spark is told how, else at the same path in the image."""
+    return path if UPLOAD in job.spark.conf else f"local://{path}"
+
+
+def _reasons(pod: Mapping[str, Any]) -> list[str]:
+    """Why its containers wait or have ended, in Kubernetes' words: ImagePullBackOff, OOMKilled, …"""
+    found = []
+    for status in pod["status"].get("containerStatuses") or []:
+        for state in ("waiting", "terminated"):
+            with suppress(KeyError):
+                found.append(str(status["state"][state]["reason"]))
+    return found

@@ -1,0 +1,66 @@
+"""spark-submit as a process group, which does not outlive this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from onceonly.runtime.orphan import die_with_parent
+from onceonly.settings import Settings
+from onceonly.spark.conf import ELSEWHERE
+
+GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
+TAIL = 12  # lines of the output that go into an error
+
+
+@contextmanager
+def started(
+    command: Sequence[str], settings: Settings, more: Mapping[str, str], inherited: Sequence[int] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """The process group of that command, which does not outlive this block, nor (on Linux) this process."""
+    # The connection says which Spark: what points a process to a Connect server would win over --master.
+    ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    env = {"PYSPARK_PYTHON": sys.executable, "ONCEONLY_PROJECT": str(settings.project)}
+    job = subprocess.Popen(
+        command,
+        env={**ours, **more, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",  # a library of the transform may write what it likes
+        start_new_session=True,
+        pass_fds=inherited,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+    try:
+        yield job
+    finally:
+        _end(job)
+        if job.stdout:
+            job.stdout.close()
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """SIGTERM first, so that Spark can take leave of its cluster; then SIGKILL to whoever of the group is left."""
+    if job.poll() is None:
+        send(job, signal.SIGTERM)
+        last = time.monotonic() + GRACE
+        while time.monotonic() < last and not os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.05)
+        send(job, signal.SIGKILL)
+        job.wait()
+
+
+def send(job: subprocess.Popen[str], number: signal.Signals) -> None:
+    """To the whole group, as long as its leader was not waited for: its id cannot have become another's."""
+    if job.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, number)

@@ -1,0 +1,96 @@
+"""A standalone cluster of Spark: drivers are submitted to its master's REST server.
+
+Source: Spark's docs, "Spark Standalone Mode", REST API.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.clusters import command, http
+from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
+from onceonly.errors import NotCommitted, OutcomeUnknown
+
+AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
+TODO = (
+    "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
+    "connection's extra."
+)
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """The master whose REST server is at `rest`, http://host:port."""
+
+    rest: str
+
+    def submit(self, job: Job, launcher: Launcher) -> str:
+        """Raises OutcomeUnknown: whether a driver was started is not known."""
+        said = _ask(self.rest, "POST", "create", _request(job))
+        if not said.get("success") or "submissionId" not in said:
+            why = str(said.get("message", said))
+            raise NotCommitted(
+                f"Spark's master at {self.rest} did not accept the driver of {job.name}.", why, "Nothing was started."
+            )
+        return str(said["submissionId"])
+
+    def submitted(self, job: Job) -> Sequence[str]:
+        """Nothing: a master tells of drivers by their ids alone."""
+        return []
+
+    def find(self, tag: str) -> Sequence[Found]:
+        """As `submitted`."""
+        return []
+
+    def look(self, application: str) -> Seen:
+        """See `Cluster.look`; its answer about itself is NotCommitted: that says nothing about the driver."""
+        said = _ask(self.rest, "GET", f"status/{application}")
+        if said.get("action") != "SubmissionStatusResponse":
+            raise NotCommitted(
+                f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{said}"
+            )
+        if not said.get("success") and said.get("message"):  # it speaks of itself: it is recovering, or on standby
+            raise NotCommitted(f"Spark's master at {self.rest} cannot say how {application} is.", said["message"])
+        state = said.get("driverState")
+        return Seen(str(state), state in AT_WORK) if state else GONE
+
+    def end(self, application: str) -> None:
+        _ask(self.rest, "POST", f"kill/{application}")
+
+    def where(self, application: str) -> str:
+        return f"in the work folder of its Spark worker ({application})"
+
+    def tail(self, application: str) -> Sequence[str]:
+        """Nothing: a master does not serve it."""
+        return []
+
+
+def _request(job: Job) -> dict[str, Any]:
+    """A driver that is SparkSubmit in client mode: so Spark's own docs submit Python to a standalone master."""
+    placed = {key: value for key, value in job.spark.conf.items() if key.startswith("spark.driver.")}
+    return {
+        "action": "CreateSubmissionRequest",
+        "appArgs": ["--name", job.title, *command.arguments(job.spark, job.settings, job.step, job.arguments)],
+        "appResource": "",
+        "clientSparkVersion": "",
+        "environmentVariables": {**job.settings.environment(), "PYSPARK_PYTHON": sys.executable},
+        "mainClass": "org.apache.spark.deploy.SparkSubmit",
+        "sparkProperties": {
+            **placed,
+            "spark.app.name": job.title,
+            "spark.driver.supervise": "false",  # a second driver of the same request would do nothing
+            "spark.master": job.spark.master,
+        },
+    }
+
+
+def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown if it is none of a master."""
+    answer = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
+    said = http.fields(answer)
+    if said is None:
+        raise OutcomeUnknown(f"what answers at {rest} is not a Spark master.", answer.text[:200])
+    return said

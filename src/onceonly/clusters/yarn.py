@@ -1,0 +1,182 @@
+"""YARN: drivers are submitted by spark-submit, and looked at and ended over the ResourceManager's REST API.
+
+Source: Hadoop's docs, "ResourceManager REST API's" and "NodeManager REST API's"; Spark's docs, "Running Spark on YARN".
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import requests
+
+from onceonly.clusters import http
+from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
+from onceonly.clusters.launch import require_one
+from onceonly.clusters.properties import hidden_file
+from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.runtime.jobs import program
+
+AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
+LAST = 8192  # bytes of a log
+CONTAINER = re.compile(r"container_\w+")
+TODO = "Is it what 'yarn_resourcemanager_webapp_address' in the connection's extra names? It may be repeated."
+KERBEROS = "requests_kerberos"
+FILES = "spark.yarn.dist.files"
+HANDED_OVER = "onceonly-connections.json"  # in the working directory of the driver
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """The ResourceManagers whose web addresses these are; of several, one is active."""
+
+    managers: tuple[str, ...]
+
+    def submit(self, job: Job, launcher: Launcher) -> str:
+        """See `Cluster.submit`. An application that spark-submit does not vouch for is ended."""
+        conf = _conf(job)
+        with _handed_over(job.connections) as (file, inherited):
+            if file:
+                others = [conf[FILES]] if conf.get(FILES) else []
+                conf[FILES] = ",".join([*others, f"{file}#{HANDED_OVER}"])
+            more = [HANDED_OVER] if file else []
+            code, lines = launcher.run(job, conf, str(program(job.step)), more, inherited)
+        return require_one(self, job, code, lines)
+
+    def submitted(self, job: Job) -> Sequence[str]:
+        return [app["id"] for app in self._applications(applicationTags=job.nonce)]
+
+    def find(self, tag: str) -> Sequence[Found]:
+        found = self._applications(applicationTags=tag, states=",".join(sorted(AT_WORK)))
+        first = sorted(found, key=lambda app: (app["state"] != "RUNNING", app.get("startedTime", 0)))
+        return [Found(app["id"], app["name"].rpartition(" ")[2]) for app in first]
+
+    def look(self, application: str) -> Seen:
+        app = self._application(application)
+        return Seen(str(app["state"]), app["state"] in AT_WORK) if app else GONE
+
+    def end(self, application: str) -> None:
+        answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
+        if answer.status_code not in (200, 202, 404):  # 202: it will be; 404: it is not known
+            raise NotCommitted(f"YARN did not end {application}.", _why(answer), "Its user, or an administrator, may.")
+
+    def where(self, application: str) -> str:
+        return f"{self.managers[0]}/cluster/app/{application}, or: yarn logs -applicationId {application}"
+
+    def tail(self, application: str) -> Sequence[str]:
+        """What the NodeManager still has of its standard error, else what the ResourceManager was told."""
+        app = self._application(application)
+        if not app:
+            return []
+        with suppress(OnceonlyError):
+            if lines := _log(app):
+                return lines
+        return str(app.get("diagnostics", "")).splitlines()
+
+    def _application(self, application: str) -> dict[str, Any]:
+        answer = self._ask("GET", f"apps/{application}")
+        if answer.status_code == 404:
+            return {}
+        found = (http.fields(answer) or {}).get("app")
+        if not isinstance(found, dict) or "state" not in found:
+            raise NotCommitted(f"YARN did not answer how {application} is.", _why(answer))
+        return found
+
+    def _applications(self, **which: str) -> list[dict[str, Any]]:
+        answer = self._ask("GET", "apps", params=which)
+        said = http.fields(answer) or {}
+        if answer.status_code != 200 or "apps" not in said:
+            raise NotCommitted(f"YARN did not answer which applications have the tag of {which}.", _why(answer))
+        return list((said["apps"] or {}).get("app") or [])
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+    ) -> requests.Response:
+        """The answer of the ResourceManager that is active."""
+        trouble: OnceonlyError | None = None
+        given = {"user.name": _user(), **(params or {})}
+        for manager in self.managers:
+            url = f"{manager}/ws/v1/cluster/{path}"
+            try:
+                answer = http.ask("YARN's ResourceManager", method, url, TODO, body, params=given, **_login())
+            except OnceonlyError as error:
+                trouble = error
+                continue
+            if answer.status_code == 401:
+                raise _not_let_in(manager)
+            if answer.status_code != 307:  # that is a standby's
+                return answer
+        raise trouble or OutcomeUnknown(
+            "no ResourceManager of YARN is active.", f"These were asked: {', '.join(self.managers)}.", TODO
+        )
+
+
+@contextmanager
+def _handed_over(connections: Mapping[str, str]) -> Iterator[tuple[str, Sequence[int]]]:
+    """A file that nobody else can read, which spark-submit uploads to a folder that nobody else can read.
+
+    The NodeManager serves what stands in the environment of a container, and none of the files that it brings there.
+    """
+    if not connections:
+        yield "", []
+        return
+    with hidden_file(json.dumps(dict(connections))) as found:
+        yield found
+
+
+def _conf(job: Job) -> dict[str, str]:
+    """What of spark-submit's settings this job has to have, and what it has unless the connection says otherwise."""
+    given = job.spark.conf
+    env = {f"spark.yarn.appMasterEnv.{name}": value for name, value in job.settings.environment().items()}
+    theirs = [given["spark.yarn.tags"]] if given.get("spark.yarn.tags") else []
+    return {
+        **env,
+        "spark.yarn.maxAppAttempts": "1",  # a second master's driver would find the checkpoint changed, and give way
+        **given,
+        "spark.yarn.submit.waitAppCompletion": "false",
+        "spark.yarn.tags": ",".join([*theirs, job.tag, job.nonce]),
+    }
+
+
+def _log(app: Mapping[str, Any]) -> list[str]:
+    container, node = CONTAINER.search(app.get("amContainerLogs", "")), app.get("amHostHttpAddress")
+    if container is None or not node:
+        return []
+    scheme = "https" if app["amContainerLogs"].startswith("https:") else "http"
+    url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
+    answer = http.ask("YARN's NodeManager", "GET", url, "", params={"size": f"-{LAST}"}, **_login())
+    return answer.text.splitlines() if answer.status_code == 200 else []
+
+
+def _user() -> str:
+    """Who this process is to a Hadoop without Kerberos."""
+    return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+
+
+def _login() -> dict[str, Any]:
+    """By the ticket of this process, where the cluster asks for one, and where that package is installed."""
+    if find_spec(KERBEROS) is None:
+        return {}
+    from requests_kerberos import OPTIONAL, HTTPKerberosAuth
+
+    return {"auth": HTTPKerberosAuth(mutual_authentication=OPTIONAL)}
+
+
+def _not_let_in(manager: str) -> NotCommitted:
+    return NotCommitted(
+        f"YARN's ResourceManager at {manager} refuses this process.",
+        "It asks for a login by Kerberos." if find_spec(KERBEROS) else "requests-kerberos is not installed.",
+        "Install requests-kerberos where tasks and triggers run, and keep a ticket there (airflow kerberos).",
+    )
+
+
+def _why(answer: requests.Response) -> str:
+    said = (http.fields(answer) or {}).get("RemoteException")
+    return str(said["message"]) if isinstance(said, dict) and "message" in said else answer.text[:200]
