@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import log, plain
 from onceonly.sinks.staging.row_types import nullable
@@ -138,10 +139,6 @@ def _tiny_log(spark: Any) -> Iterator[None]:
             spark.conf.unset(LOG_PARTITIONS)
         else:
             spark.conf.set(LOG_PARTITIONS, before)
-
-
-def spark_uri(uri: str) -> str:
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
 
 
 def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:

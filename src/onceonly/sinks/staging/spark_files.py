@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceonly.filesystems.paths import local_path
+from onceonly.filesystems.paths import local_path, spark_uri
 
 NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -31,4 +31,4 @@ def write(
 def uri(folder: str) -> str:
     """The folder's URI for Spark, independent of Spark's default file system."""
     local = local_path(folder)
-    return f"file://{local}" if local else folder.replace("s3://", "s3a://", 1)
+    return f"file://{local}" if local else spark_uri(folder)
