@@ -9,8 +9,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from onceonly.errors import InvalidPipeline
 from onceonly.spark import jvm
 
+MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')  # in errors of Spark
 PREFIX = "spark.hadoop.fs.s3a."
 # Hadoop's own list, with profiles and web identities. Spark passes keys of its environment to executors as the first
 # two find them.
@@ -34,6 +36,20 @@ def conf(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def jars(base: Path) -> list[str]:
     """None where they were not fetched."""
     return sorted(str(jar) for jar in (base / "s3").glob("*.jar"))
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether a Spark without the jars was asked for something on S3."""
+    return any(words in str(error) for words in MISSING)
+
+
+def missing(what: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        what,
+        "A table or folder of it is on S3, and Spark has no jar for s3a://. Only few records of Kafka, into a Delta "
+        "table, are staged without.",
+        "onceonly jars fetch s3; for a Spark of your own, see docs/object-stores.md. Nothing was published.",
+    )
 
 
 def _settings(ours: bool, env: Mapping[str, str]) -> dict[str, str]:
