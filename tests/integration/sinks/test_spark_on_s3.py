@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from integration import spark_on_s3
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3 import BINARY, MISSING, S3
 from unit.lightdelta import no_spark, transaction
 
 from onceonly.checkpoint.model import Transaction
@@ -36,11 +36,16 @@ ROWS = 20_000
 DAYS = ("CAST(id AS BIGINT) AS n", "date_add(DATE'2013-01-01', CAST(id % 3 AS INT)) AS day")
 
 
+@pytest.fixture(scope="module")
+def bucket(s3: S3) -> str:
+    return spark_on_s3.bucket(s3)
+
+
 @pytest.fixture
-def uri(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+def uri(s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/spark-{next(numbers)}"
+    return f"s3://{bucket}/{next(numbers)}"
 
 
 @pytest.fixture(scope="module")
