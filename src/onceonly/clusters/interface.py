@@ -27,7 +27,7 @@ class Job:
     arguments: Sequence[str]
     spark: Target
     settings: Settings
-    connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>: secret
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False)  # AIRFLOW_CONN_<ID>, AWS_…: secret
 
     @property
     def title(self) -> str:

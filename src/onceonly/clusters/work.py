@@ -24,6 +24,7 @@ from onceonly.clusters.launch import SparkSubmit
 from onceonly.clusters.process import TAIL
 from onceonly.clusters.target import Target
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
+from onceonly.filesystems import aws
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
@@ -178,7 +179,10 @@ class Submission:
             [self.work.pipeline, str(self.work.epoch), self.work.owner, report.uri, *since],
             self.spark,
             self.settings,
-            lookup.handed_over(connections_of(self.now), self.connections),
+            {
+                **lookup.handed_over(connections_of(self.now), self.connections),
+                **aws.taken_up(self.settings.aws_connection),
+            },
         )
         return self._driver(self._cluster.submit(self._job, self.launcher), report.uri), self._job.tag
 

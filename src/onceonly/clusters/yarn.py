@@ -23,6 +23,7 @@ from onceonly.clusters.launch import require_one
 from onceonly.clusters.properties import hidden_file
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime.jobs import program
+from onceonly.spark import s3
 
 AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
 LAST = 8192  # bytes of a log
@@ -41,7 +42,7 @@ class Yarn:
 
     def submit(self, job: Job, launcher: Launcher) -> str:
         """See `Cluster.submit`. An application that spark-submit does not vouch for is ended."""
-        conf = _conf(job)
+        conf = _conf(job) | s3.keys(job.connections)
         with _handed_over(job.connections) as (file, inherited):
             if file:
                 others = [conf[FILES]] if conf.get(FILES) else []

@@ -60,6 +60,12 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
     return {**found, **({"AWS_ALLOW_HTTP": "true"} if plain else {})}
 
 
+def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process elsewhere needs to use the connection as this one does, keys included; nothing without one."""
+    names = {*VARIABLES.values(), "AWS_ALLOW_HTTP"}
+    return {name: env[name] for name in sorted(names) if name in env} if conn_id else {}
+
+
 def _against(settings: Mapping[str, Any]) -> str | None:
     if roles := [name for name in ROLES if settings.get(name)]:
         return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can take on here."

@@ -1,6 +1,6 @@
 """How Spark reaches S3: by the environment variables by which delta-rs does, and the jars of `onceonly jars fetch s3`.
 
-Nothing here imports Spark, and no setting is a secret: S3A finds the keys itself.
+Nothing here imports Spark, and no setting of `conf` is a secret: S3A finds the keys itself.
 """
 
 from __future__ import annotations
@@ -31,6 +31,16 @@ def conf(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     found = {f"{PREFIX}{name}": value for name, value in _settings(bool(jars(base)), env).items()}
     theirs = jvm.defaults(env)
     return {key: value for key, value in found.items() if not any(line.split()[:1] == [key] for line in theirs)}
+
+
+def keys(env: Mapping[str, str]) -> dict[str, str]:
+    """The keys of that environment as settings of Spark, which are secret: for a Spark that has another environment."""
+    given = {
+        "access.key": "AWS_ACCESS_KEY_ID",
+        "secret.key": "AWS_SECRET_ACCESS_KEY",
+        "session.token": "AWS_SESSION_TOKEN",
+    }
+    return {f"{PREFIX}{name}": env[variable] for name, variable in given.items() if env.get(variable)}
 
 
 def jars(base: Path) -> list[str]:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 from rich.table import Table
@@ -40,7 +41,6 @@ PIPELINE = "flights"
 RECOVERY = "onceonly_recovery"
 MONTH = "2013-01"
 LATE_SCHEMA = "schemas/late-flight.v1.avsc"
-RUN_LIMIT = 180.0  # seconds for one DAG run on two cores
 
 
 def run(exit_: bool) -> None:
@@ -126,6 +126,8 @@ class Demo:
     airflow: Standalone
     console: Console
 
+    limit: ClassVar[float] = 180.0  # seconds for one DAG run on two cores
+
     def start(self) -> None:
         """Broker; then flights, Spark and Airflow side by side."""
         with self._step("broker"):
@@ -187,7 +189,7 @@ class Demo:
 
     def _killed_in_stage(self) -> None:
         run = self.airflow.trigger(PIPELINE)
-        writing = until(self._writing, "a stage is writing rows", RUN_LIMIT, every=0.02)
+        writing = until(self._writing, "a stage is writing rows", self.limit, every=0.02)
         pid = int(writing.claims[writing.attempt].worker.rsplit(":", 1)[1])
         os.killpg(os.getpgid(pid), signal.SIGKILL)
         self.console.print(f"  killed attempt {writing.attempt} of epoch {writing.epoch} while it was writing")
@@ -206,7 +208,7 @@ class Demo:
         file = hold_file(self.settings.home)
         file.touch()
         run = self.airflow.trigger(PIPELINE)
-        pid = until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", RUN_LIMIT)
+        pid = until(lambda: int(file.read_text() or 0), "a commit task has taken its decision", self.limit)
         os.killpg(os.getpgid(pid), signal.SIGKILL)
         file.unlink()
         epoch = StateTable(self.settings.state).view(PIPELINE).head.epoch
@@ -216,7 +218,7 @@ class Demo:
         self._finish(run)
 
     def _finish(self, run: str, dag: str = PIPELINE) -> None:
-        state = until(lambda: self._ended(dag, run), f"run {run} of {dag} has ended", RUN_LIMIT)
+        state = until(lambda: self._ended(dag, run), f"run {run} of {dag} has ended", self.limit)
         if state != "success":
             raise NotCommitted(
                 f"run {run} of {dag} ended as {state}.",
