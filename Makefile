@@ -12,18 +12,21 @@ SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo test unit heavy crash lint format bench trial wheel explore mutants docs lock clean
+.PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial wheel explore mutants docs lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' $(firstword $(MAKEFILE_LIST)) | column -t -s@
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' $(firstword $(MAKEFILE_LIST)) | column -t -s@
 
 setup: $(SELF) $(JARS)  ## the environment in .venv and the jars in .jars
 	@:
 
 demo: setup  ## the pipeline with everything it needs, on this machine; EXIT=1 ends when it is done
 	$(BIN)/onceonly demo run $(if $(EXIT),--exit)
+
+demo-cluster: setup  ## the same with everything on S3 and each stage on YARN; needs versitygw
+	PYTHONPATH=tests $(BIN)/python -m trials.cluster
 
 test: setup  ## unit, contract, integration: all but the heavy ones; ARGS='-k name' selects
 	$(BIN)/pytest -m 'not heavy' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
