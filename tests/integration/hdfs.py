@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from onceonly.sinks.files.sink import FileWriter
 
 SERVER = "org.apache.hadoop.hdfs.server"
-LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # up in seconds beside other tests
+OPENS = "--add-opens=java.base/java.lang=ALL-UNNAMED"  # of which YARN makes use
+LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", OPENS)  # up in seconds beside other tests
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,11 @@ def write_conf(folder: Path, port: int, more: Mapping[str, str]) -> None:
         "hadoop.tmp.dir": str(folder / "tmp"),
         **more,
     }
+    write_site(folder, "hdfs", settings)
+
+
+def write_site(folder: Path, name: str, settings: Mapping[str, str], site: str = "-site") -> None:
+    """A file of Hadoop's configuration."""
     pairs = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
     (folder / "conf").mkdir(exist_ok=True)
-    (folder / "conf" / "hdfs-site.xml").write_text(f"<configuration>{''.join(pairs)}</configuration>")
+    (folder / "conf" / f"{name}{site}.xml").write_text(f"<configuration>{''.join(pairs)}</configuration>")
