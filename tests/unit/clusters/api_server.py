@@ -35,6 +35,7 @@ class ApiServer:
     logs: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)  # verbs that the role does not have
+    made: list[dict[str, Any]] = field(default_factory=list)  # what was posted, or applied
     address: str = ""
 
     def pod(self, name: str, phase: str, labels: dict[str, str], job: str, **more: Any) -> None:
@@ -52,18 +53,27 @@ class ApiServer:
             "status": {"phase": phase, **more},
         }
 
-    def answer(self, method: str, path: str, token: str | None) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, token: str | None, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         place = urlsplit(path)
         self.asked.append(f"{method} {path}")
         if token != f"Bearer {TOKEN}":
             return 401, status(401, "Unauthorized", "Unauthorized")
         if method in self.refused:
             return 403, status(403, "Forbidden", f'pods is forbidden: User "airflow" cannot {method} resource "pods"')
+        if body is not None:
+            return 201, self._make(body)
         root = f"/api/v1/namespaces/{self.namespace}/pods"
         if not place.path.startswith(root):
             return 404, {"message": "404 page not found"}
         name, _, sub = place.path.removeprefix(root).strip("/").partition("/")
         return self._of(name, sub, method, parse_qs(place.query))
+
+    def _make(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.made.append(body)
+        body["metadata"] |= {"uid": f"uid-{len(self.made)}", "creationTimestamp": "2026-11-23T06:00:00Z"}
+        if body["kind"] == "Pod":
+            self.pods[body["metadata"]["name"]] = {**body, "status": {"phase": "Pending"}}
+        return body
 
     def _of(self, name: str, sub: str, method: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         if not name:
@@ -85,14 +95,17 @@ def api_server() -> Iterator[ApiServer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do(self) -> None:
-            code, said = made.answer(self.command, self.path, self.headers.get("Authorization"))
+            given = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            posted = json.loads(given) if given and self.command != "DELETE" else None
+            code, said = made.answer(self.command, self.path, self.headers.get("Authorization"), posted)
             body = (said if isinstance(said, str) else json.dumps(said)).encode()
             self.send_response(code)
+            self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_DELETE = do
+        do_GET = do_DELETE = do_POST = do_PATCH = do
 
         def log_message(self, *_: Any) -> None:
             return
