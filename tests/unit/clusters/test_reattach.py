@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,15 @@ def test_nor_is_one_of_another_attempt_plan_or_table(world: World, cluster: Appl
     other = World(tmp_path / "other")
     other.plan(RUN)
     assert submit(other).driver == "application_4"
+
+
+def test_nor_is_one_that_only_has_the_tag(world: World, cluster: Applications) -> None:
+    """Anybody may start an application with a tag. Its name is that of a file, which is read and deleted."""
+    first = submit(world)
+    forget(world)
+    job = cluster.known[first.driver][0]
+    cluster.known[first.driver] = (replace(job, name="../../lake"), "RUNNING")
+    assert submit(world).driver == "application_2"
 
 
 def test_no_driver_is_started_as_long_as_the_cluster_does_not_say(world: World, cluster: Applications) -> None:
