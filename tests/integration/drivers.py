@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,12 +97,12 @@ def make_world(
     tmp_path: Path,
     broker: str,
     spark: str,
+    kafka: Mapping[str, Mapping[str, str]],
     monkeypatch: pytest.MonkeyPatch,
-    test: str,
-    kafka: dict[str, dict[str, str]],
+    request: pytest.FixtureRequest,
 ) -> World:
     """A project with eight records; `spark` and `kafka` are the connections of this process."""
-    project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", test.removeprefix("test_"))[:60])
+    project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
     jars = {"ONCEONLY_JARS": os.environ.get("ONCEONLY_JARS", str(ROOT / ".jars"))}
     known = {name: value for each, extra in kafka.items() for name, value in lookup.to_environment(each, extra).items()}
     for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": spark}.items():

@@ -109,6 +109,7 @@ class Kubernetes:
         return {
             **env,
             **placed,
+            "spark.pyspark.python": "python3",  # that of the image, and not that of this machine
             **job.spark.conf,
             "spark.kubernetes.namespace": self.namespace,
             "spark.kubernetes.submission.waitAppCompletion": "false",

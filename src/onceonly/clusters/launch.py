@@ -27,7 +27,7 @@ class SparkSubmit:
         self, job: Job, conf: Mapping[str, str], program: str, more: Sequence[str] = (), inherited: Sequence[int] = ()
     ) -> tuple[int, list[str]]:
         """See `Launcher.run`."""
-        whole = {**ours(job.settings), "spark.submit.deployMode": "cluster", "spark.app.name": job.title, **conf}
+        whole = {**ours(job.settings), **conf, "spark.submit.deployMode": "cluster", "spark.app.name": job.title}
         composed = command.compose(job.spark.master, whole, program, [*job.arguments, *more])
         env = jvm.environment(job.settings.jars, records=0)
         with properties(redaction.secret(whole)) as hidden:

@@ -88,7 +88,7 @@ def _request(job: Job) -> dict[str, Any]:
 
 
 def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """An answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown if it is none of a master."""
+    """An answer of the master, good or bad. Raises as `http.ask`, and OutcomeUnknown where no master answers."""
     answer = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
     said = http.fields(answer)
     if said is None:

@@ -150,7 +150,7 @@ class Submission:
         noted = {named.driver["driver"]: named.driver for named in self._noted()}
         for tag in map(self._tag, self.attempts):
             for found in self._cluster.find(tag):
-                if found.application not in noted:
+                if found.application not in noted and job_report.JOB.fullmatch(found.name):  # it becomes a path
                     yield self._driver(found.application, Report.of(self.settings.state, found.name).uri), tag
         for about in noted.values():
             driver = self._driver(about["driver"], about["report"])

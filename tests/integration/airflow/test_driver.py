@@ -5,58 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from integration import standalone
 from integration.airflow.test_airflow import Airflow
+from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, make_world, submit, trigger
 from integration.gate.test_gate import SUITE
-from integration.project import Project, make_project, produce
 from integration.standalone import Cluster
 from patience import PATIENCE
 
-from onceonly.airflow import connections, triggers, unawaited
-from onceonly.airflow.triggers import DriverTrigger
-from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.clusters.driver import Driver
-from onceonly.clusters.target import Target
-from onceonly.clusters.work import Work
-from onceonly.coordinator.coordinator import Coordinator
+from onceonly.airflow import connections
+from onceonly.checkpoint.model import State
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services.machine import free_port
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka import lookup
-from onceonly.pipeline.sources import KafkaSource
-from onceonly.runtime import factory, job_report, owners
-from onceonly.runtime.job_report import FOLDER
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration]
 CONNECTIONS = ["kafka_there", "kafka_here"]  # the worker, and so a driver, knows the first one only
 ENDINGS = ["left", "too long", "killed"]  # beside the one that every run of the suite takes
-NAME, OWNER = "numbers_chained", "a run"
-WORK = Work(NAME, 1, OWNER)
-SLOW = """
-
-def slow(batch):
-    def wait(batches):
-        import pathlib, time
-        for rows in batches:
-            pathlib.Path({folder!r}, "at-work").touch()
-            while not pathlib.Path({folder!r}, "go-on").exists():
-                time.sleep(0.1)
-            yield rows
-    return numbers(batch).mapInPandas(wait, "n BIGINT, part STRING")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -71,96 +46,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[C
         found.down()
 
 
-@dataclass
-class World:
-    """A project whose stage runs on the cluster."""
-
-    project: Project
-    cluster: Cluster
-
-    @property
-    def through(self) -> Coordinator:
-        return factory.coordinator(self.project.parts)
-
-    @property
-    def now(self) -> Checkpoint:
-        found = self.through.state.view(NAME).checkpoint(1)
-        assert found is not None
-        return found
-
-    def plan(self, transform: str = "numbers", connection: str = "kafka_there") -> None:
-        source = KafkaSource(topic=self.project.topic, connection=connection)
-        planned = replace(self.project.pipeline(transform=transform), source=source)
-        assert self.through.plan(planned, OWNER, owners.nobody).fresh
-
-    def submit(self) -> Driver:
-        return submit(connections.spark("spark"))
-
-    def require_staged(self, submitted: Driver, state: str) -> None:
-        WORK.require_staged(submitted, Settings.from_env(), state)
-
-    def until_at_work(self) -> None:
-        until((self.project.folder / "at-work").exists, "the transform is at work", PATIENCE)
-
-    def go_on(self) -> None:
-        (self.project.folder / "go-on").touch()
-
-    def reports(self) -> list[Path]:
-        return list(Path(self.project.settings.state, FOLDER).glob("*"))
-
-    def processes(self) -> list[psutil.Process]:
-        """Of the drivers of this project."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and str(self.project.folder) in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
-
-
 @pytest.fixture
 def world(
     tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> World:
-    project = make_project(tmp_path, broker, "", re.sub(r"\W", "_", request.node.name.removeprefix("test_"))[:60])
-    place = {"bootstrap.servers": broker}
-    jars = {"ONCEONLY_JARS": str(standalone.ROOT / ".jars")}
-    known = {name: value for each in CONNECTIONS for name, value in lookup.to_environment(each, place).items()}
-    for name, value in {**project.env(), **jars, **known, "AIRFLOW_CONN_SPARK": cluster.connection()}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(triggers, "EVERY", 0.2)
-    module = tmp_path / f"transforms_{project.topic}.py"
-    module.write_text(module.read_text() + SLOW.format(folder=str(tmp_path)))
-    produce(project, range(8))
-    return World(project, cluster)
+    kafka = {each: {"bootstrap.servers": broker} for each in CONNECTIONS}
+    return make_world(tmp_path, broker, cluster.connection(), kafka, monkeypatch, request)
 
 
-def submit(spark: Target) -> Driver:
-    found = WORK.stage(spark, Settings.from_env(), connections.from_airflow)
-    assert found is not None
-    return found.run(print)
-
-
-def trigger(submitted: Driver, deadline: float | None = None) -> DriverTrigger:
-    return DriverTrigger(**vars(submitted), deadline=deadline)
-
-
-def fired(waits: DriverTrigger) -> Any:
-    """The event, as a triggerer gets it."""
-
-    async def first() -> Any:
-        async for event in waits.run():
-            return event.payload
-        return None
-
-    return asyncio.run(first())
-
-
-def test_a_run_whose_drivers_are_on_the_cluster(world: World, tmp_path: Path) -> None:
+def test_a_run_whose_drivers_are_on_the_cluster(world: World, cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "numbers.expectations.json").write_text(json.dumps(SUITE))
     world.project.set_gate(suites="numbers.expectations.json", in_process_rows=7)
     with Airflow(tmp_path / "airflow", "").initialised():
-        os.environ["AIRFLOW_CONN_SPARK"] = world.cluster.connection()
+        os.environ["AIRFLOW_CONN_SPARK"] = cluster.connection()
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
     assert ran["log"].count("from here on a triggerer waits for it") == 2
@@ -177,7 +75,8 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, tmp_path: Path) ->
 def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: World) -> None:
     world.plan("slow")
     first = world.submit()
-    second = world.submit()
+    second = world.submit(anew=True)
+    assert world.submit() in (first, second)
     world.until_at_work()
     over = until(lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE)
     with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
@@ -217,7 +116,7 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
         asyncio.run(trigger(submitted).on_kill())
         assert world.reports() == []
     if how == "left":
-        until(lambda: _ended_by_recovery(world), "recovery has it ended", PATIENCE)
+        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
     if how == "killed":
         jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
         jvm.send_signal(signal.SIGKILL)
@@ -238,20 +137,14 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     assert len(world.project.staged_folders()) <= 1
 
 
-def _ended_by_recovery(world: World) -> bool:
-    state = world.through.state
-    list(unawaited.end(state, owners.nobody))
-    return not job_report.drivers(state)
-
-
 @pytest.mark.heavy
 def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.plan("slow")
     submitted = world.submit()
     world.until_at_work()
-    running = world.cluster.master.daemon.running()
+    running = cluster.master.daemon.running()
     assert running
     os.killpg(running.pid, signal.SIGKILL)
     waits = trigger(submitted)
@@ -266,8 +159,8 @@ def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
 
     assert asyncio.run(both())["state"] == "at its end"
     world.require_staged(submitted, "at its end")
-    world.cluster.down()
-    world.cluster.up()
+    cluster.down()
+    cluster.up()
 
 
 def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:
