@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import ElectionType, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from integration.kafka_reader import until
 from patience import PATIENCE
 
@@ -150,14 +150,6 @@ class Brokers:
     def open(self, pattern: str = ".*") -> list[str]:
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
             return known.open(pattern)
-
-    def ends(self, topic: str, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[int, int]:
-        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in self.leaders(topic)}
-        found = self.admin.list_offsets(asked, isolation_level=level)
-        return {key.partition: answer.result(PATIENCE).offset for key, answer in found.items()}
-
-    def stable_ends(self, topic: str) -> dict[int, int]:
-        return self.ends(topic, IsolationLevel.READ_COMMITTED)
 
 
 def brokers(home: Path) -> Iterator[Brokers]:
