@@ -110,7 +110,8 @@ class Brokers:
 
     def topic(self, name: str, partitions: int = 4, **config: str) -> str:
         settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
-        for made in self.admin.create_topics([NewTopic(name, partitions, COPIES, config=settings)]).values():
+        admin = self.admin  # until it has answered
+        for made in admin.create_topics([NewTopic(name, partitions, COPIES, config=settings)]).values():
             made.result(PATIENCE)
         until(lambda: len(self.leaders(name)) == partitions, PATIENCE, f"leaders of {name}")
         return name
@@ -138,7 +139,8 @@ class Brokers:
         return {number: list(each.replicas) for number, each in found.items()}
 
     def _elect(self, partitions: Sequence[TopicPartition]) -> None:
-        self.admin.elect_leaders(ElectionType.PREFERRED, list(partitions)).result(PATIENCE)
+        admin = self.admin
+        admin.elect_leaders(ElectionType.PREFERRED, list(partitions)).result(PATIENCE)
 
     # ---- transactions
 
