@@ -35,10 +35,10 @@ FIRE: Mapping[str, str] = {
     "spark.task.maxFailures": "4",
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "3s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "8s",
     "spark.dynamicAllocation.maxExecutors": str(WORKERS),
-    "spark.dynamicAllocation.executorIdleTimeout": "3s",
-    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "3s",
+    "spark.dynamicAllocation.executorIdleTimeout": "8s",
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "8s",
     # What a stopped executor keeps is computed again soon; it is not given up for two minutes.
     "spark.shuffle.io.connectionTimeout": "5s",
     "spark.shuffle.io.maxRetries": "1",
