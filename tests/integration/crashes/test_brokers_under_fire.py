@@ -46,7 +46,7 @@ def three(cluster: Brokers) -> Iterator[Brokers]:
 def make(tmp_path: Path, three: Brokers, broker: str, spark_server: str) -> Make:
     """make(way, …) → a pipeline from the suite's own broker into a topic with three copies."""
 
-    def make(way: str = "staged", **topic: str) -> Copy:
+    def make(way: str = "staged", **topic: Any) -> Copy:
         out = three.topic(f"out-{uuid.uuid4().hex[:8]}", **topic)
         name = f"in_{uuid.uuid4().hex[:8]}"
         copy = make_copy(tmp_path, broker, spark_server, name, way, out=out, sink={"bootstrap": three.bootstrap})
@@ -91,6 +91,24 @@ def all_is_well(copy: Copy, three: Brokers) -> None:
     check_truth(copy, NUMBERS)
     nothing_is_left(copy)
     assert three.open() == []
+
+
+# ---- before
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, ""),
+        ({"min_insync_replicas": "1"}, "one copy is enough (min.insync.replicas=1)"),
+        ({"unclean_leader_election_enable": "true"}, "may become its leader"),
+    ],
+)
+def test_a_topic_that_one_broker_may_lose_rows_of_is_noted(make: Make, settings: dict[str, str], told: str) -> None:
+    copy = make(**settings)
+    notes = "; ".join(copy.project.parts.sink(copy.pipeline, "copy").check())
+    assert told in notes
+    assert ("may lose what it has acknowledged" in notes) == bool(told)
 
 
 # ---- amid a stage
