@@ -47,9 +47,13 @@ FIRE: Mapping[str, str] = {
 
 
 class SmallWorker(Worker):
-    """Has room for one executor."""
+    """Has room for one executor, at an address of its own: two copies of a task never run at the same one."""
 
     cores, memory = 1, "1g"
+
+    def __init__(self, master: Master, env: Mapping[str, str], number: int) -> None:
+        super().__init__(master, env, number)
+        self.host = f"127.0.0.{number + 2}"
 
 
 class Driver(SparkConnect):

@@ -5,6 +5,7 @@ Whatever happens, every number arrives once, and nothing holds up a reader after
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -67,9 +68,9 @@ Aside = Callable[[Callable[[], Checkpoint]], "Future[Checkpoint]"]
 
 
 def amid(copy: Copy, held: Held) -> None:
-    """Each of the four tasks waits, and holds a transaction with rows that the brokers have."""
-    held.wait(4)
-    until(lambda: len(copy.open(("Ongoing",))) >= 4, PATIENCE, "four open transactions")
+    """As many tasks as run at once wait, and each holds a transaction with rows that the brokers have."""
+    some = len(held.wait(min(4, os.cpu_count() or 1)))
+    until(lambda: len(copy.open(("Ongoing",))) >= some, PATIENCE, "their open transactions")
 
 
 def staged_in_the_end(copy: Copy, first: Future[Checkpoint]) -> int:
