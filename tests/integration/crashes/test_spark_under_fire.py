@@ -63,15 +63,15 @@ class Run:
     def settings(self) -> Settings:
         return Settings.from_env({"ONCEONLY_HOME": str(self.home)})
 
-    def wait(self, tasks: int) -> list[Task]:
-        """For so many tasks amid their rows, each on an executor of its own."""
+    def tasks(self, executors: int) -> list[Task]:
+        """Those that wait amid their rows, as soon as they are on so many executors."""
 
         def waiting() -> list[Task]:
             assert self.child.poll() is None, self.child.communicate()[0]
             found = self.held.tasks()
-            return found if len({task.executor for task in found}) >= tasks else []
+            return found if len({task.executor for task in found}) >= executors else []
 
-        return list(until(waiting, PATIENCE, f"{tasks} tasks that wait"))
+        return list(until(waiting, PATIENCE, f"tasks that wait on {executors} executors"))
 
     def open(self) -> list[str]:
         with Transactions({"bootstrap_servers": self.broker}) as known:
@@ -126,14 +126,14 @@ def start(tmp_path: Path, broker: str, cluster: SparkCluster) -> Start:
 
 def test_a_worker_is_killed_with_its_executor_amid_a_stage(start: Start, cluster: SparkCluster) -> None:
     run = start("reading")
-    task = run.wait(3)[0]
+    task = run.tasks(3)[0]
     kill_worker(cluster.worker_of(task.executor))
     run.end()
 
 
 def test_an_executor_is_killed_while_it_holds_open_transactions(start: Start) -> None:
     run = start("writing")
-    task = run.wait(3)[0]
+    task = run.tasks(3)[0]
     until(lambda: len(run.open()) >= 3, PATIENCE, "open transactions")
     psutil.Process(task.executor).kill()
     run.end()
@@ -141,7 +141,7 @@ def test_an_executor_is_killed_while_it_holds_open_transactions(start: Start) ->
 
 def test_the_process_of_a_task_is_killed_while_it_holds_an_open_transaction(start: Start) -> None:
     run = start("writing")
-    task = run.wait(3)[0]
+    task = run.tasks(3)[0]
     until(lambda: len(run.open()) >= 3, PATIENCE, "open transactions")
     psutil.Process(task.pid).kill()
     run.end()
@@ -150,7 +150,7 @@ def test_the_process_of_a_task_is_killed_while_it_holds_an_open_transaction(star
 def test_a_stopped_executor_goes_on_after_the_commit(start: Start) -> None:
     """Speculation has its task done elsewhere. What it writes afterwards shows nowhere."""
     run = start("writing")
-    stopped = run.wait(3)[0]
+    stopped = run.tasks(3)[0]
     processes = with_children(stopped.executor)
     for process in processes:
         process.suspend()
@@ -168,7 +168,7 @@ def test_a_stopped_executor_goes_on_after_the_commit(start: Start) -> None:
 
 def test_idle_executors_end_while_another_is_amid_its_rows(start: Start, cluster: SparkCluster) -> None:
     run = start("alone")
-    before = {task.executor for task in run.wait(3)}
+    before = {task.executor for task in run.tasks(3)}
     for part in (1, 2, 3):
         run.held.release(part)
     until(lambda: before - {process.pid for process in cluster.executors()}, PATIENCE, "an executor that has ended")
