@@ -8,13 +8,10 @@ import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import psutil
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 from integration.copying import Copy
-from integration.kafka_reader import committed, until
+from integration.kafka_reader import committed, ends, until
 from integration.project import HOUR, START, output, produce
 from patience import PATIENCE
 
@@ -107,15 +104,5 @@ def arrived(copy: Copy) -> dict[int, list[int]]:
 def nothing_is_left(copy: Copy) -> None:
     """No transaction is open, no reader is held up, nothing is spooled."""
     assert copy.open() == []
-    assert stable_ends(copy) == ends(copy)
+    assert ends(copy.brokers, copy.out, stable=True) == ends(copy.brokers, copy.out, stable=False)
     assert not list((copy.project.folder / "home" / "spool").glob("*"))
-
-
-def stable_ends(copy: Copy) -> dict[int, int]:
-    return ends(copy, isolation_level=IsolationLevel.READ_COMMITTED)
-
-
-def ends(copy: Copy, **more: Any) -> dict[int, int]:
-    admin = AdminClient({"bootstrap.servers": copy.brokers})
-    asked = {TopicPartition(copy.out, partition): OffsetSpec.latest() for partition in range(4)}
-    return {key.partition: answer.result(PATIENCE).offset for key, answer in admin.list_offsets(asked, **more).items()}

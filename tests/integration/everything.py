@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def pipeline(topic: str, out: str) -> Pipeline:
+def pipeline(topic: str, out: str, most: int = 900, transform: str = "integration.everything:transform") -> Pipeline:
     return Pipeline(
         name="everything",
-        source=KafkaSource(topic=topic, format="avro", schema="schemas/flight.v1.avsc", max_records=900),
-        transform="integration.everything:transform",
+        source=KafkaSource(topic=topic, format="avro", schema="schemas/flight.v1.avsc", max_records=most),
+        transform=transform,
         sinks=[
             DeltaSink("flights", path="lake/flights", partition_by=["day"]),
             KafkaSink(name="late", topic=out, format="avro", schema="schemas/late-flight.v1.avsc", ids="pool"),

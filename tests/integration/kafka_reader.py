@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 from patience import PATIENCE
 
 
@@ -81,6 +81,16 @@ def until(condition: Any, seconds: float = PATIENCE, what: str = "the condition"
         assert monotonic() < deadline, f"{what} did not come true in {seconds} s"
         sleep(0.02)
     return answer
+
+
+def ends(bootstrap: str, topic: str, stable: bool) -> dict[int, int]:
+    """Of each partition: the last stable offset, where read_committed readers end; or the end of the log."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    partitions = admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+    found = admin.list_offsets(asked, isolation_level=level)
+    return {key.partition: answer.result(PATIENCE).offset for key, answer in found.items()}
 
 
 def set_config(bootstrap: str, topic: str, **config: str) -> None:

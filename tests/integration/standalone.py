@@ -72,24 +72,27 @@ class Worker(Service):
 
     name = "standalone-worker"
     port_variable, default_port = "ONCEONLY_TESTS_WORKER_PORT", 0
+    cores, memory, host = 4, "4g", machine.LOCALHOST
 
-    def __init__(self, master: Master, env: Mapping[str, str]) -> None:
+    def __init__(self, master: Master, env: Mapping[str, str], number: int | None = None) -> None:
+        self.name = self.name if number is None else f"{self.name}-{number}"
         super().__init__(master.home, port=0)
         self._master, self._env = master, env
 
     def command(self, port: int) -> Sequence[str]:
         known = self._master.daemon.running()
         assert known
-        place = ["--host", machine.LOCALHOST, "--port", str(port), "--webui-port", "0", "--cores", "4"]
-        work = ["--memory", "4g", "--work-dir", str(self.folder / "work")]
+        place = ["--host", self.host, "--port", str(port), "--webui-port", "0"]
+        work = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.folder / "work")]
         worker = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.worker.Worker", *place, *work]
         return [*worker, self._master.address(known.port)]
 
     def environment(self) -> Mapping[str, str]:
-        return {**LIGHT, "PYSPARK_PYTHON": sys.executable, **self._env}
+        return {**LIGHT, "SPARK_LOCAL_IP": self.host, "PYSPARK_PYTHON": sys.executable, **self._env}
 
     def is_ready(self, port: int) -> bool:
-        return any(worker["state"] == "ALIVE" for worker in self._master.page().get("workers", []))
+        workers = self._master.page().get("workers", [])
+        return any((worker["state"], worker["port"]) == ("ALIVE", port) for worker in workers)
 
     def address(self, port: int) -> str:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from onceonly.errors import InvalidPipeline
@@ -60,6 +61,17 @@ class Cluster:
         """
         found = self._topics(topics)
         return {name: min(len(p["replica_nodes"]) for p in topic["partitions"]) for name, topic in found.items()}
+
+    def refusing(self, topics: Iterable[str]) -> list[str]:
+        """The partitions that accept nothing now, and why: no leader, or fewer copies in sync than they need."""
+        found = self._topics(topics)
+        needed = {name: self._needed_in_sync(name) for name in found}
+        return [
+            f"'{name}' partition {partition['partition_index']} {why}"
+            for name, topic in sorted(found.items())
+            for partition in topic["partitions"]
+            if (why := _why_refused(partition, needed[name]))
+        ]
 
     def topic_config(self, topic: str) -> dict[str, str]:
         """All settings of a topic, defaults included: cleanup.policy, max.message.bytes, min.insync.replicas, …
@@ -119,12 +131,25 @@ class Cluster:
         wanted = set(names)
         return self._client.call(lambda: self._client.topics(wanted)) if wanted else {}
 
+    def _needed_in_sync(self, topic: str) -> int:
+        """The topic's min.insync.replicas; 0 if unknown."""
+        with suppress(InvalidPipeline):
+            return int(self.topic_config(topic)["min.insync.replicas"])
+        return 0
+
     def _config(self, kind: str, name: str, keys: list[str] | None) -> dict[str, str]:
         from kafka.admin import ConfigResource
 
         resource = ConfigResource(kind, name, keys)
         found = self._client.call(lambda: self._client.admin._async_describe_configs([resource], config_filter="all"))
         return {key: setting["value"] for key, setting in found[kind.lower()][name].items()}
+
+
+def _why_refused(partition: Mapping[str, Any], needed: int) -> str:
+    in_sync, copies = len(partition["isr_nodes"]), len(partition["replica_nodes"])
+    if partition["leader_id"] < 0:
+        return "has no leader"
+    return f"has {in_sync} of {copies} copies in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
 
 
 def keys(partitions: Iterable[Partition]) -> list[Any]:

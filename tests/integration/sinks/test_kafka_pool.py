@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +17,13 @@ from integration.dying import check_truth, die, fill, live, nothing_is_left
 from integration.kafka_reader import until
 from integration.sampling import sampled
 from patience import PATIENCE
+from pyspark import TaskContext
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka import spool, stage
 from onceonly.sinks.kafka.outcome import discard_open
 from onceonly.sinks.kafka.transactional_ids import slot_of
 
@@ -105,6 +108,30 @@ def test_who_loses_its_id_while_it_writes_records_nothing(make: Make, monkeypatc
     copy.recover()
     check_truth(copy, range(8))
     nothing_is_left(copy)
+
+
+@pytest.mark.parametrize("counts", ["the first", "the copy"])
+def test_a_copy_of_a_task_and_the_first_one_do_not_fence_each_other(
+    make: Make, counts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may begin a second attempt of a task while the first is at work, and takes the result of one."""
+    copy, run = make(), stage.run
+
+    def speculated(job: stage.Job, rows: Any) -> list[stage.Receipt]:
+        first, *others = run(job, rows)
+        context = SimpleNamespace(partitionId=lambda: int((first.id or "")[-1]), attemptNumber=lambda: 1)
+        monkeypatch.setattr(TaskContext, "get", lambda: context)
+        [told] = stage._part_of(job)(spool.read(job.spool or "", first.spool))
+        second = stage.Receipt(**json.loads(told["receipt"][0].as_py()))
+        return [second if counts == "the copy" else first, *others]
+
+    monkeypatch.setattr(stage, "run", speculated)
+    copy.stage()
+    assert len(copy.parts()) == 4
+    copy.commit()
+    check_truth(copy, range(8))
+    nothing_is_left(copy)
+    assert copy.replaced() == []
 
 
 def test_who_loses_its_id_after_it_was_staged_is_written_again(make: Make) -> None:

@@ -64,6 +64,9 @@ class Log:
     def topic_ids(self, topics: Any) -> dict[str, str]:
         return {}
 
+    def refusing(self, topics: Any) -> list[str]:
+        return []
+
     def __enter__(self) -> Log:
         return self
 
@@ -102,6 +105,24 @@ def test_while_one_partition_lacks_its_marker_the_outcome_is_not_known(looks):
     assert "Other partitions show that it was committed" in error.value.why
     assert "Publish again: onceonly recover" in error.value.todo
     assert f"abort --topic t --partition {missing} --start-offset 17" in error.value.todo
+
+
+def test_brokers_that_write_no_marker_are_said_to_lack_copies():
+    class Short(Log):
+        def refusing(self, topics: Any) -> list[str]:
+            return [f"'{name}' partition 1 has 1 of 3 copies in sync, and min.insync.replicas is 2" for name in topics]
+
+    with pytest.raises(OutcomeUnknown, match=r"nothing there now: 't' partition 1 has 1 of 3 copies in sync, and min"):
+        settle(Short((COMMITTED, NONE)))
+
+
+def test_brokers_that_do_not_say_what_they_lack_change_nothing():
+    class Silent(Log):
+        def refusing(self, topics: Any) -> list[str]:
+            raise NotCommitted("the Kafka broker did not answer.")
+
+    with pytest.raises(OutcomeUnknown, match="does not show how"):
+        settle(Silent((COMMITTED, NONE)))
 
 
 @pytest.mark.parametrize("looks", [((COMMITTED, UNKNOWN),), ((UNKNOWN, NONE), (UNKNOWN, COMMITTED))])

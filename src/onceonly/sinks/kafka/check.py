@@ -142,19 +142,30 @@ def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
             f"{config.name}: the cluster's transaction.version is {version}. Below {SAFE_VERSION} (Kafka 4), delayed "
             "rows of a fenced producer may end up in the next transaction of its id (this sink uses each id only once)"
         )
-    copies, brokers = _state_log_copies(known), len(known.brokers())
-    if 0 < copies < min(3, brokers):
+    brokers = len(known.brokers())
+    if 0 < (copies := _state_log_copies(known)) < min(3, brokers):
         notes.append(f"{config.name}: __transaction_state has {copies} copies on {brokers} brokers; 3 survive a loss")
     for name in config.allowed:
-        policy = None
+        settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
-            policy = known.topic_config(name).get("cleanup.policy")
-        if policy == "compact":
+            settings = known.topic_config(name)
+        if settings.get("cleanup.policy") == "compact":
             notes.append(
                 f"{config.name}: topic '{name}' is compacted. After its markers are removed (delete.retention.ms), an "
                 "outcome that was not recorded before is in doubt"
             )
+        if brokers > 1 and (why := _losable(settings, known.copies([name]).get(name, 0))):
+            notes.append(f"{config.name}: topic '{name}' may lose what it has acknowledged, with one broker: {why}")
     return notes
+
+
+def _losable(settings: Mapping[str, str], copies: int) -> str:
+    """Why one broker's loss could take rows or markers that the brokers have acknowledged; empty if it could not."""
+    if copies == 1:
+        return "it has 1 copy"
+    if settings.get("unclean.leader.election.enable") == "true":
+        return "a copy that lacks them may become its leader (unclean.leader.election.enable)"
+    return "one copy is enough (min.insync.replicas=1)" if settings.get("min.insync.replicas") == "1" else ""
 
 
 def _state_log_copies(known: Transactions) -> int:

@@ -45,7 +45,7 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
-from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open, refusing
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
 from onceonly.sinks.kafka.stage import Job
@@ -98,7 +98,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             records = stage.records(self.config, rows, schema, self._heads())
             job = self._job(txn, self._target(known))
             opened_at = datetime.now(UTC).isoformat()
-            receipts = stage.run(job, records)
+            with self._explained(known):
+                receipts = stage.run(job, records)
             opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
             if job.ids:
                 self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
@@ -166,7 +167,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     # ---- commit
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        with self._transactions() as known:
+        with self._transactions() as known, self._explained(known):
             if handle["guarantee"] != "exactly-once":
                 return self._commit_plainly(known, handle)
             return self._commit(known, handle, receipts)
@@ -399,6 +400,17 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _target(self, known: Transactions) -> Target:
         topics = check.topics(self.config, known)
         return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
+
+    @contextmanager
+    def _explained(self, known: Transactions) -> Iterator[None]:
+        """Name the partitions that accept nothing now: a producer only notices that nothing is acknowledged."""
+        try:
+            yield
+        except NotCommitted as error:
+            why = refusing(known, self.config.allowed) if type(error) is NotCommitted else ""
+            if not why:
+                raise
+            raise NotCommitted(error.what, error.why + why, error.todo) from error
 
     @cached_property
     def _arguments(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -111,14 +111,24 @@ def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        part, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
         try:
-            receipt = _stage_part(job, context.partitionId() if context else 0, batches)
+            receipt = _stage_part(_repeated(job) if attempt else job, part, batches)
         except OnceonlyError as error:
             raise encode.told(error) from error
         if receipt:
             yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
 
     return stage
+
+
+def _repeated(job: Job) -> Job:
+    """For a retry, or for a copy of a task that is still running: it takes no pooled id.
+
+    It would fence the first attempt, whose result may be the one that counts. Spark would try that one again, which
+    would fence the copy.
+    """
+    return replace(job, ids=replace(job.ids, slot=None)) if job.ids else job
 
 
 def _told(error: Exception) -> OnceonlyError | None:
