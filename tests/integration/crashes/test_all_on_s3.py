@@ -19,6 +19,7 @@ from integration.s3 import BINARY, MISSING, S3
 from patience import PATIENCE
 
 from onceonly.airflow.ui.data_docs import served
+from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
 pytestmark = [
@@ -34,10 +35,7 @@ POINTS = [
     *("after staged row", "before commit of DeltaWriter", "after commit of KafkaWriter", "after commit of StateWriter"),
     *("before delete", "after committed row"),
 ]
-SUITE = {
-    "name": "numbers",
-    "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "n"}}],
-}
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "n"}}
 TRANSFORM = """
 from pyspark.sql import functions as F
 
@@ -54,6 +52,7 @@ def parted(batch, state):
 def root(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
     root = f"s3://{spark_on_s3.bucket(s3)}/lake"
     places = {f"ONCEONLY_{name.upper()}": f"{root}/{name}" for name in ("state", "spool", "docs")}
+    places |= {"ONCEONLY_JARS": str(Settings.from_env().jars)}  # of this checkout, for a project elsewhere
     for name, value in (s3.environment | places).items():
         monkeypatch.setenv(name, value)
     return root
@@ -62,7 +61,7 @@ def root(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def project(root: str, tmp_path: Path, broker: str) -> Project:
     (tmp_path / "of_s3.py").write_text(TRANSFORM)
-    (tmp_path / "numbers.expectations.json").write_text(json.dumps(SUITE))
+    (tmp_path / "numbers.expectations.json").write_text(json.dumps({"name": "numbers", "expectations": [NOT_NULL]}))
     made = make_project(tmp_path, broker, "", f"all_on_s3_{os.urandom(4).hex()}")
     StateTable.make(f"{root}/state")
     return made
@@ -90,9 +89,8 @@ def test_all_of_it_is_on_s3_and_arrives_once_wherever_it_dies(project: Project, 
 def totals(root: str, runs: list[dict[str, Any]]) -> dict[str, int]:
     """The youngest row of each key in the runs, as pyarrow reads them."""
     files, path = pafs.FileSystem.from_uri(f"{root}/totals")
-    rows = [
-        row for run in runs for row in ds.dataset(f"{path}/{run['folder']}", filesystem=files).to_table().to_pylist()
-    ]
+    tables = [ds.dataset(f"{path}/{run['folder']}", filesystem=files).to_table() for run in runs]
+    rows = [row for table in tables for row in table.to_pylist()]
     return {row["part"]: row["seen"] for row in sorted(rows, key=lambda row: row["_epoch"])}
 
 
