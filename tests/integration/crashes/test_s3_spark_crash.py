@@ -84,6 +84,8 @@ def dies(between: Proxy, folder: Path, root: str, number: int, after: bool) -> b
     victim.stdin.flush()
     printed = output(victim)
     assert victim.returncode in (-signal.SIGKILL, 0), printed
+    markers = [each.path for each in between.seen if each.method == "PUT" and each.path.endswith("/")]
+    assert markers == [], "empty objects in place of folders: delta-rs does not list them, so nobody would delete them"
     return victim.returncode != 0
 
 
