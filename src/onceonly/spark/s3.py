@@ -6,13 +6,15 @@ Nothing here imports Spark, and no setting of `conf` is a secret: S3A finds the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.paths import spark_uri
 from onceonly.spark import jvm
 
-MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')  # in errors of Spark
+# In errors of Spark. The last one is what it writes application state by, of spark-hadoop-cloud.
+MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"', "internal.io.cloud.PathOutputCommitProtocol")
 PREFIX = "spark.hadoop.fs.s3a."
 # Hadoop's own list, with profiles and web identities. Spark passes keys of its environment to executors as the first
 # two find them.
@@ -48,6 +50,17 @@ def jars(base: Path) -> list[str]:
     return sorted(str(jar) for jar in (base / "s3").glob("*.jar"))
 
 
+def notes(base: Path, places: Iterable[str], env: Mapping[str, str] = os.environ) -> list[str]:
+    """For people: whether Spark finds the jars, where a pipeline has such a place."""
+    if not any(spark_uri(place).startswith("s3a://") for place in places):
+        return []
+    if there := jars(base):
+        return [f"Spark's jars for S3: {Path(there[0]).parent}"]
+    theirs = any(line.startswith("spark.jars") for line in jvm.defaults(env))
+    todo = "none, so only few records can be staged there: onceonly jars fetch s3"
+    return [f"Spark's jars for S3: {'as its spark-defaults.conf has it' if theirs else todo}"]
+
+
 def is_missing(error: Exception) -> bool:
     """Whether a Spark without the jars was asked for something on S3."""
     return any(words in str(error) for words in MISSING)
@@ -56,7 +69,7 @@ def is_missing(error: Exception) -> bool:
 def missing(what: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
-        "A table or folder of it is on S3, and Spark has no jar for s3a://. Only few records of Kafka, into a Delta "
+        "A table or folder of it is on S3, and Spark lacks jars for s3a://. Only few records of Kafka, into a Delta "
         "table, are staged without.",
         "onceonly jars fetch s3; for a Spark of your own, see docs/object-stores.md. Nothing was published.",
     )

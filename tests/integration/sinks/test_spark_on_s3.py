@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -142,6 +143,16 @@ def test_what_a_transform_remembers(uri: str, spark_there: Any, tmp_path: Path) 
     assert sink.leftovers("0" * 32 + "-pages") == []
     assert [trace.decision for trace in sink.traces("pages")] == [RUNS + 2]
     assert not [key for key in keys(uri) if "_temporary" in key or "__magic" in key]
+    assert {committer(f"{uri}/{run['folder']}") for run in before["runs"]} == {"magic"}, (
+        "files were copied to their names"
+    )
+
+
+def committer(folder: str) -> str:
+    """By which one Spark wrote it, as that one says itself; Spark's usual one says nothing."""
+    files, path = pafs.FileSystem.from_uri(folder)
+    with files.open_input_stream(f"{path}/_SUCCESS") as told:
+        return str(json.loads(told.read() or b"{}").get("committer"))
 
 
 @pytest.mark.parametrize("changes", [False, True])
