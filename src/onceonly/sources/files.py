@@ -32,7 +32,7 @@ class FileReader(AtRest):
     """The `Source` of a `FileSource`; plans by the manifests in the folder, reads with Spark.
 
     Args:
-        uri: the folder's absolute path, file:// or hdfs:// URI.
+        uri: the folder's absolute path, file://, hdfs:// or s3:// URI.
         webhdfs: HTTP address of the NameNode, for a folder on HDFS.
     """
 
@@ -200,4 +200,4 @@ def _paths(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _spark_uri(folder: str) -> str:
-    return f"file://{folder}" if folder.startswith("/") else folder
+    return f"file://{folder}" if folder.startswith("/") else folder.replace("s3://", "s3a://", 1)

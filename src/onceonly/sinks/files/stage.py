@@ -72,7 +72,9 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
 
-def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:
+def describe(
+    config: FileSink, txn: Transaction, on: FileSystem, target: str, folder: str, rows: int
+) -> list[StagedFile]:
     """Make the staged files durable, and give each a final name, which is the same whenever it is staged again.
 
     Raises:
@@ -89,13 +91,13 @@ def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, ro
             "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
         )
+    finals = ["".join([*path.rpartition("/")[:2], name]) for path, name in zip(files, _names(config, txn))]
+
+    def ready(staged: str, final: str) -> StagedFile:
+        return StagedFile(staged, final, *on.ready(f"{folder}/{staged}", f"{target}/{final}"))
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        prints = list(pool.map(on.fingerprint, (f"{folder}/{path}" for path in files)))
-    names = _names(config, txn)
-    return [
-        StagedFile(path, "".join([*path.rpartition("/")[:2], next(names)]), print)
-        for path, print in zip(files, prints, strict=True)
-    ]
+        return list(pool.map(ready, files, finals))
 
 
 def _names(config: FileSink, txn: Transaction) -> Iterator[str]:
