@@ -179,5 +179,5 @@ class S3Files(FileSystem):
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
     """pyarrow's file system of the bucket, and the path there, in which nothing is an escape."""
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    return pafs.FileSystem.from_uri(f"s3://{bucket}")[0], f"{bucket}/{key}"
+    path = uri.removeprefix("s3://")
+    return pafs.FileSystem.from_uri(f"s3://{path.partition('/')[0]}")[0], path

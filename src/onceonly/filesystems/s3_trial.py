@@ -15,7 +15,8 @@ from onceonly.filesystems.s3_client import Bucket
 from onceonly.filesystems.s3_uploads import Uploads
 
 WRITERS, ROUNDS = 8, 4
-RESULT = ".tried"  # beside the staged folders: the address of the store that has passed
+RESULT = ".tried"  # beside the staged folders: each address by which the store has passed
+_passed: set[tuple[str, str]] = set()  # addresses and buckets that this process has tried
 
 
 def check(bucket: Bucket, uploads: Uploads, target: str) -> None:
@@ -27,24 +28,31 @@ def check(bucket: Bucket, uploads: Uploads, target: str) -> None:
     """
     above, _, name = target.rpartition("/")
     staging = f"{above}/.{name}.staged"
-    if _passed(bucket, f"{staging}/{RESULT}"):
+    recorded = _recorded(bucket, f"{staging}/{RESULT}")
+    if bucket.endpoint in recorded:
         return
-    trial = f"{staging}/.trial-{uuid.uuid4().hex}"
-    bucket.put(f"{trial}/source", b"tried")
+    store = bucket.endpoint, bucket.name
+    if store not in _passed:
+        _try(bucket, uploads, f"{staging}/.trial-{uuid.uuid4().hex}")
+        _passed.add(store)
+    bucket.put(f"{staging}/{RESULT}", "\n".join([*recorded, bucket.endpoint]).encode())
+
+
+def _try(bucket: Bucket, uploads: Uploads, folder: str) -> None:
+    bucket.put(f"{folder}/source", b"tried")
     try:
         for number in range(ROUNDS):
-            _race(bucket, uploads, f"{trial}/source", f"{trial}/{number}")
+            _race(bucket, uploads, f"{folder}/source", f"{folder}/{number}")
     finally:
-        uploads.end(trial, "")
-        bucket.unlink([f"{trial}/{name}" for name in bucket.below(trial)])
-    bucket.put(f"{staging}/{RESULT}", bucket.endpoint.encode())
+        uploads.end(folder, "")
+        bucket.unlink([f"{folder}/{name}" for name in bucket.below(folder)])
 
 
-def _passed(bucket: Bucket, result: str) -> bool:
+def _recorded(bucket: Bucket, result: str) -> list[str]:
     try:
-        return bucket.get(result).decode() == bucket.endpoint
+        return bucket.get(result).decode().splitlines()
     except FileNotFoundError:
-        return False
+        return []
 
 
 def _race(bucket: Bucket, uploads: Uploads, source: str, new: str) -> None:
