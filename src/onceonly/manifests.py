@@ -110,4 +110,7 @@ def _on_store(on: FileSystem, root: str) -> dict[str, Any]:
     if not on.names(root):
         raise FileNotFoundError(f"{root} is not a folder")
     place = f"{root}/{FOLDER}"
-    return _all(lambda: [name for name in on.names(place) if name.endswith(".manifest")], lambda name: on.read(f"{place}/{name}"))
+    return _all(
+        lambda: [name for name in on.names(place) if name.endswith(".manifest")],
+        lambda name: on.read(f"{place}/{name}"),
+    )

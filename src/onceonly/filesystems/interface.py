@@ -110,6 +110,7 @@ class FileSystem(Protocol):
 
         If the staged files were removed before, no process can give a file such a name any more.
         """
+        return
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """Atomically, with all its content. Nothing happens if the old one is missing or the new one exists."""

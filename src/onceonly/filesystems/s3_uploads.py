@@ -7,7 +7,7 @@ metadata, and the object that is there afterwards is asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -38,19 +38,21 @@ class Uploads:
             return self.holding(b"", new, mark, lambda: self._bucket.find(old) is not None)
         source = {"Bucket": self._bucket.name, "Key": self._bucket.key(old)}
 
-        def copy(number: int, range_: str | None) -> str:
-            part = {"CopySource": source, "CopySourceIfMatch": found.etag, **({"CopySourceRange": range_} if range_ else {})}
+        def copy(number: int, part: Mapping[str, str]) -> str:
             told = self._bucket.ask(
-                "upload_part_copy", Key=self._bucket.key(new), UploadId=id, PartNumber=number, **part
+                "upload_part_copy",
+                Key=self._bucket.key(new),
+                UploadId=id,
+                PartNumber=number,
+                CopySource=source,
+                CopySourceIfMatch=found.etag,
+                **part,
             )
             return str(told["CopyPartResult"]["ETag"])
 
-        with self._begun(new, mark) as id:
-            parts = _ranges(found.bytes)
-            if len(parts) == 1:
-                return Upload(id, found.etag, (copy(1, None),))
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                return Upload(id, found.etag, tuple(pool.map(copy, range(1, len(parts) + 1), parts)))
+        parts = _parts(found.bytes)
+        with self._begun(new, mark) as id, ThreadPoolExecutor(AT_ONCE) as pool:
+            return Upload(id, found.etag, tuple(pool.map(copy, range(1, len(parts) + 1), parts)))
 
     def holding(self, content: bytes, new: str, mark: str, wanted: Callable[[], bool]) -> Upload:
         """An upload of this content. `wanted` is asked once it exists.
@@ -59,9 +61,7 @@ class Uploads:
             FileNotFoundError: it is not wanted.
         """
         with self._begun(new, mark) as id:
-            told = self._bucket.ask(
-                "upload_part", Key=self._bucket.key(new), UploadId=id, PartNumber=1, Body=content
-            )
+            told = self._bucket.ask("upload_part", Key=self._bucket.key(new), UploadId=id, PartNumber=1, Body=content)
             if not wanted():
                 raise FileNotFoundError(new)
             return Upload(id, "", (str(told["ETag"]),))
@@ -103,6 +103,9 @@ class Uploads:
             raise
 
 
-def _ranges(size: int) -> list[str]:
+def _parts(size: int) -> list[Mapping[str, str]]:
+    """What of an object each part copies; small objects cannot be copied by a range."""
     step = max(PART, -(-size // MOST))
-    return [f"bytes={start}-{min(start + step, size) - 1}" for start in range(0, size, step)]
+    if size <= step:
+        return [{}]
+    return [{"CopySourceRange": f"bytes={at}-{min(at + step, size) - 1}"} for at in range(0, size, step)]
