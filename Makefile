@@ -95,5 +95,5 @@ $(SITE): requirements-docs.lock
 
 # Another Spark or Java takes other prepared classes: that is seen by `jars fetch`, after each change of the environment.
 $(JARS): src/onceonly/spark/jars/ivy.xml src/onceonly/spark/jars/ivysettings.xml src/onceonly/spark/training.py $(DEPS) | $(SELF)
-	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker hdfs
+	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark broker s3 hdfs
 	@touch $@

@@ -124,7 +124,8 @@ class Settings:
         return found
 
     def spark_jars(self) -> list[str]:
-        return sorted(str(jar) for jar in (self.jars / "spark").glob("*.jar"))
+        """With those for S3, where they were fetched."""
+        return [str(jar) for folder in ("spark", "s3") for jar in sorted((self.jars / folder).glob("*.jar"))]
 
     def embedded_at(self, service: str) -> str | None:
         """The address of "kafka" or "spark", where `onceonly services up` runs it for this home."""

@@ -95,12 +95,13 @@ class FirstCommit(Rule):
 
 @dataclass
 class Kill(Rule):
-    """SIGKILL at a change of that number, before the server sees it or after it is done."""
+    """SIGKILL at a change of that number, before the server sees it or after it is done; `group`: to its whole group."""
 
     pid: int
     number: int
     after: bool
     victim: Request | None = None
+    group: bool = False
 
     def fault(self, request: Request) -> Fault | None:
         self.number -= request.changes
@@ -109,12 +110,15 @@ class Kill(Rule):
         self.victim = request
         if self.after:
             return None
-        os.kill(self.pid, signal.SIGKILL)
+        self._kill()
         return Fault.LOST_BEFORE
 
     def done(self, request: Request) -> None:
         if self.after and request is self.victim:
-            os.kill(self.pid, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        (os.killpg if self.group else os.kill)(self.pid, signal.SIGKILL)
 
 
 class Proxy:

@@ -12,6 +12,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
+FOLDERS = ("spark", "broker", "s3", "hdfs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -23,7 +24,7 @@ def jars(ctx: click.Context) -> None:
 
 
 @jars.command()
-@click.argument("folders", nargs=-1, metavar="[spark|broker|hdfs]…", type=click.Choice(["spark", "broker", "hdfs"]))
+@click.argument("folders", nargs=-1, metavar=f"[{'|'.join(FOLDERS)}]…", type=click.Choice(FOLDERS))
 @click.option("--settings", "repository", type=FILE, help="An ivysettings.xml that names another repository.")
 @json_option
 @click.pass_obj

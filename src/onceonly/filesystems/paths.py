@@ -8,6 +8,11 @@ from urllib.parse import unquote, urlsplit
 LOCAL_SCHEMES = ("", "file")
 
 
+def spark_uri(uri: str) -> str:
+    """The URI by which Spark knows what everybody else calls s3://."""
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
+
+
 def local_path(uri: str) -> Path | None:
     """The folder that a path or file:// URI names; None for an object store."""
     parts = urlsplit(uri)

@@ -19,6 +19,7 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import FirstRecord
 from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
 from onceonly.errors import NotCommitted, SourceLost
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources import delta_folders
 from onceonly.sources import delta_rules as rules
@@ -176,7 +177,7 @@ class DeltaReader(AtRest):
         start, end = range_.partitions[0]
         with self._reading():
             table = delta_folders.newest(self._log) if range_.folders else self._log.table(max(end - 1, 0))
-            schema, where = tables.schema_of(table.schema().to_json()), _spark_uri(self._uri)
+            schema, where = tables.schema_of(table.schema().to_json()), spark_uri(self._uri)
             if start == end:
                 rows = spark.createDataFrame([], schema)
             elif start == 0 and not range_.folders:
@@ -210,7 +211,3 @@ class DeltaReader(AtRest):
                 f"{type(error).__name__}: {error}",
                 f"Fix the storage of {self._uri}, then retry. Nothing was written.",
             ) from error
-
-
-def _spark_uri(uri: str) -> str:
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.spark import jvm
+from onceonly.spark import jvm, s3
 from onceonly.spark.conf import CONF, TOKEN_FILE
 from onceonly.spark.home import spark_home
 
@@ -35,7 +35,10 @@ class SparkConnect(Service):
         options = [part for name, value in self._settings(port).items() for part in ("--conf", f"{name}={value}")]
         submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
         place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
-        return [*submit, *place, "--driver-class-path", os.pathsep.join(jvm.listed(self._jars)), *options]
+        jars = ["--driver-class-path", os.pathsep.join(jvm.listed(self._jars))]
+        if more := s3.jars(self._jars):
+            jars += ["--jars", ",".join(more)]
+        return [*submit, *place, *jars, *options]
 
     def environment(self) -> Mapping[str, str]:
         """Make the workers use this interpreter, and find the modules of checkout and project."""
@@ -82,6 +85,7 @@ class SparkConnect(Service):
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # more would cost time on one machine
             **CONF,
+            **s3.conf(self._jars),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
         }

@@ -31,6 +31,7 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
@@ -246,7 +247,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         return gate_view.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return spark.read.format("delta").load(stage.spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
+        return spark.read.format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
 
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)

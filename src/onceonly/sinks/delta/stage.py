@@ -12,12 +12,12 @@ from deltalake.exceptions import DeltaError
 
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import log, plain
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 
-NO_S3A = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
 
@@ -107,23 +107,8 @@ def write(uri: str, rows: Any) -> None:
     """
     if few.expected() and plain.write(DeltaTable(uri), rows):
         return
-    try:
-        with _tiny_log(rows.sparkSession):
-            rows.write.format("delta").mode("append").save(spark_uri(uri))
-    except Exception as error:
-        raise _explained(error, uri) from error
-
-
-def _explained(error: Exception, uri: str) -> Exception:
-    """A Spark without the jars of S3 says so when it first has to write there: few rows need none."""
-    if not any(words in str(error) for words in NO_S3A):
-        return error
-    return InvalidPipeline(
-        f"Spark cannot write to {uri}.",
-        f"Its rows are more than {few.RECORDS:,}, or need Delta's own writer, and Spark has no jar for s3a://.",
-        "Add org.apache.hadoop:hadoop-aws, of the Hadoop version of that Spark, to its jars (docs/object-stores.md). "
-        "Nothing was published.",
-    )
+    with _tiny_log(rows.sparkSession):
+        rows.write.format("delta").mode("append").save(spark_uri(uri))
 
 
 @contextmanager
@@ -138,10 +123,6 @@ def _tiny_log(spark: Any) -> Iterator[None]:
             spark.conf.unset(LOG_PARTITIONS)
         else:
             spark.conf.set(LOG_PARTITIONS, before)
-
-
-def spark_uri(uri: str) -> str:
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
 
 
 def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:

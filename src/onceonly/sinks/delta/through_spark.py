@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, schema
-from onceonly.sinks.delta.stage import spark_uri
 
 Session = Callable[[], Any]
 LOG_STORES = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")

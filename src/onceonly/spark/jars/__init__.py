@@ -21,8 +21,7 @@ from onceonly.spark.home import spark_home
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
-FOLDERS = ("spark", "broker", "hdfs")
-NEEDED = ("spark", "broker")  # `hdfs` is for Onceonly's own tests
+NEEDED = ("spark", "broker")  # `s3` is for what is on S3, and `hdfs` for Onceonly's own tests
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
 
 

@@ -1,0 +1,147 @@
+"""A process whose Spark stages rows on a real S3 server is killed, with its Spark, at a request of either."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from integration import mortal_s3, mortal_s3_spark, spark_on_s3
+from integration.project import CHILDREN, output, without_spark
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3_proxy import FORK, Kill, Proxy, proxy
+from patience import PATIENCE
+
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeSource
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(BINARY is None, reason=MISSING),
+    pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
+]
+numbers = count()
+TESTS = Path(__file__).parents[2]
+PARTS = 4
+RECORDS = 12
+
+
+@pytest.fixture
+def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3
+
+
+@pytest.fixture
+def between(server: S3) -> Iterator[Proxy]:
+    with proxy(server) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark(s3: S3, spark_server: str) -> Iterator[Any]:
+    session = spark_on_s3.session(spark_server, s3.environment)
+    yield session
+    session.stop()
+
+
+def records(folder: Path, root: str) -> Path:
+    """A source with records, and an empty state table."""
+    folder.mkdir()
+    StateTable.make(f"{root}/state")
+    FakeSource("flights", folder).append(0, *((mortal_s3.NOON, value) for value in range(RECORDS)))
+    return folder
+
+
+def start(between: Proxy, folder: Path, root: str) -> subprocess.Popen[str]:
+    """A process with a Spark of its own, which waits to be told."""
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    env = {**without_spark(os.environ), **between.environment, "PYTHONPATH": path, "SPARK_REMOTE": ""}
+    child = subprocess.Popen(
+        [sys.executable, mortal_s3_spark.__file__, str(folder), root],
+        env={**env, "ONCEONLY_HOME": str(folder / "home"), "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    CHILDREN.append(child)
+    lines = iter(child.stdout or ())
+    assert any(line == "ready\n" for line in lines)
+    return child
+
+
+def dies(between: Proxy, folder: Path, root: str, number: int, after: bool) -> bool:
+    """Let a process run until its change of that number; whether it came so far."""
+    victim = start(between, folder, root)
+    between.let(Kill(victim.pid, number, after, group=True))
+    assert victim.stdin
+    victim.stdin.write("go\n")
+    victim.stdin.flush()
+    printed = output(victim)
+    assert victim.returncode in (-signal.SIGKILL, 0), printed
+    return victim.returncode != 0
+
+
+def check_truth(folder: Path, root: str, spark: Any) -> None:
+    """By a reader that is not Spark; and nothing is left of what was not published."""
+    for name in mortal_s3.SINKS:
+        rows = DeltaTable(f"{root}/{name}").to_pyarrow_table()
+        assert sorted(rows["n"].to_pylist()) == list(range(RECORDS))
+    through = mortal_s3_spark.coordinator(folder, root, spark)
+    assert through.state.view("flights").open == []
+    through.sweep("flights")
+    sinks: list[Any] = [through.parts.sink(mortal_s3.flights(*mortal_s3.SINKS), name) for name in mortal_s3.SINKS]
+    assert [sink.leftovers(f"{through.state.id}-flights") for sink in sinks] == [[], []]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("number", "after"), [(16, True)])
+def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
+    between: Proxy, spark: Any, tmp_path: Path, number: int, after: bool
+) -> None:
+    root = f"s3://{BUCKET}/spark-crash-{next(numbers)}"
+    folder = records(tmp_path / "source", root)
+    assert dies(between, folder, root, number, after)
+    mortal_s3_spark.settle(folder, root, spark)
+    check_truth(folder, root, spark)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_rows_of_spark_arrive_once_whichever_change_it_dies_at(
+    between: Proxy, spark: Any, spark_server: str, tmp_path: Path, part: int, after: bool
+) -> None:
+    """What it left is settled by two at once."""
+    for number in count(part + 1, PARTS):
+        root = f"s3://{BUCKET}/spark-crash-{next(numbers)}"
+        folder = records(tmp_path / f"source-{number}", root)
+        if not dies(between, folder, root, number, after):
+            break
+        by_two(spark_server, between.environment, folder, root)
+        check_truth(folder, root, spark)
+    assert number > 30
+    print(f"killed at every change up to {number - PARTS}, in steps of {PARTS}")
+
+
+def by_two(spark_server: str, environment: Any, folder: Path, root: str) -> None:
+    both = [FORK.Process(target=settles, args=(spark_server, dict(environment), folder, root)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(2 * PATIENCE)
+        assert each.exitcode == 0
+
+
+def settles(spark_server: str, environment: dict[str, str], folder: Path, root: str) -> None:
+    os.environ.update(environment)
+    spark = spark_on_s3.session(spark_server, environment)
+    mortal_s3_spark.settle(folder, root, spark)
+    spark.stop()

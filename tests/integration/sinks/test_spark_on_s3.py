@@ -1,0 +1,156 @@
+"""What Spark writes and reads on a real S3 server: staged tables, what a transform remembers, a table as the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from integration import spark_on_s3
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from unit.lightdelta import no_spark, transaction
+
+from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.sink import Changes
+from onceonly.pipeline.merge import Merge
+from onceonly.pipeline.sinks import DeltaSink, StateSink
+from onceonly.pipeline.tables import DeltaSource
+from onceonly.sinks.delta import log
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.state.sink import RUNS, StateWriter
+from onceonly.sources.delta import DeltaReader
+from onceonly.testing.fakes import FakeReceipts
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(BINARY is None, reason=MISSING),
+    pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
+]
+numbers = count()
+ROWS = 20_000
+DAYS = ("CAST(id AS BIGINT) AS n", "date_add(DATE'2013-01-01', CAST(id % 3 AS INT)) AS day")
+
+
+@pytest.fixture
+def uri(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/spark-{next(numbers)}"
+
+
+@pytest.fixture(scope="module")
+def spark_there(s3: S3, spark_server: str) -> Iterator[Any]:
+    session = spark_on_s3.session(spark_server, s3.environment)
+    yield session
+    session.stop()
+
+
+def keys(uri: str) -> list[str]:
+    """Every object below it, and every marker of a folder, as another client lists them."""
+    files, path = pafs.FileSystem.from_uri(uri)
+    found = files.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+    return [info.path.removeprefix(f"{path}/") for info in found]
+
+
+def sink_of(uri: str, **options: Any) -> DeltaWriter:
+    return DeltaWriter(DeltaSink("lake", uri, **options), uri, no_spark)
+
+
+def commit(sink: DeltaWriter, handle: Any, tmp_path: Path, decision: int = 1) -> Any:
+    return sink.commit(handle, decision, FakeReceipts(tmp_path / "receipts"))
+
+
+def test_any_number_of_rows_is_staged_by_spark(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    sink = sink_of(uri, partition_by=["day"])
+    handle = sink.stage(transaction(), spark_there.range(ROWS).repartition(3).selectExpr(*DAYS))
+    assert (handle["rows"], handle["publish"]) == (ROWS, "delta-rs") and handle["files"] >= 3
+    assert not DeltaTable(uri).file_uris()
+    assert not commit(sink, handle, tmp_path).already and commit(sink, handle, tmp_path).already
+    found = DeltaTable(uri).to_pyarrow_table()
+    assert sorted(found["n"].to_pylist()) == list(range(ROWS))
+    assert sink.staged_frame(handle, spark_there).count() == ROWS
+    sink.release(transaction())
+    assert sink.leftovers(transaction().prefix) == []
+    assert spark_there.read.format("delta").load(uri.replace("s3:", "s3a:")).count() == ROWS
+
+
+def test_what_was_not_published_leaves_nothing(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    sink = sink_of(uri, partition_by=["day"])
+    handle = sink.stage(transaction(), spark_there.range(ROWS).selectExpr(*DAYS))
+    assert sink.leftovers(transaction().prefix) == [transaction()]
+    sink.discard(transaction(), handle)
+    assert sink.leftovers(transaction().prefix) == []
+    assert not [key for key in keys(uri) if key.startswith(log.STAGED)]
+
+
+def test_what_was_published_is_never_discarded(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    sink = sink_of(uri)
+    handle = sink.stage(transaction(), spark_there.range(ROWS).selectExpr("id AS n"))
+    commit(sink, handle, tmp_path)
+    sink.discard(transaction(), handle)
+    assert DeltaTable(uri).to_pyarrow_table().num_rows == ROWS
+
+
+def test_rows_take_the_place_of_others(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    sink = sink_of(uri, partition_by=["day"], replace="partitions")
+    first = sink.stage(transaction(), spark_there.range(ROWS).selectExpr(*DAYS))
+    commit(sink, first, tmp_path)
+    again = spark_there.range(ROWS).where("id % 3 = 1").selectExpr("-CAST(id AS BIGINT) AS n", DAYS[1])
+    second = sink.stage(transaction(2), again)
+    commit(sink, second, tmp_path, 2)
+    expected = sorted(-n if n % 3 == 1 else n for n in range(ROWS))
+    assert sorted(DeltaTable(uri).to_pyarrow_table()["n"].to_pylist()) == expected
+
+
+def test_changes_are_merged(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    sink = sink_of(uri, merge=Merge(keys=["n"], order_by=["at"]))
+    for epoch in (1, 2):
+        changes = spark_there.range(epoch * ROWS).selectExpr(f"id % {ROWS} * {epoch} AS n", "id AS at")
+        commit(sink, sink.stage(transaction(epoch), changes), tmp_path, epoch)
+    found = {row["n"]: row["at"] for row in DeltaTable(uri).to_pyarrow_table().to_pylist()}
+    truth = {n: n for n in range(ROWS)}
+    truth |= {n * 2: n + ROWS for n in range(ROWS)}
+    assert found == truth
+
+
+def test_what_a_transform_remembers(uri: str, spark_there: Any, tmp_path: Path) -> None:
+    """Through enough checkpoints that runs are merged, and with an attempt that was discarded."""
+    sink = StateWriter(StateSink("totals", schema="page INT, views BIGINT", key=["page"], path=uri), uri)
+    before, truth = None, {}
+    for epoch in range(1, RUNS + 3):
+        rows = spark_there.range(5).selectExpr(
+            f"CAST(id * {epoch} AS INT) AS page", f"CAST({epoch} AS BIGINT) AS views"
+        )
+        lost, txn = (Transaction("0" * 32, "pages", "totals", epoch, attempt, f"n{attempt}") for attempt in (1, 2))
+        if epoch % 5 == 0:
+            sink.discard(lost, sink.stage(lost, Changes(rows.limit(1), before)))
+        handle = sink.stage(txn, Changes(rows, before))
+        assert not sink.commit(handle, epoch, FakeReceipts(tmp_path)).already
+        assert sink.commit(handle, epoch, FakeReceipts(tmp_path)).already
+        before, truth = handle, truth | {number * epoch: epoch for number in range(5)}
+    assert {row["page"]: row["views"] for row in sink.read(spark_there, before).collect()} == truth
+    assert sink.leftovers("0" * 32 + "-pages") == []
+    assert [trace.decision for trace in sink.traces("pages")] == [RUNS + 2]
+    assert not [key for key in keys(uri) if "_temporary" in key or "__magic" in key]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_table_on_s3_is_a_source(uri: str, spark_there: Any, changes: bool) -> None:
+    import pyarrow as pa
+
+    options = {"delta.enableChangeDataFeed": "true"} if changes else {}
+    for start in (0, 10, 20):
+        rows = pa.table({"n": list(range(start, start + 10)), "day": ["a", "b"] * 5})
+        write_deltalake(uri, rows, mode="append", partition_by=["day"], configuration=options)
+    reader = DeltaReader(DeltaSource(uri, changes=changes), uri)
+    assert "version 2" in reader.check()[0]
+    source = reader.log()
+    for start, end, truth in ((0, 2, range(20)), (1, 3, range(10, 30)), (0, 3, range(30))):
+        range_ = reader.marked(TopicRange(source.topic, source.topic_id, {0: (start, end)}, "delta"), None)
+        reader.verify((range_,))
+        assert sorted(row["n"] for row in reader.read(spark_there, (range_,)).collect()) == list(truth)

@@ -1,0 +1,26 @@
+"""A Spark that reaches a test's own S3 server: a session of the suite's server, told where it is and by what keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onceonly.settings import Settings
+from onceonly.spark import jars, s3
+
+FETCHED = not jars.missing(Settings.from_env().jars, "s3")
+UNFETCHED = "the jars of S3 are missing: onceonly jars fetch s3"
+HIDDEN = ("fs.s3a.access.key", "fs.s3a.secret.key")  # of a server that only this test run knows
+
+
+def session(address: str, env: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    made: Any = SparkSession.builder.remote(address).create()
+    for name, value in s3.conf(Settings.from_env().jars, env).items():
+        made.conf.set(name.removeprefix("spark.hadoop."), value)
+    for name, value in zip(HIDDEN, (env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"]), strict=True):
+        made.conf.set(name, value)
+    made.conf.set("fs.s3a.impl.disable.cache", "true")  # else what Spark first knew of a bucket's server stays
+    made.conf.set("spark.sql.session.timeZone", "UTC")
+    return made
