@@ -20,6 +20,7 @@ from onceonly.checkpoint.offsets import FILES, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
 from onceonly.filesystems import places
 from onceonly.filesystems.interface import FileSystem
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
@@ -200,4 +201,4 @@ def _paths(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _spark_uri(folder: str) -> str:
-    return f"file://{folder}" if folder.startswith("/") else folder.replace("s3://", "s3a://", 1)
+    return f"file://{folder}" if folder.startswith("/") else spark_uri(folder)

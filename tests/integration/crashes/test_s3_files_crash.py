@@ -1,10 +1,10 @@
-"""Files on a real S3 server: a process is killed at a request, an answer is lost, uploads expire, two commit at once."""
+"""Files on a real S3 server: a process is killed at a request, an answer is lost, uploads expire, two commit."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -182,7 +182,7 @@ def test_any_answer_may_be_lost(between: Proxy, tmp_path: Path, what: Fault) -> 
         between.let(OneChange(number, what))
         try:
             mortal_s3files.run(str(world.folder), world.root)
-        except Exception as error:  # noqa: BLE001 - of whatever kind: others settle it
+        except Exception as error:  # of whatever kind: others settle it
             print(number, type(error).__name__)
         came = sum(request.changes for request in between.seen) >= number
         between.let(Rule())

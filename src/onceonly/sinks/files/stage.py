@@ -91,7 +91,9 @@ def describe(
             "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
         )
-    finals = ["".join([*path.rpartition("/")[:2], name]) for path, name in zip(files, _names(config, txn))]
+    finals = [
+        "".join([*path.rpartition("/")[:2], name]) for path, name in zip(files, _names(config, txn), strict=False)
+    ]
 
     def ready(staged: str, final: str) -> StagedFile:
         return StagedFile(staged, final, *on.ready(f"{folder}/{staged}", f"{target}/{final}"))
