@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from unit.lightfiles import schema_of
@@ -30,8 +31,9 @@ class LightS3Files(FileWriter):
         folder = OwnPath(staging_of(self._target), txn.name)
         self._on.probe(folder, self._target)
         data = folder.below("data").path
-        for number in range(self.files if given else 0):
-            lines = "".join(f"{json.dumps(row)}\n" for row in given[number :: self.files])
+        files = min(self.files, len(given))
+        for number in range(files):
+            lines = "".join(f"{json.dumps(row)}\n" for row in given[number::files])
             place = f"part={number}/" if self.files > 1 else ""
             self._on.write(f"{data}/{place}part-{number:05d}.jsonl", lines)
         found = stage.describe(self.config, txn, self._on, self._target, data, len(given))
@@ -44,17 +46,19 @@ class LightS3Files(FileWriter):
         }
 
 
+@cache
+def client(endpoint: str, region: str) -> Any:
+    """boto's own client, as anybody has it."""
+    from botocore import session
+
+    return session.get_session().create_client("s3", region_name=region, endpoint_url=endpoint)
+
+
 class Store:
-    """What boto3's own layer shows, by the server's environment."""
+    """What the server of the environment shows."""
 
     def __init__(self, bucket: str) -> None:
-        from botocore import session
-        from botocore.config import Config
-
-        region = os.environ["AWS_REGION"]
-        config = Config(retries={"mode": "standard", "total_max_attempts": 1})
-        self.client = session.get_session().create_client("s3", region_name=region, config=config)
-        self.bucket = bucket
+        self.client, self.bucket = client(os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_REGION"]), bucket
 
     def keys(self, prefix: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
