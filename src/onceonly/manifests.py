@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from onceonly.filesystems import places
 from onceonly.filesystems.confined import MANIFESTS as FOLDER
-from onceonly.filesystems.interface import FileSystem
 from onceonly.filesystems.listing import every
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
+    from onceonly.filesystems.interface import FileSystem
     from onceonly.filesystems.webhdfs import Cluster
 
 
@@ -103,7 +102,11 @@ def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
 
 def _s3(folder: str | Path) -> tuple[FileSystem, str] | None:
     """The file system and the folder's URI; None for another folder."""
-    return places.of(str(folder)) if str(folder).startswith(("s3://", "s3a://")) else None
+    if not str(folder).startswith(("s3://", "s3a://")):
+        return None
+    from onceonly.filesystems import places
+
+    return places.of(str(folder))
 
 
 def _on_store(on: FileSystem, root: str) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class FirstCommit(Rule):
 
 @dataclass
 class Kill(Rule):
-    """SIGKILL at a change of that number, before the server sees it or after it is done; `group`: to its whole group."""
+    """SIGKILL at a change of that number, before the server sees it or after it is done; `group`: to its group."""
 
     pid: int
     number: int

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
+
+from integration.s3 import S3
 
 from onceonly.settings import Settings
 from onceonly.spark import jars, s3
@@ -11,6 +14,13 @@ from onceonly.spark import jars, s3
 FETCHED = not jars.missing(Settings.from_env().jars, "s3")
 UNFETCHED = "the jars of S3 are missing: onceonly jars fetch s3"
 HIDDEN = ("fs.s3a.access.key", "fs.s3a.secret.key")  # of a server that only this test run knows
+
+
+def bucket(server: S3) -> str:
+    """A new one. Of a bucket, Spark knows one server as long as it lives, and other tests have others of that name."""
+    name = f"spark-{uuid.uuid4().hex[:12]}"
+    (server.data / name).mkdir()
+    return name
 
 
 def session(address: str, env: Mapping[str, str]) -> Any:
@@ -21,6 +31,5 @@ def session(address: str, env: Mapping[str, str]) -> Any:
         made.conf.set(name.removeprefix("spark.hadoop."), value)
     for name, value in zip(HIDDEN, (env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"]), strict=True):
         made.conf.set(name, value)
-    made.conf.set("fs.s3a.impl.disable.cache", "true")  # else what Spark first knew of a bucket's server stays
     made.conf.set("spark.sql.session.timeZone", "UTC")
     return made

@@ -57,7 +57,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
-    notes += spark.notes(parts.settings)
+    notes += spark.notes(parts.settings) + _of_s3(pipeline, parts.settings)
     notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
     found = factory.check(pipeline, parts)
     if pipeline.gate:
@@ -67,6 +67,13 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
         if isinstance(source, KafkaSource):
             notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, *_after(pipeline, parts, settings), _state(settings)]
+
+
+def _of_s3(pipeline: Pipeline, settings: Settings) -> list[str]:
+    from onceonly.spark import s3
+
+    places = (str(getattr(each, "path", "")) for each in (*pipeline.sinks, *pipeline.sources))
+    return [] if settings.spark_remote else s3.notes(settings.jars, places)
 
 
 def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:

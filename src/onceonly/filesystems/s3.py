@@ -87,7 +87,7 @@ class S3Files(FileSystem):
         self._publish(path, nonce, begin)
 
     def _publish(self, new: str, nonce: str, begin: Callable[[], Upload], staged: Upload | None = None) -> None:
-        """Complete the upload, or one that is begun anew. What is there afterwards tells whether it is published.
+        """Complete the upload, or another one that is begun. What is there afterwards tells whether it is published.
 
         Raises:
             FileExistsError: another object has that name.

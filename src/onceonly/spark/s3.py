@@ -6,10 +6,11 @@ Nothing here imports Spark, and no setting is a secret: S3A finds the keys itsel
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.paths import spark_uri
 from onceonly.spark import jvm
 
 MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')  # in errors of Spark
@@ -36,6 +37,17 @@ def conf(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def jars(base: Path) -> list[str]:
     """None where they were not fetched."""
     return sorted(str(jar) for jar in (base / "s3").glob("*.jar"))
+
+
+def notes(base: Path, places: Iterable[str], env: Mapping[str, str] = os.environ) -> list[str]:
+    """For people: whether Spark finds the jars, where a pipeline has such a place."""
+    if not any(spark_uri(place).startswith("s3a://") for place in places):
+        return []
+    if there := jars(base):
+        return [f"Spark's jars for S3: {Path(there[0]).parent}"]
+    theirs = any(line.startswith("spark.jars") for line in jvm.defaults(env))
+    todo = "none, so only few records can be staged there: onceonly jars fetch s3"
+    return [f"Spark's jars for S3: {'as its spark-defaults.conf has it' if theirs else todo}"]
 
 
 def is_missing(error: Exception) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from integration import mortal_s3, mortal_s3_spark, spark_on_s3
 from integration.project import CHILDREN, output, without_spark
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3 import BINARY, MISSING, S3
 from integration.s3_proxy import FORK, Kill, Proxy, proxy
 from patience import PATIENCE
 
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.skipif(BINARY is None, reason=MISSING),
     pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
 ]
-numbers = count()
 TESTS = Path(__file__).parents[2]
 PARTS = 4
 RECORDS = 12
@@ -103,9 +102,9 @@ def check_truth(folder: Path, root: str, spark: Any) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize(("number", "after"), [(16, True)])
 def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
-    between: Proxy, spark: Any, tmp_path: Path, number: int, after: bool
+    server: S3, between: Proxy, spark: Any, tmp_path: Path, number: int, after: bool
 ) -> None:
-    root = f"s3://{BUCKET}/spark-crash-{next(numbers)}"
+    root = f"s3://{spark_on_s3.bucket(server)}/lake"
     folder = records(tmp_path / "source", root)
     assert dies(between, folder, root, number, after)
     mortal_s3_spark.settle(folder, root, spark)
@@ -117,11 +116,11 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_rows_of_spark_arrive_once_whichever_change_it_dies_at(
-    between: Proxy, spark: Any, spark_server: str, tmp_path: Path, part: int, after: bool
+    server: S3, between: Proxy, spark: Any, spark_server: str, tmp_path: Path, part: int, after: bool
 ) -> None:
     """What it left is settled by two at once."""
     for number in count(part + 1, PARTS):
-        root = f"s3://{BUCKET}/spark-crash-{next(numbers)}"
+        root = f"s3://{spark_on_s3.bucket(server)}/lake"
         folder = records(tmp_path / f"source-{number}", root)
         if not dies(between, folder, root, number, after):
             break

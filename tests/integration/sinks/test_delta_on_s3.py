@@ -15,7 +15,7 @@ from integration.s3_proxy import Fault, FirstCommit, Proxy, Rule, proxy
 from unit.lightdelta import LightDelta, no_spark, transaction
 
 from onceonly.checkpoint.sink import Outcome
-from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import few
@@ -71,15 +71,6 @@ def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: 
     sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
     found = DeltaTable(uri).to_pyarrow_table().to_pylist()
     assert sorted(found, key=lambda row: row["n"]) == [{"n": 1, "word": "a"}, {"n": 2, "word": "b"}]
-
-
-def test_many_rows_are_refused_where_spark_does_not_know_s3(uri: str, spark: Any) -> None:
-    sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
-    with pytest.raises(InvalidPipeline, match="Spark cannot write to") as refused:
-        sink.stage(transaction(), spark.range(3).selectExpr("CAST(id AS INT) AS n"))
-    assert len(str(refused.value).splitlines()) == 3
-    sink.discard(transaction(), None)
-    assert sink.leftovers(transaction().prefix) == []
 
 
 def test_what_a_checkpoint_asks_of_s3_is_counted(uri: str, between: Proxy, tmp_path: Path) -> None:

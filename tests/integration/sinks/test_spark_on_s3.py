@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from integration import spark_on_s3
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3 import BINARY, MISSING, S3
 from unit.lightdelta import no_spark, transaction
 
 from onceonly.checkpoint.model import Transaction
@@ -36,11 +37,16 @@ ROWS = 20_000
 DAYS = ("CAST(id AS BIGINT) AS n", "date_add(DATE'2013-01-01', CAST(id % 3 AS INT)) AS day")
 
 
+@pytest.fixture(scope="module")
+def bucket(s3: S3) -> str:
+    return spark_on_s3.bucket(s3)
+
+
 @pytest.fixture
-def uri(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+def uri(s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/spark-{next(numbers)}"
+    return f"s3://{bucket}/{next(numbers)}"
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +143,16 @@ def test_what_a_transform_remembers(uri: str, spark_there: Any, tmp_path: Path) 
     assert sink.leftovers("0" * 32 + "-pages") == []
     assert [trace.decision for trace in sink.traces("pages")] == [RUNS + 2]
     assert not [key for key in keys(uri) if "_temporary" in key or "__magic" in key]
+    assert {committer(f"{uri}/{run['folder']}") for run in before["runs"]} == {"magic"}, (
+        "files were copied to their names"
+    )
+
+
+def committer(folder: str) -> str:
+    """By which one Spark wrote it, as that one says itself; Spark's usual one says nothing."""
+    files, path = pafs.FileSystem.from_uri(folder)
+    with files.open_input_stream(f"{path}/_SUCCESS") as told:
+        return str(json.loads(told.read() or b"{}").get("committer"))
 
 
 @pytest.mark.parametrize("changes", [False, True])

@@ -196,6 +196,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
         that again.
         """
         self.release(txn)
+        self._on.end_uploads(f"{self._staging}/{txn.name}", "")  # of Spark
         self._on.end_uploads(self._target, stem(txn))
 
     def release(self, txn: Transaction) -> None:

@@ -73,3 +73,17 @@ def test_what_pyspark_brings_is_not_fetched_again() -> None:
 def test_spark_has_its_own_name_for_s3(uri: str) -> None:
     assert spark_uri(uri) == "s3a://lake/x"
     assert spark_uri("/lake/s3://x") == "/lake/s3://x"
+
+
+def test_who_checks_a_pipeline_is_told_of_the_jars_for_s3(fetched: Path, tmp_path: Path) -> None:
+    places = ["lake/flights", "s3://lake/flights"]
+    assert s3.notes(tmp_path / "other", ["lake/flights"], {}) == []
+    assert "onceonly jars fetch s3" in s3.notes(tmp_path / "other", places, {})[0]
+    assert s3.notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
+
+
+@pytest.mark.parametrize("said", s3.MISSING)
+def test_a_stage_without_the_jars_says_which(said: str) -> None:
+    assert s3.is_missing(RuntimeError(f"java.lang.RuntimeException: {said}"))
+    assert not s3.is_missing(RuntimeError("the transform fails"))
+    assert "onceonly jars fetch s3" in str(s3.missing("flights epoch 1 could not be staged."))
