@@ -95,12 +95,12 @@ class S3Files(FileSystem):
         """
         for _ in range(TRIES):
             upload = staged or begin()
-            self._uploads.complete(upload, new)
+            told = self._uploads.complete(upload, new)
+            if not told and upload is not staged:  # begun here, so no other process knows it
+                self._uploads.abort(upload.id, new)
             found = self._bucket.find(new)
             if found and found.mark == nonce:
                 return
-            if upload is not staged:  # begun here, so no other process knows it
-                self._uploads.abort(upload.id, new)
             if found:
                 raise FileExistsError(new)
             staged = None

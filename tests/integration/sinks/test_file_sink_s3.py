@@ -172,12 +172,19 @@ def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake,
         lake.commit(handle)
         new = {**lake.stage(2, 3, 4), "replaces": {"manifest": handle["manifest"], "files": handle["files"]}}
         lake.commit(new, 2)  # before the first one is released, which may be late
-        lake.sink.release(transaction(1))
 
     with pytest.raises((CannotPublish, OutcomeUnknown)):
         late(lake, others, of).commit(handle, 1, FakeReceipts(Path("unused")))
     assert lake.numbers() == lake.listed() == [3, 4]
     assert manifest_of(transaction(1)) not in str(lake.store.keys(lake.name))
+
+
+def test_of_two_that_make_an_expired_upload_again_one_publishes(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    lake.store.abort_all(f"{lake.name}/")
+    hanging = late(lake, lambda: lake.commit(handle), ".jsonl")
+    assert hanging.commit(handle, 1, FakeReceipts(Path("unused"))).already
+    assert lake.numbers() == lake.listed() == [1, 2] and lake.store.uploads(lake.name) == []
 
 
 @pytest.mark.parametrize("expired", [False, True])
