@@ -3,7 +3,8 @@
 for path in onceonly.manifests.files("lake/delays"): ...
 onceonly.manifests.dataset("lake/delays").to_table()
 
-An hdfs:// folder is read over HTTP, as the sink writes it. See `onceonly.filesystems.webhdfs`.
+An hdfs:// folder is read over HTTP, as the sink writes it (`onceonly.filesystems.webhdfs`), and an s3:// folder by the
+same client (`onceonly.filesystems.s3_client`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from onceonly.filesystems.listing import every
 from onceonly.settings import Settings
 
 if TYPE_CHECKING:
+    from onceonly.filesystems.interface import FileSystem
     from onceonly.filesystems.webhdfs import Cluster
 
 
 def files(folder: str | Path) -> list[Any]:
-    """The files of every completely published checkpoint, in order of their names: paths, or URIs on HDFS.
+    """The files of every completely published checkpoint, in order of their names: paths, or URIs on HDFS and S3.
 
     Raises:
         FileNotFoundError: no such folder.
-        OSError: HDFS does not answer.
+        OSError: the storage does not answer.
     """
     if on_hdfs := _hdfs(folder):
         cluster, root = on_hdfs
         return sorted(f"{root}/{path}" for path in _listed(_manifests(cluster, root)))
+    if on_s3 := _s3(folder):
+        on, root = on_s3
+        return sorted(f"{root}/{path}" for path in _listed(_on_store(on, root)))
     local = Path(folder)
     if not local.is_dir():
         raise FileNotFoundError(f"{local} is not a folder")
@@ -49,6 +54,12 @@ def dataset(folder: str | Path) -> Any:
     if on_hdfs := _hdfs(folder):
         cluster, root = on_hdfs
         return cluster.dataset([cluster.path(uri) for uri in found], cluster.path(root), kind)
+    if on_s3 := _s3(folder):
+        from onceonly.filesystems.s3 import arrow
+
+        fs, base = arrow(on_s3[1])
+        paths = [uri.removeprefix("s3://") for uri in found]
+        return ds.dataset(paths, format=kind, filesystem=fs, partitioning="hive", partition_base_dir=base)
     return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=str(folder))
 
 
@@ -87,3 +98,22 @@ def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
         return [name for name in found if name.endswith(".manifest")]
 
     return _all(names, lambda name: fs.cat_file(f"{place}/{name}"))
+
+
+def _s3(folder: str | Path) -> tuple[FileSystem, str] | None:
+    """The file system and the folder's URI; None for another folder."""
+    if not str(folder).startswith(("s3://", "s3a://")):
+        return None
+    from onceonly.filesystems import places
+
+    return places.of(str(folder))
+
+
+def _on_store(on: FileSystem, root: str) -> dict[str, Any]:
+    if not on.names(root):
+        raise FileNotFoundError(f"{root} is not a folder")
+    place = f"{root}/{FOLDER}"
+    return _all(
+        lambda: [name for name in on.names(place) if name.endswith(".manifest")],
+        lambda name: on.read(f"{place}/{name}"),
+    )

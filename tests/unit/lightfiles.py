@@ -39,7 +39,7 @@ class LightFiles(FileWriter):
         folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in given]
         folder.mkdir(parents=True)
         (folder / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        files = stage.describe(self.config, txn, LocalFiles(), str(folder), len(lines))
+        files = stage.describe(self.config, txn, LocalFiles(), str(self.folder), str(folder), len(lines))
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},
             **{"folder": str(folder), "manifest": manifest_of(txn), "rows": len(lines), "bytes": 1},

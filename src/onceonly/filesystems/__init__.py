@@ -1,1 +1,1 @@
-"""Local disks and HDFS, the names that Onceonly gives, and what is durable."""
+"""Local disks, HDFS and S3, the names that Onceonly gives, and what is durable."""

@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden, parent
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, is_hidden, parent
 from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
 
 
@@ -76,7 +76,7 @@ class HdfsFiles(FileSystem):
             self._cluster.rename(first.path, second.path)
             raise OSError("its rename overwrites an existing file")
 
-    def move(self, old: OwnPath, new: str) -> None:
+    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
         try:
             self._cluster.rename(old.path, new)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,32 @@ class Fingerprint(NamedTuple):
     digest: str
 
 
+class Upload(NamedTuple):
+    """An object of which everything is done but the last step.
+
+    Args:
+        id: by which the store knows it.
+        source: the content of the staged object that it is a copy of, as the store names it; empty: of none.
+        parts: what the store has named each part.
+    """
+
+    id: str
+    source: str
+    parts: tuple[str, ...]
+
+
+class Ready(NamedTuple):
+    """A staged file that can be published.
+
+    Args:
+        print: by which it is known under its final name.
+        upload: what has been prepared for that; None: nothing has to be.
+    """
+
+    print: Fingerprint
+    upload: Upload | None = None
+
+
 class FileSystem(Protocol):
     """Paths are absolute: local ones, or URIs. Errors are OSErrors, as a local file system raises them."""
 
@@ -44,13 +71,46 @@ class FileSystem(Protocol):
         If the target does not exist yet, the test stays in the staging folder, beside which it will be created.
         """
 
-    def move(self, old: OwnPath, new: str) -> None:
-        """Give a file its final name, atomically.
+    def begin(self, folder: OwnPath) -> None:
+        """Create a transaction's folder beside the target, if it is missing."""
+        self.make_folder(folder.path, folder.root)
 
+    def ready(self, staged: str, final: str) -> Ready:
+        """Prepare a staged file for its final name. Readers see nothing of it."""
+        return Ready(self.fingerprint(staged))
+
+    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+        """Give a file its final name, atomically. A copy may keep the old one.
+
+        Args:
+            ready: what was prepared for the name.
         Raises:
             FileExistsError: the name exists; nothing was changed.
             FileNotFoundError: there is no such file, or no folder for the name.
         """
+
+    def create(self, path: str, text: str, folder: OwnPath) -> None:
+        """Create a file with its final name, atomically, as long as that folder exists.
+
+        Raises:
+            FileExistsError: the name exists; nothing was changed.
+            FileNotFoundError: the folder does not exist.
+        """
+        if not self.exists(folder.path):
+            raise FileNotFoundError(folder.path)
+        new = folder.below(f".new-{uuid.uuid4().hex}")
+        self.write(new.path, text)
+        try:
+            self.move(new, path)
+        finally:
+            self.remove(new)
+
+    def end_uploads(self, target: str, stem: str) -> None:
+        """End whatever was prepared for names in the target that begin so. What has its name stays.
+
+        If the staged files were removed before, no process can give a file such a name any more.
+        """
+        return
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """Atomically, with all its content. Nothing happens if the old one is missing or the new one exists."""

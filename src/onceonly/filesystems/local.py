@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from onceonly.filesystems import folders
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.durability import to_disk, tree_to_disk
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden, parent
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, is_hidden, parent
 
 MOUNTS = Path("/proc/self/mountinfo")
 TRIES = 20  # attempts to create a folder whose parent another process removes
@@ -69,7 +69,7 @@ class LocalFiles(FileSystem):
             self.remove(name)
             self.remove(probe)
 
-    def move(self, old: OwnPath, new: str) -> None:
+    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
         """By two steps: for a moment the file has both names."""
         os.link(old.path, new)
         self.remove(old)

@@ -21,7 +21,10 @@ def of(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str] | None:
     path = local_path(uri)
     if path is not None:
         return LocalFiles(), str(path)
-    return _hdfs(uri, webhdfs) if urlsplit(uri).scheme == "hdfs" else None
+    scheme = urlsplit(uri).scheme.lower()
+    if scheme == "hdfs":
+        return _hdfs(uri, webhdfs)
+    return _s3(uri) if scheme in ("s3", "s3a") else None
 
 
 def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
@@ -34,3 +37,17 @@ def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
         ) from error
     cluster = Cluster(uri, address)
     return HdfsFiles(cluster), cluster.root + split(uri)[1]
+
+
+def _s3(uri: str) -> tuple[FileSystem, str]:
+    """s3a://, as Spark calls it, is the same place."""
+    try:
+        from onceonly.filesystems.s3 import S3Files
+        from onceonly.filesystems.s3_client import Bucket, split
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[s3]'"
+        ) from error
+    name, path = split(uri)
+    bucket = Bucket(name)
+    return S3Files(bucket), f"{bucket.root}/{path}"

@@ -281,8 +281,8 @@ class FileSink(SinkConfig):
     """A folder to which each checkpoint adds files. Every file appears complete, and once.
 
     Args:
-        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is below
-            ONCEONLY_HOME.
+        path: folder on a local or mounted file system, hdfs://namenode:8020/… or s3://bucket/…; a relative path is
+            below ONCEONLY_HOME.
         format: Parquet, JSON lines, CSV with a header, or Avro.
         partition_by: columns that become folders, as in `day=2013-01-01/`.
     """

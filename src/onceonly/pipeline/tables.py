@@ -84,8 +84,8 @@ class FileSource(Stored):
     """A folder to read into which a FileSink publishes, decision after decision of its pipeline.
 
     Args:
-        path: folder on a local or mounted file system, or hdfs://namenode:8020/…; a relative path is below
-            ONCEONLY_HOME.
+        path: folder on a local or mounted file system, hdfs://namenode:8020/… or s3://bucket/…; a relative path is
+            below ONCEONLY_HOME.
         name: what it is called in the transform's input and in messages; by default the last part of the path.
         start: chained mode only: where the first checkpoint begins: 'earliest', with all files that are published;
             'latest'; a decision, which is the first one to be read; or a time (a datetime with a zone, or its ISO

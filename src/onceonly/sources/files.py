@@ -20,6 +20,7 @@ from onceonly.checkpoint.offsets import FILES, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
 from onceonly.filesystems import places
 from onceonly.filesystems.interface import FileSystem
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources import file_manifests
 from onceonly.sources import file_rules as rules
@@ -32,7 +33,7 @@ class FileReader(AtRest):
     """The `Source` of a `FileSource`; plans by the manifests in the folder, reads with Spark.
 
     Args:
-        uri: the folder's absolute path, file:// or hdfs:// URI.
+        uri: the folder's absolute path, file://, hdfs:// or s3:// URI.
         webhdfs: HTTP address of the NameNode, for a folder on HDFS.
     """
 
@@ -200,4 +201,4 @@ def _paths(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _spark_uri(folder: str) -> str:
-    return f"file://{folder}" if folder.startswith("/") else folder
+    return f"file://{folder}" if folder.startswith("/") else spark_uri(folder)

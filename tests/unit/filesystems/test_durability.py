@@ -626,7 +626,7 @@ def staged_files(sink: FileWriter, folder: Path) -> dict:
     data = folder.parent / f".{folder.name}.staged" / TXN.name / "data"
     data.mkdir(parents=True)
     (data / "part-0.jsonl").write_text("{}\n")
-    described = filestage.describe(sink.config, TXN, LocalFiles(), str(data), 1)
+    described = filestage.describe(sink.config, TXN, LocalFiles(), str(folder), str(data), 1)
     known = {"kind": "files", "target": str(folder), "format": "json", "txn": TXN.name, "folder": str(data)}
     found = {"manifest": confined.manifest_of(TXN), "rows": 1, "bytes": 3, "files": [f.to_json() for f in described]}
     return known | found

@@ -19,6 +19,10 @@ class Published:
     manifest: str
     files: tuple[str, ...]
 
+    @property
+    def stem(self) -> str:
+        return self.manifest.rpartition("/")[2].removesuffix(".manifest")
+
 
 @dataclass(frozen=True)
 class FileHandle:

@@ -53,7 +53,7 @@ def traces(on: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]
 
 
 def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
-    read = (_read(on, f"{target}/{MANIFESTS}/{name}") for name in names)
+    read = (read_ours(on, f"{target}/{MANIFESTS}/{name}") for name in names)
     found = [manifest for manifest in read if manifest]
     if not found:
         return None
@@ -62,7 +62,7 @@ def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
     return Trace(state_id, decision, f"folder {target}", epoch=_epoch(names[-1]))
 
 
-def _read(on: FileSystem, path: str) -> Manifest | None:
+def read_ours(on: FileSystem, path: str) -> Manifest | None:
     """The manifest; None if there is none, or the file is not a manifest of ours."""
     with suppress(moves.NameTaken):
         return moves.read_manifest(on, path)

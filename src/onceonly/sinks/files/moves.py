@@ -7,7 +7,6 @@ manifest is written last, in the same way. It is the evidence that every file of
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,25 +15,29 @@ from typing import Any
 
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import AT_ONCE, FileSystem, Fingerprint, parent, parents
+from onceonly.filesystems.interface import AT_ONCE, FileSystem, Fingerprint, Ready, Upload, parent, parents
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file: its path in the staged folder, its path in the target, and its fingerprint."""
+    """A file: its path in the staged folder, its path in the target, its fingerprint, and what was prepared for it."""
 
     staged: str
     final: str
     print: Fingerprint
+    upload: Upload | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The key of the checksum is the name of its algorithm."""
-        return {"staged": self.staged, "final": self.final, **content(self.print)}
+        upload = {"upload": self.upload._asdict()} if self.upload else {}
+        return {"staged": self.staged, "final": self.final, **content(self.print), **upload}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagedFile:
-        [algorithm] = data.keys() - {"staged", "final", "bytes"}
-        return cls(data["staged"], data["final"], Fingerprint(data["bytes"], algorithm, data[algorithm]))
+        [algorithm] = data.keys() - {"staged", "final", "bytes", "upload"}
+        print, told = Fingerprint(data["bytes"], algorithm, data[algorithm]), data.get("upload")
+        upload = Upload(told["id"], told["source"], tuple(told["parts"])) if told else None
+        return cls(data["staged"], data["final"], print, upload)
 
 
 def content(print: Fingerprint) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def _each(on: FileSystem, files: Iterable[StagedFile], target: str, change: Call
 def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
     staged, final = folder.below(file.staged), f"{target}/{file.final}"
     try:
-        on.move(staged, final)
+        on.move(staged, final, Ready(file.print, file.upload))
     except FileExistsError:
         _check_same(on, file, final)
         on.remove(staged)
@@ -99,10 +102,9 @@ def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -
         if on.fingerprint(final.path) != file.print:
             return
         on.make_folder(parent(kept), folder.path)
-        try:
+        with suppress(FileExistsError):  # a process was killed within a move: it has both names
             on.move(final, kept)
-        except FileExistsError:
-            on.remove(final)  # a process was killed within a move: it has both names
+        on.remove(final)
         on.sync_names(parent(kept))
 
 
@@ -120,7 +122,7 @@ def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
 
 
 def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
-    """Write the manifest in one step, through a file in `folder`.
+    """Write the manifest in one step, unless `folder` was removed: the outcome was recorded, or is that of an abort.
 
     Returns:
         The manifest that already existed; None if this one was written.
@@ -129,18 +131,13 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
     """
     place = parent(path)
     on.make_folder(place, parent(place))
-    if not on.exists(folder.path):  # published, released, maybe replaced since: too late for a manifest
-        raise FileNotFoundError(folder.path)
-    new = folder.below(f".manifest-{uuid.uuid4().hex}")
-    on.write(new.path, json.dumps(content, indent=1) + "\n")
     try:
-        on.move(new, path)
+        on.create(path, json.dumps(content, indent=1) + "\n", folder)
     except FileExistsError:
         if found := read_manifest(on, path):
             return found
         raise OSError(f"{path} existed and no longer does") from None
     finally:
-        on.remove(new)
         on.sync_names(place)
     return None
 

@@ -27,14 +27,14 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.counts import count
 from onceonly.filesystems import confined
-from onceonly.filesystems.confined import OwnPath, manifest_of
+from onceonly.filesystems.confined import OwnPath, manifest_of, stem
 from onceonly.filesystems.folders import named
 from onceonly.filesystems.interface import FileSystem, parent
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
 from onceonly.sinks.files import handle as filehandle
-from onceonly.sinks.files.handle import FileHandle, staging_of
+from onceonly.sinks.files.handle import FileHandle, Published, staging_of
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
@@ -46,7 +46,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
     """Writes to the target of a `FileSink`.
 
     Args:
-        uri: the target's absolute path, file:// or hdfs:// URI.
+        uri: the target's absolute path, file://, hdfs:// or s3:// URI.
         webhdfs: HTTP address of the NameNode, for a target on HDFS; by default its host and Hadoop's default port.
     """
 
@@ -66,7 +66,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         stage.check(self.config, self._on, self._target)
         folder, rows_staged = stage.write(self.config, txn, self._on, self._target, rows)
-        files = stage.describe(self.config, txn, self._on, folder, rows_staged)
+        files = stage.describe(self.config, txn, self._on, self._target, folder, rows_staged)
         return {
             "kind": "files",
             "target": self._target,
@@ -103,7 +103,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
             return Outcome(already=True, detail=done)
         try:
             if mine.rewinds:  # nothing was staged for it
-                self._on.make_folder(staged.path, staged.root)
+                self._on.begin(staged)
             moves.move(self._on, mine.files, staged.below("data"), self._target)
             found = self._write(mine, manifest.published(mine, decision))
         except (NameTaken, FileMissing, OSError):
@@ -125,7 +125,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
         mine = self._mine(handle)
         given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
         try:
-            self._on.make_folder(staged.path, staged.root)  # also for staged files that no longer exist
+            self._on.begin(staged)  # also for staged files that no longer exist
             found = self._shown(mine) or self._write(mine, given_up) or given_up
             if self._names(mine, found):
                 return Outcome(already=True, detail={"rows": mine.rows})
@@ -138,6 +138,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
         """Prevent further moves, and move back all files that the manifest does not list. The rows are kept."""
         staged, theirs = self._staged(mine), manifest.listed(found)
         self._on.rename_folder(staged.below("data"), staged.below(GIVEN_UP))
+        self._on.end_uploads(self._target, stem(mine.txn))
         ours = [file for file in mine.files if file.final not in theirs]
         moves.move_back(self._on, ours, staged.below(GIVEN_UP), self._target)
         if mine.rewinds:
@@ -175,20 +176,33 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
     def _remove_replaced(self, mine: FileHandle) -> None:
         """The manifest is removed last: as long as it exists, this has to be repeated."""
         for old in mine.out:
+            self._end(old)
             for file in old.files:
                 self._on.remove(OwnPath(self._target, file))
             self._on.remove(OwnPath(self._target, old.manifest))
         if mine.rewinds:
             self.discard(mine.txn, None)  # the folder in which the manifest was written; no attempt owns it
 
+    def _end(self, old: Published) -> None:
+        """No process can publish it again, once its names are free: one that hangs in a commit may still wake up."""
+        if found := manifest.read_ours(self._on, f"{self._target}/{old.manifest}"):
+            self._on.delete(OwnPath(self._staging, found["txn"]))
+            self._on.end_uploads(self._target, old.stem)
+
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
-        """Delete the staged files. Files that have their final names stay."""
+        """Delete the staged files. Files that have their final names stay.
+
+        On an object store, what another attempt has prepared for the same names may end as well. Its commit prepares
+        that again.
+        """
+        self.release(txn)
+        self._on.end_uploads(f"{self._staging}/{txn.name}", "")  # of Spark
+        self._on.end_uploads(self._target, stem(txn))
+
+    def release(self, txn: Transaction) -> None:
         self._on.delete(OwnPath(self._staging, txn.name))
         self._on.remove(OwnPath(self._target, f".{txn.name}"))  # the probe file of a stage that was killed
         self._on.remove_empty(self._staging)  # unless others are staged there
-
-    def release(self, txn: Transaction) -> None:
-        self.discard(txn, None)
 
     def leftovers(self, prefix: str) -> list[Transaction]:
         return named(self._on.names(self._staging), prefix)

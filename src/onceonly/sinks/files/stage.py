@@ -37,7 +37,7 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
         f"sink '{sink}': files cannot be published to {uri}.",
         f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
         "a reader could see both files, or a process could die.",
-        "Use a local or mounted file system, HDFS, or a DeltaSink. Nothing was written.",
+        "Use a local or mounted file system, HDFS, S3, or a DeltaSink. Nothing was written.",
     )
 
 
@@ -72,7 +72,9 @@ def write(config: FileSink, txn: Transaction, on: FileSystem, target: str, rows:
     return data, spark_files.write(rows, data, config.format, options, config.partition_by)
 
 
-def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, rows: int) -> list[StagedFile]:
+def describe(
+    config: FileSink, txn: Transaction, on: FileSystem, target: str, folder: str, rows: int
+) -> list[StagedFile]:
     """Make the staged files durable, and give each a final name, which is the same whenever it is staged again.
 
     Raises:
@@ -89,13 +91,15 @@ def describe(config: FileSink, txn: Transaction, on: FileSystem, folder: str, ro
             "Use storage that both share. On HDFS, ONCEONLY_WEBHDFS has to belong to the same cluster. Nothing was "
             "published.",
         )
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        prints = list(pool.map(on.fingerprint, (f"{folder}/{path}" for path in files)))
-    names = _names(config, txn)
-    return [
-        StagedFile(path, "".join([*path.rpartition("/")[:2], next(names)]), print)
-        for path, print in zip(files, prints, strict=True)
+    finals = [
+        "".join([*path.rpartition("/")[:2], name]) for path, name in zip(files, _names(config, txn), strict=False)
     ]
+
+    def ready(staged: str, final: str) -> StagedFile:
+        return StagedFile(staged, final, *on.ready(f"{folder}/{staged}", f"{target}/{final}"))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(ready, files, finals))
 
 
 def _names(config: FileSink, txn: Transaction) -> Iterator[str]:

@@ -57,10 +57,17 @@ class Delta(DeltaOld):
     retracts: NotRequired[list[DeltaOld]]
 
 
+class FileUpload(TypedDict):
+    id: str
+    source: str
+    parts: list[str]
+
+
 class File(TypedDict):
     staged: Below
     final: Below
     bytes: Count
+    upload: NotRequired[FileUpload]
 
 
 class FilesOld(TypedDict):

@@ -1,0 +1,196 @@
+"""Requests to one bucket of an object store that speaks S3, with timeouts, and with the errors of a local file system.
+
+Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
+
+FileNotFoundError: no such object, upload or bucket. FileExistsError: the condition of the request was not met.
+PermissionError: it is not allowed, or there are no credentials. Any other OSError: the effect is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from botocore import exceptions as aws
+from botocore import session
+from botocore.config import Config
+
+from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.interface import AT_ONCE
+
+SCHEMES = ("s3", "s3a")
+CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
+PAGE = 1000  # keys that one request deletes
+MARK = "onceonly"  # in an object's metadata: which file it is
+MISSING = ("404", "NoSuchKey", "NoSuchUpload", "NoSuchBucket", "InvalidPart", "InvalidPartOrder")
+REFUSED = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
+NO_LOGIN = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.ProfileNotFound, aws.TokenRetrievalError)
+
+
+class Found(NamedTuple):
+    """An object: its size, its version by content, and the mark in its metadata; empty if it has none."""
+
+    bytes: int
+    etag: str
+    mark: str
+
+
+class Bucket:
+    """The bucket that a URI names. Nothing is asked before the first request."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.root = name, f"s3://{name}"
+
+    def key(self, uri: str) -> str:
+        """Raises FileNotFoundError: it is in another bucket."""
+        if not uri.startswith(f"{self.root}/"):
+            raise FileNotFoundError(f"{uri} is not in {self.root}")
+        return uri.removeprefix(f"{self.root}/")
+
+    @property
+    def endpoint(self) -> str:
+        return str(self._client.meta.endpoint_url)
+
+    def ask(self, operation: str, **given: Any) -> Mapping[str, Any]:
+        """One request, repeated while the server is not there or is busy."""
+        try:
+            found: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **given)
+            return found
+        except aws.ClientError as error:
+            raise _told(error, f"{operation} of {self._named(given)}") from error
+        except NO_LOGIN as error:
+            raise PermissionError(f"{self.root}: {error}") from error
+        except aws.BotoCoreError as error:
+            raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
+
+    def find(self, uri: str) -> Found | None:
+        try:
+            told = self.ask("head_object", Key=self.key(uri))
+        except FileNotFoundError:
+            return None
+        return Found(int(told["ContentLength"]), str(told["ETag"]), str(told["Metadata"].get(MARK, "")))
+
+    def get(self, uri: str) -> bytes:
+        told = self.ask("get_object", Key=self.key(uri))
+        try:
+            return bytes(told["Body"].read())
+        except (aws.BotoCoreError, OSError) as error:
+            raise ConnectionError(f"{uri}: the answer broke off ({type(error).__name__})") from error
+
+    def put(self, uri: str, content: bytes) -> None:
+        self.ask("put_object", Key=self.key(uri), Body=content)
+
+    def below(self, folder: str) -> Iterator[str]:
+        """The names of all objects below a folder, relative to it, in the order of their keys."""
+        prefix = f"{self.key(folder)}/"
+        for page in self._pages("list_objects_v2", Prefix=prefix):
+            yield from (each["Key"].removeprefix(prefix) for each in page.get("Contents", ()))
+
+    def entries(self, folder: str, most: int | None = None) -> list[str]:
+        """The names in a folder: of objects and of folders."""
+        prefix = f"{self.key(folder)}/"
+        limit = {"MaxKeys": most} if most else {}
+        found: list[str] = []
+        for page in self._pages("list_objects_v2", Prefix=prefix, Delimiter="/", **limit):
+            found += [each["Key"].removeprefix(prefix) for each in page.get("Contents", ())]
+            found += [each["Prefix"].removeprefix(prefix).rstrip("/") for each in page.get("CommonPrefixes", ())]
+            if most:
+                break
+        return [name for name in found if name]
+
+    def uploads(self, folder: str) -> Iterator[tuple[str, str]]:
+        """(name relative to the folder, id) of each upload below it that is not completed."""
+        prefix = f"{self.key(folder)}/"
+        for page in self._pages("list_multipart_uploads", Prefix=prefix):
+            yield from ((each["Key"].removeprefix(prefix), each["UploadId"]) for each in page.get("Uploads", ()))
+
+    def unlink(self, uris: Sequence[str]) -> None:
+        """Delete these objects, as far as they exist."""
+        if len(uris) == 1:
+            self.ask("delete_object", Key=self.key(uris[0]))
+            return
+        for start in range(0, len(uris), PAGE):
+            keys = [{"Key": self.key(uri)} for uri in uris[start : start + PAGE]]
+            told = self.ask("delete_objects", Delete={"Objects": keys, "Quiet": True})
+            if failed := told.get("Errors"):
+                raise OSError(f"{self.root}/{failed[0].get('Key')} was not deleted: {failed[0].get('Code')}")
+
+    def _pages(self, operation: str, **given: Any) -> Iterator[Mapping[str, Any]]:
+        """Each page of a list. The next one begins where the last one ended."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self.ask(operation, **given, **more)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            markers = {"ContinuationToken": "NextContinuationToken"}
+            if operation == "list_multipart_uploads":
+                markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+            more = {name: page[next_] for name, next_ in markers.items()}
+
+    def _named(self, given: Mapping[str, Any]) -> str:
+        return f"{self.root}/{given.get('Key', given.get('Prefix', ''))}"
+
+    @property
+    def _client(self) -> Any:
+        """A client is made once for all buckets, because that takes a third of a second."""
+        known = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        try:
+            return _client(os.getpid(), frozenset(known.items()))
+        except NO_LOGIN as error:
+            raise PermissionError(f"{self.root}: {error}") from error
+        except (aws.BotoCoreError, ValueError) as error:
+            raise OSError(f"{self.root}: {type(error).__name__}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _client(process: int, environment: frozenset[tuple[str, str]]) -> Any:
+    """`process`: connections are not shared with a child."""
+    known = dict(environment)
+    config = Config(
+        connect_timeout=CONNECT,
+        read_timeout=RESPONSE,
+        retries={"mode": "standard", "total_max_attempts": TRIES},
+        max_pool_connections=2 * AT_ONCE,
+        request_checksum_calculation="when_required",  # other servers do not know the newer checksums
+        response_checksum_validation="when_required",
+    )
+    region = known.get("AWS_REGION") or known.get("AWS_DEFAULT_REGION")
+    return session.get_session().create_client("s3", region_name=region, config=config)
+
+
+def split(uri: str) -> tuple[str, str]:
+    """(bucket, path) of an s3:// URI. The path is taken literally: '%', '#' and '?' have no special meaning.
+
+    Raises:
+        InvalidPipeline: no bucket, a login before it, or no folder in it.
+    """
+    bucket, _, path = uri.partition("://")[2].partition("/")
+    clean = posixpath.normpath("/" + path.lstrip("/")).strip("/")
+    if not bucket or "@" in bucket or not clean:
+        raise InvalidPipeline(
+            f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
+            "It must name a bucket and a folder in it, and no login.",
+            "Write it as in s3://lake/delays. Nothing was written.",
+        )
+    return bucket, clean
+
+
+def _told(error: Any, asked: str) -> OSError:
+    """What the server has answered, as the error that a local file system would raise."""
+    code = str(error.response.get("Error", {}).get("Code"))
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+    known: Mapping[tuple[str, ...], type[OSError]] = {
+        MISSING: FileNotFoundError,
+        REFUSED: FileExistsError,
+        DENIED: PermissionError,
+    }
+    for codes, kind in known.items():
+        if code in codes or status in codes:
+            return kind(f"{asked}: {code}")
+    return OSError(f"{asked}: {code} ({status})")

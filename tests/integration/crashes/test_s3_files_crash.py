@@ -1,0 +1,201 @@
+"""Files on a real S3 server: a process is killed at a request, an answer is lost, uploads expire, two commit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import mortal_s3files
+from integration.lights3 import LightS3Files, Store
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3_proxy import FORK, Fault, Kill, Proxy, Request, Rule, proxy
+from patience import PATIENCE
+
+from onceonly import manifests
+from onceonly.checkpoint.model import State
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.statetable.table import StateTable
+from onceonly.testing.fakes import FakeSource
+
+pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+numbers = count()
+PARTS, VALUES = 4, 12
+
+
+@dataclass
+class OneChange(Rule):
+    """That happens to the change of that number."""
+
+    number: int
+    what: Fault
+
+    def fault(self, request: Request) -> Fault | None:
+        self.number -= request.changes
+        return self.what if request.changes and not self.number else None
+
+
+@pytest.fixture
+def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3
+
+
+@pytest.fixture
+def between(server: S3) -> Iterator[Proxy]:
+    with proxy(server) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@dataclass(frozen=True)
+class World:
+    folder: Path
+    name: str
+
+    @classmethod
+    def make(cls, folder: Path) -> World:
+        """A source with records, an empty state table, and a store that was tried."""
+        folder.mkdir()
+        made = cls(folder, f"files-crash-{next(numbers)}")
+        StateTable.make(str(folder / "state"))
+        FakeSource("flights", folder).append(0, *((mortal_s3files.NOON, value) for value in range(VALUES)))
+        for sink in made.sinks:
+            sink.check()
+        return made
+
+    @property
+    def root(self) -> str:
+        return f"s3://{BUCKET}/{self.name}"
+
+    @property
+    def sinks(self) -> list[LightS3Files]:
+        return [LightS3Files(f"{self.root}/{name}", name) for name in mortal_s3files.SINKS]
+
+    @property
+    def through(self) -> Coordinator:
+        return mortal_s3files.coordinator(self.folder, self.root)
+
+    def settle(self) -> None:
+        """After whoever was killed: all that is left is done by others."""
+        while mortal_s3files.run(str(self.folder), self.root):
+            pass
+
+    def check_truth(self) -> None:
+        store, through = Store(BUCKET), self.through
+        through.sweep("flights")
+        assert through.state.view("flights").open == []
+        for sink in mortal_s3files.SINKS:
+            assert store.numbers(f"{self.name}/{sink}/", "value") == list(range(VALUES))
+            listed = manifests.dataset(f"{self.root}/{sink}").to_table()
+            assert sorted(listed["value"].to_pylist()) == list(range(VALUES))
+        staged = [key for key in store.keys(f"{self.name}/") if ".staged/" in key and not key.endswith("/.tried")]
+        assert staged == []
+
+
+def dies(between: Proxy, world: World, number: int, after: bool) -> bool:
+    """Let a process run one checkpoint until its change of that number; whether it came so far."""
+    go = FORK.Event()
+    victim = FORK.Process(target=alone, args=(go, str(world.folder), world.root, dict(between.environment)))
+    victim.start()
+    between.let(Kill(victim.pid or 0, number, after))
+    go.set()
+    victim.join(PATIENCE)
+    assert victim.exitcode in (-signal.SIGKILL, 0)
+    return victim.exitcode != 0
+
+
+def alone(go: Any, folder: str, root: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    go.wait(PATIENCE)
+    mortal_s3files.run(folder, root)
+
+
+def staged(world: World) -> int:
+    """The epoch of a checkpoint that is staged and decided, and of which nothing is published."""
+    through = world.through
+    planned = through.plan(mortal_s3files.flights(), "run", lambda checkpoint: True).checkpoint
+    assert planned
+    through.stage("flights", planned.epoch, through.parts.produce, "run")  # type: ignore[attr-defined]
+    return planned.epoch
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("number", "after"), [(18, True), (22, False)])
+def test_files_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
+    world = World.make(tmp_path / "source")
+    assert dies(between, world, number, after)
+    world.settle()
+    world.check_truth()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_files_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: Path, part: int, after: bool) -> None:
+    for number in count(part + 1, PARTS):
+        world = World.make(tmp_path / f"source-{number}")
+        if not dies(between, world, number, after):
+            break
+        world.settle()
+        world.check_truth()
+    assert number > 30
+    print(f"killed at every change up to {number - PARTS}, in steps of {PARTS}")
+
+
+def test_what_an_expired_upload_lost_is_written_again_from_the_staged_copy(server: S3, tmp_path: Path) -> None:
+    world = World.make(tmp_path / "source")
+    epoch = staged(world)
+    assert Store(BUCKET).abort_all(f"{world.name}/") == 4, "two files of two sinks"
+    world.through.commit("flights", epoch)
+    world.settle()
+    world.check_truth()
+
+
+def test_no_answer_that_is_lost_while_publishing_costs_or_doubles_a_row(between: Proxy, tmp_path: Path) -> None:
+    """The client itself asks again, and believes the object."""
+    world = World.make(tmp_path / "source")
+    epoch = staged(world)
+    between.let(OneChange(2, Fault.LOST))
+    world.through.commit("flights", epoch)
+    world.settle()
+    world.check_truth()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("what", [Fault.LOST, Fault.BUSY_AFTER, Fault.DENIED])
+def test_any_answer_may_be_lost(between: Proxy, tmp_path: Path, what: Fault) -> None:
+    for number in count(1):
+        world = World.make(tmp_path / f"source-{number}")
+        between.let(OneChange(number, what))
+        try:
+            mortal_s3files.run(str(world.folder), world.root)
+        except Exception as error:  # of whatever kind: others settle it
+            print(number, type(error).__name__)
+        came = sum(request.changes for request in between.seen) >= number
+        between.let(Rule())
+        world.settle()
+        world.check_truth()
+        if not came:
+            break
+    assert number > 20
+
+
+def test_two_committers_at_once_publish_every_file_once(server: S3, tmp_path: Path) -> None:
+    world = World.make(tmp_path / "source")
+    epoch = staged(world)
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(world.through.commit, "flights", epoch) for _ in range(2)]:
+            each.result()
+    assert world.through.state.view("flights").require(epoch).state is State.COMMITTED
+    world.settle()
+    world.check_truth()

@@ -1,0 +1,84 @@
+"""A file sink on S3 that stages without Spark, and how a reader that is not ours sees its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from unit.lightfiles import schema_of
+
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.filesystems.confined import OwnPath, manifest_of
+from onceonly.pipeline.sinks import FileSink
+from onceonly.sinks.files import stage
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.sink import FileWriter
+
+
+class LightS3Files(FileWriter):
+    """JSON lines; `files` files in each checkpoint, in folders by their number."""
+
+    def __init__(self, uri: str, name: str = "lake", files: int = 1) -> None:
+        super().__init__(FileSink(name, uri, "json"), uri)
+        self.files = files
+
+    def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
+        given = [row if isinstance(row, dict) else {"n": row} for row in rows]
+        stage.check(self.config, self._on, self._target)
+        folder = OwnPath(staging_of(self._target), txn.name)
+        self._on.probe(folder, self._target)
+        data = folder.below("data").path
+        files = min(self.files, len(given))
+        for number in range(files):
+            lines = "".join(f"{json.dumps(row)}\n" for row in given[number::files])
+            place = f"part={number}/" if self.files > 1 else ""
+            self._on.write(f"{data}/{place}part-{number:05d}.jsonl", lines)
+        found = stage.describe(self.config, txn, self._on, self._target, data, len(given))
+        return {
+            **{"kind": "files", "target": self._target, "format": "json", "txn": txn.name},
+            **{"folder": data, "manifest": manifest_of(txn), "rows": len(given), "bytes": 1},
+            "files": [file.to_json() for file in found],
+            "partition_by": [],
+            "schema": schema_of(given[0] if given else {"n": 0}),
+        }
+
+
+@cache
+def client(endpoint: str, region: str) -> Any:
+    """boto's own client, as anybody has it."""
+    from botocore import session
+
+    return session.get_session().create_client("s3", region_name=region, endpoint_url=endpoint)
+
+
+class Store:
+    """What the server of the environment shows."""
+
+    def __init__(self, bucket: str) -> None:
+        self.client, self.bucket = client(os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_REGION"]), bucket
+
+    def keys(self, prefix: str) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return sorted(each["Key"] for page in pages for each in page.get("Contents", ()))
+
+    def text(self, key: str) -> str:
+        return str(self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode())
+
+    def uploads(self, prefix: str) -> list[tuple[str, str]]:
+        told = self.client.list_multipart_uploads(Bucket=self.bucket, Prefix=prefix)
+        return [(each["Key"], each["UploadId"]) for each in told.get("Uploads", ())]
+
+    def abort_all(self, prefix: str) -> int:
+        found = self.uploads(prefix)
+        for key, id in found:
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=id)
+        return len(found)
+
+    def numbers(self, prefix: str, field: str = "n") -> list[int]:
+        """As a plain reader of the folder finds them: of every file that is not hidden."""
+        shown = [key for key in self.keys(prefix) if key.endswith(".jsonl") and "/." not in key and "/_" not in key]
+        lines = (line for key in shown for line in self.text(key).splitlines())
+        return sorted(json.loads(line)[field] for line in lines)

@@ -1,0 +1,320 @@
+"""What the file sink and the file source do on a real S3 server; rows are staged without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.lights3 import LightS3Files, Store
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
+
+from onceonly import manifests
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.filesystems import s3_trial, s3_uploads
+from onceonly.filesystems.confined import OwnPath, manifest_of
+from onceonly.filesystems.interface import Ready
+from onceonly.filesystems.s3 import S3Files
+from onceonly.filesystems.s3_client import Bucket
+from onceonly.pipeline.tables import FileSource
+from onceonly.sinks.files import moves
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sources.files import FileReader
+from onceonly.testing.fakes import FakeReceipts
+
+pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+numbers = count()
+STATE = "0123456789abcdef0123456789abcdef"
+MB = 1024 * 1024
+
+
+def transaction(epoch: int = 1, attempt: int = 1) -> Transaction:
+    return Transaction(STATE, "flights", "lake", epoch, attempt, f"nonce{epoch}{attempt}")
+
+
+@dataclass(frozen=True)
+class Lake:
+    name: str
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{BUCKET}/{self.name}/lake"
+
+    @property
+    def sink(self) -> LightS3Files:
+        return LightS3Files(self.uri, files=2)
+
+    @property
+    def files(self) -> S3Files:
+        return S3Files(Bucket(BUCKET))
+
+    @property
+    def store(self) -> Store:
+        return Store(BUCKET)
+
+    def stage(self, epoch: int, *given: int, attempt: int = 1) -> Handle:
+        handle: Handle = json.loads(json.dumps(self.sink.stage(transaction(epoch, attempt), given)))
+        return handle
+
+    def commit(self, handle: Handle, decision: int = 1) -> Outcome:
+        return self.sink.commit(handle, decision, FakeReceipts(Path("unused")))
+
+    def numbers(self) -> list[int]:
+        return self.store.numbers(f"{self.name}/lake/")
+
+    def listed(self) -> list[int]:
+        """What a reader by manifest finds."""
+        texts = (self.store.text(uri.removeprefix(f"s3://{BUCKET}/")) for uri in manifests.files(self.uri))
+        return sorted(json.loads(line)["n"] for text in texts for line in text.splitlines())
+
+    def key(self, handle: Handle, number: int = 0) -> str:
+        return f"{self.name}/lake/{handle['files'][number]['final']}"
+
+    def put(self, key: str, text: str) -> None:
+        self.store.client.put_object(Bucket=BUCKET, Key=key, Body=text.encode())
+
+
+@pytest.fixture
+def lake(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return Lake(f"files-{next(numbers)}")
+
+
+@pytest.fixture
+def between(s3: S3, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxy(s3) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+# ---- what is believed
+
+
+def test_an_answer_is_no_evidence(lake: Lake) -> None:
+    """A store may say of an upload that it does not know that it has completed it, if any object is there."""
+    handle = lake.stage(1, 1, 2)
+    lake.store.abort_all(f"{lake.name}/")
+    lake.put(lake.key(handle), "another's")
+    with pytest.raises(CannotPublish, match="another file already has the name"):
+        lake.commit(handle)
+    assert lake.listed() == [] and lake.store.text(lake.key(handle)) == "another's"
+    lake.store.client.delete_object(Bucket=BUCKET, Key=lake.key(handle))
+    assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
+
+
+def test_a_staged_copy_that_was_changed_is_not_published(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    lake.store.abort_all(f"{lake.name}/")
+    lake.put(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(f"s3://{BUCKET}/"), '{"n": 7}\n')
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+        lake.commit(handle)
+    assert lake.listed() == []
+
+
+def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_uploads, "PART", 5 * MB)
+    folder, on = OwnPath(staging_of(lake.uri), transaction().name), lake.files
+    for name, text in (("big", "0123456789abcdef" * (13 * MB // 16)), ("empty", "")):
+        staged, final = folder.below(f"data/{name}"), f"{lake.uri}/{name}"
+        on.write(staged.path, text)
+        ready = on.ready(staged.path, final)
+        assert len(ready.upload.parts) == (3 if text else 1)  # type: ignore[union-attr]
+        assert on.size(final) is None
+        on.move(staged, final, ready)
+        on.move(staged, final, ready)  # it is there, and it is this one
+        assert on.read(final) == text and on.fingerprint(final) == ready.print
+        with pytest.raises(FileExistsError):
+            on.move(staged, final)
+
+
+# ---- a process that hangs, and wakes up late
+
+
+class Late(Bucket):
+    """Of a process that hangs before it completes an upload, and meanwhile others do what they do."""
+
+    def __init__(self, others: Any, of: str = "", but: Iterable[str] = ()) -> None:
+        super().__init__(BUCKET)
+        self.others, self.of, self.but = others, of, set(but)
+
+    def ask(self, operation: str, **given: Any) -> Any:
+        completes = operation == "complete_multipart_upload" and given["UploadId"] not in self.but
+        if completes and self.of in given["Key"] and self.others:
+            others, self.others = self.others, None
+            others()
+        return super().ask(operation, **given)
+
+
+def late(lake: Lake, others: Any, of: str = "", but: Iterable[str] = ()) -> FileWriter:
+    sink = lake.sink
+    sink.__dict__["_place"] = S3Files(Late(others, of, but)), lake.uri
+    return sink
+
+
+@pytest.mark.parametrize("of", [".jsonl", ".manifest"])
+@pytest.mark.parametrize("expired", [False, True])
+def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake, of: str, expired: bool) -> None:
+    """The names of its files and of its manifest are free again by then."""
+    handle = lake.stage(1, 1, 2)
+    if expired:
+        lake.store.abort_all(f"{lake.name}/")
+
+    def others() -> None:
+        lake.commit(handle)
+        new = {**lake.stage(2, 3, 4), "replaces": {"manifest": handle["manifest"], "files": handle["files"]}}
+        lake.commit(new, 2)  # before the first one is released, which may be late
+
+    with pytest.raises((CannotPublish, OutcomeUnknown)):
+        late(lake, others, of).commit(handle, 1, FakeReceipts(Path("unused")))
+    assert lake.numbers() == lake.listed() == [3, 4]
+    assert manifest_of(transaction(1)) not in str(lake.store.keys(lake.name))
+
+
+def test_of_two_that_make_an_expired_upload_again_one_publishes(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    lake.store.abort_all(f"{lake.name}/")
+    staged = [file["upload"]["id"] for file in handle["files"]]
+    hanging = late(lake, lambda: lake.commit(handle), ".jsonl", staged)
+    assert hanging.commit(handle, 1, FakeReceipts(Path("unused"))).already
+    assert lake.numbers() == lake.listed() == [1, 2] and lake.store.uploads(lake.name) == []
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, expired: bool) -> None:
+    """Not even the one file that it was about to publish, should it be killed right after that."""
+    handle = lake.stage(1, 1, 2)
+    if expired:
+        lake.store.abort_all(f"{lake.name}/")
+    file = moves.StagedFile.from_json(handle["files"][0])
+    staged = OwnPath(staging_of(lake.uri), transaction().name).below(f"data/{file.staged}")
+    on = S3Files(Late(lambda: lake.sink.fence(handle, 1)))
+    with pytest.raises(FileNotFoundError):
+        on.move(staged, f"{lake.uri}/{file.final}", Ready(file.print, file.upload))
+    assert lake.numbers() == []
+    with pytest.raises(Fenced, match="given up"):
+        lake.commit(handle)
+    kept = [key for key in lake.store.keys(f"{lake.name}/.lake.staged/") if "/given-up/" in key]
+    assert len(kept) == 2 and lake.numbers() == lake.listed() == []
+
+
+def test_what_was_published_before_it_was_given_up_is_taken_back(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    file = moves.StagedFile.from_json(handle["files"][0])
+    staged = OwnPath(staging_of(lake.uri), transaction().name).below("data")
+    moves.move(lake.files, [file], staged, lake.uri)
+    assert len(lake.numbers()) == 1
+    assert lake.sink.fence(handle, 1) is None and lake.sink.fence(handle, 1) is None
+    assert lake.numbers() == lake.listed() == [] and lake.store.uploads(lake.name) == []
+
+
+# ---- replacing, taking back, clearing up
+
+
+def test_readers_by_manifest_see_the_old_rows_or_the_new_ones(lake: Lake) -> None:
+    first = lake.stage(1, 1, 2)
+    lake.commit(first)
+    lake.sink.check_replace(first)
+    lake.commit({**lake.stage(2, 3), "replaces": {"manifest": first["manifest"], "files": first["files"]}}, 2)
+    assert lake.numbers() == lake.listed() == [3]
+    back = json.loads(json.dumps(lake.sink.retraction(transaction(3), [lake.stage(2, 3)], None)))
+    lake.commit(back, 3)
+    assert lake.numbers() == lake.listed() == []
+    with pytest.raises(InvalidPipeline, match="cannot be replaced"):
+        lake.sink.check_replace(first)
+
+
+def test_an_attempt_that_is_discarded_leaves_no_upload(lake: Lake) -> None:
+    lake.stage(1, 1, 2)
+    lake.stage(2, 3, 4)
+    key = f"{lake.name}/.lake.staged/{transaction(1).name}/data/part-1.parquet"  # of a task of Spark
+    lake.store.client.create_multipart_upload(Bucket=BUCKET, Key=key)
+    assert len(lake.store.uploads(lake.name)) == 5
+    assert [txn.epoch for txn in lake.sink.leftovers(transaction().prefix)] == [1, 2]
+    lake.sink.discard(transaction(1), None)
+    assert {"000002" in key for key, _ in lake.store.uploads(lake.name)} == {True}
+    assert [txn.epoch for txn in lake.sink.leftovers(transaction().prefix)] == [2]
+
+
+def test_what_one_attempt_clears_up_costs_another_no_row(lake: Lake) -> None:
+    """Both have the same final names, so the uploads of both may be ended."""
+    lake.stage(1, 1, 2)
+    handle = lake.stage(1, 1, 2, attempt=2)
+    lake.sink.discard(transaction(1), None)
+    assert not lake.commit(handle).already
+    assert lake.numbers() == lake.listed() == [1, 2]
+
+
+# ---- where it cannot be
+
+
+def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
+    lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_trial, "_passed", set())
+    between.let(Always(Fault.UNCONDITIONAL))
+    with pytest.raises(InvalidPipeline, match="of them were told that they had got it"):
+        lake.sink.check()
+    between.let(Rule())
+    assert lake.store.keys(lake.name) == [] and lake.store.uploads(lake.name) == []
+    assert lake.sink.check() == [f"lake: moves json files to {lake.uri}"]
+    between.let(Rule())
+    lake.sink.check()
+    assert between.counts == {"GET": 2, "HEAD": 1}, "it is tried once"
+
+
+def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.put(f"{lake.name}/lake", "a file")
+    with pytest.raises(InvalidPipeline, match="is not a folder"):
+        lake.sink.check()
+    lake.put(f"{lake.name}/table/_delta_log/00000000000000000000.json", "{}")
+    with pytest.raises(InvalidPipeline, match="is a Delta table"):
+        LightS3Files(f"s3://{BUCKET}/{lake.name}/table").check()
+    with pytest.raises(InvalidPipeline, match="NoSuchBucket"):
+        LightS3Files("s3://nowhere/lake").check()
+    with pytest.raises(InvalidPipeline, match="must name a bucket and a folder"):
+        LightS3Files(f"s3://{BUCKET}").check()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(InvalidPipeline, match="SignatureDoesNotMatch") as told:
+        lake.sink.check()
+    assert "another" not in str(told.value)
+
+
+def test_a_server_that_is_not_there_is_named(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(NotCommitted, match="does not answer"):
+        lake.sink.check()
+
+
+# ---- readers
+
+
+def test_a_folder_on_s3_is_a_source(lake: Lake) -> None:
+    for epoch in (1, 2):
+        lake.commit(lake.stage(epoch, epoch), epoch)
+    source = FileReader(FileSource(lake.uri.replace("s3:", "s3a:"), name="lake"), lake.uri)
+    assert source.log().partitions == {0: (0, 3)}
+    assert lake.listed() == sorted(manifests.dataset(lake.uri).to_table()["n"].to_pylist()) == [1, 2]
+    assert all(uri.startswith(f"{lake.uri}/part=") for uri in manifests.files(lake.uri.replace("s3:", "s3a:")))
+
+
+def test_a_checkpoint_costs_few_requests(lake: Lake, between: Proxy) -> None:
+    """Without lists while it is published: a commit does not depend on what a list shows."""
+    lake.sink.check()
+    lake.commit(lake.stage(1, 1))
+    sink = LightS3Files(lake.uri)
+    between.let(Rule())
+    handle = sink.stage(transaction(2), [2])
+    staged = len(between.seen)
+    between.let(Rule(), delay=0.05)
+    sink.commit(handle, 2, FakeReceipts(Path("unused")))
+    assert (staged, len(between.seen)) == (9, 8)

@@ -1,0 +1,89 @@
+"""Files on a real S3 server, written and read by a real Spark: each format, with partitions whose names are odd."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from integration import spark_on_s3
+from integration.lights3 import Store
+from integration.s3 import BINARY, BUCKET, MISSING, S3
+from unit.lightdelta import transaction
+
+from onceonly import manifests
+from onceonly.checkpoint.offsets import FILES, TopicRange
+from onceonly.filesystems.s3 import arrow
+from onceonly.pipeline.sinks import FileSink
+from onceonly.pipeline.tables import FileSource
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sources.files import FileReader
+from onceonly.testing.fakes import FakeReceipts
+
+pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(BINARY is None, reason=MISSING),
+    pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
+]
+numbers = count()
+ROWS = 600
+OTHERS = ("json", "csv", "avro")
+PLACES = "element_at(array('a/b', '50 %', 'x+y', 'plain'), CAST(id % 4 AS INT) + 1)"
+COLUMNS = (
+    "id AS n",
+    "concat('ä,\"', id) AS text",
+    "CAST(id / 7 AS DECIMAL(12, 4)) AS amount",
+    "timestamp_micros(1357000000000001 + id) AS at",
+    f"{PLACES} AS place",
+)
+
+
+@pytest.fixture
+def name(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    for key, value in s3.environment.items():
+        monkeypatch.setenv(key, value)
+    return f"spark-files-{next(numbers)}"
+
+
+@pytest.fixture(scope="module")
+def spark_there(s3: S3, spark_server: str) -> Iterator[Any]:
+    session = spark_on_s3.session(spark_server, s3.environment)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("format", ["parquet", *(pytest.param(format, marks=pytest.mark.heavy) for format in OTHERS)])
+def test_rows_of_each_format_arrive_as_they_were(name: str, spark_there: Any, format: Any) -> None:
+    uri = f"s3://{BUCKET}/{name}/lake"
+    sink = FileWriter(FileSink("lake", uri, format, partition_by=["place"]), uri)
+    rows = spark_there.range(ROWS).repartition(3).selectExpr(*COLUMNS)
+    truth = sorted(rows.collect(), key=lambda row: row["n"])
+
+    handle = json.loads(json.dumps(sink.stage(transaction(), rows)))
+    assert handle["rows"] == ROWS and len(handle["files"]) >= 4
+    assert [key for key in Store(BUCKET).keys(f"{name}/") if "/.lake.staged/" not in key] == []
+    staged = sink.staged(handle)
+    assert format == "avro" if staged is None else sorted(staged.read_all()["n"].to_pylist()) == list(range(ROWS))
+    assert sorted(sink.staged_frame(handle, spark_there).collect(), key=lambda row: row["n"]) == truth
+
+    assert not sink.commit(handle, 1, FakeReceipts(Path("unused"))).already
+    assert sink.commit(handle, 1, FakeReceipts(Path("unused"))).already
+    sink.release(transaction())
+    assert [key for key in Store(BUCKET).keys(f"{name}/.lake") if not key.endswith("/.tried")] == []
+    assert Store(BUCKET).uploads(f"{name}/") == []
+    if format == "parquet":  # by readers that are not ours
+        files, path = arrow(uri)
+        plain = ds.dataset(path, filesystem=files, partitioning="hive").to_table()
+        assert sorted(plain["n"].to_pylist()) == list(range(ROWS))
+        assert spark_there.read.parquet(uri.replace("s3:", "s3a:")).count() == ROWS
+        assert manifests.dataset(uri).to_table().num_rows == ROWS
+
+    reader = FileReader(FileSource(uri, name="lake"), uri)
+    range_ = reader.marked(TopicRange("lake", reader.log().topic_id, {0: (0, 2)}, FILES), None)
+    reader.verify((range_,))
+    assert sorted(reader.read(spark_there, (range_,)).collect(), key=lambda row: row["n"]) == truth
