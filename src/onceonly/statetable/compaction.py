@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.transaction import PostCommitHookProperties
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
@@ -24,12 +25,12 @@ from onceonly.statetable import row_files, row_format
 from onceonly.statetable.local_log import KEPT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now
 from onceonly.statetable.query import Query
-from onceonly.statetable.store_log import NO_HOOKS
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
 OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]
 LAST = "_last_checkpoint"
 OLD = 3600  # seconds
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:

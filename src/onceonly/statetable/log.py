@@ -88,6 +88,12 @@ class Log(Protocol):
             Damaged: an entry is missing or cannot be parsed (also while they are read).
         """
 
+    def length(self) -> int:
+        """How many entries it has since its last log checkpoint, as `entries` has last shown it."""
+
+    def is_other(self) -> bool:
+        """Whether `entries` has last shown no table, or one that does not go on from what it has shown before."""
+
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         """Create the table, as version 0, unless it exists."""
 
