@@ -32,10 +32,14 @@ def check_plan(state: StateTable, seen: View, pipeline: Pipeline, parts: Parts, 
         _refuse(state, pipeline, parts, sources)
 
 
-def check_stage(state: StateTable, pipeline: Pipeline, parts: Parts) -> None:
-    """Refuse a state table that a target is ahead of, before anything is staged for it. Raises as `check_plan`."""
+def check_stage(state: StateTable, pipeline: Pipeline, parts: Parts, seen: View) -> None:
+    """Refuse a state table that a target is ahead of, before anything is staged for it. Raises as `check_plan`.
+
+    Args:
+        seen: an earlier view. Decisions only grow: where it is not behind, none since then is.
+    """
     found = _of_sinks(parts, pipeline)
-    if _refusal(state, pipeline, found, state.view(pipeline.name).head):
+    if _refusal(state, pipeline, found, seen.head):
         _refuse(state, pipeline, parts, parts.sources(pipeline))
 
 

@@ -48,12 +48,13 @@ class Stager:
 
     def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
         """See `Coordinator.stage`."""
-        checkpoint = self.claim(name, epoch, owner, since)
+        seen = self._claim(name, epoch, owner, since)
+        checkpoint = seen.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
-            lineage.check_stage(self._transitions.state, pipeline, self._parts)
+            lineage.check_stage(self._transitions.state, pipeline, self._parts, seen)
             body = self._stage_sinks(pipeline, checkpoint, produce)
         except BaseException:
             self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
@@ -62,9 +63,13 @@ class Stager:
 
     def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
+        return self._claim(name, epoch, owner, since).require(epoch)
+
+    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> View:
         nonce, worker = uuid.uuid4().hex[:12], f"{socket.gethostname()}:{os.getpid()}"
 
-        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
+        def decide(view: View) -> Row | None:
+            checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
@@ -78,7 +83,7 @@ class Stager:
             claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
-        return self._transitions.advance(name, epoch, decide)
+        return self._transitions.change(name, decide)
 
     def renew(self, mine: Checkpoint) -> bool:
         """See `Coordinator.renew`."""

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PAGE = 1_000  # names in one answer
-KEPT, SMALL = 1_024, 256 << 10  # objects that are kept in memory, and the largest one of them in bytes
+KEPT, SMALL = 16 << 20, 256 << 10  # bytes that are kept in memory, and of the largest object among them
+WRITTEN = "written here"  # in place of a tag: what this process has written, under a name that no other one uses
+WHOLE = 64 << 20  # bytes: what is larger is written in parts
 PREFIXES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
 
 
@@ -121,8 +123,10 @@ class Objects:
         import obstore
 
         with _told():
-            tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=False))
+            parts = mode == "overwrite" and len(content) > WHOLE
+            tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
         self._keep(path, tag, content)
+        self._keep(path, WRITTEN, content)
         return tag
 
     def _path(self, path: str) -> str:
@@ -148,7 +152,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._contents: OrderedDict[Key, bytes] = OrderedDict()
-        self._lock = Lock()
+        self._size, self._lock = 0, Lock()
 
     def get(self, key: Key) -> bytes | None:
         with self._lock:
@@ -158,9 +162,10 @@ class _Kept:
 
     def put(self, key: Key, content: bytes) -> None:
         with self._lock:
+            self._size += len(content) - len(self._contents.pop(key, b""))
             self._contents[key] = content
-            if len(self._contents) > KEPT:
-                self._contents.popitem(last=False)
+            while self._size > KEPT:
+                self._size -= len(self._contents.popitem(last=False)[1])
 
 
 _kept = _Kept()

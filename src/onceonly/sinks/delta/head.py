@@ -7,6 +7,7 @@ Source: Delta protocol, "Transaction Identifiers", "Change Metadata", "Checkpoin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -21,11 +22,17 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from onceonly.errors import OutcomeUnknown
+from onceonly.filesystems import delta_names
+from onceonly.filesystems.objects import Found, Objects
+from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log
+from onceonly.sinks.delta.look import Look
 
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-COLUMNS = ["txn.appId", "txn.version", "metaData.id"]
+COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
+WANTED = tuple(f'"{name}"'.encode() for name in ("txn", "metaData", "protocol"))
+WHOLE = 8 << 20  # bytes: a log checkpoint on an object store that is not larger is read in one request
 BROKEN = (OSError, ValueError, KeyError, DeltaError)  # a log that cannot be read, or is no log
 ROWS = 4096  # of a log checkpoint, at a time: most of them are files
 AT_ONCE = 16  # entries read at the same time
@@ -38,6 +45,7 @@ class Head:
     version: int
     table_id: str | None
     txns: Mapping[str, int]  # app id -> version
+    told: Mapping[str, Mapping[str, Any]]  # its `metaData` and `protocol`, where the log has them
 
 
 def read(uri: str) -> Head | None:
@@ -47,12 +55,62 @@ def read(uri: str) -> Head | None:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
     try:
-        files, found = log.file_system(uri), log.entries(uri, log.LOG)
-        names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
+        files: Files = log.file_system(uri) if local_path(uri) else Stored(uri)
+        if isinstance(files, Stored):
+            names = list(files.found)
+        else:
+            found = log.entries(uri, log.LOG)
+            names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
         newest = newest_version(names)
         return None if newest < 0 else _read(files, names, newest)
     except BROKEN as error:
         raise _unreadable(uri, error) from error
+
+
+class Stored:
+    """The log of a table on an object store, as one listing shows it."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri, self.files = uri, Objects(uri)
+        self.found: dict[str, Found] = {each.name: each for each in delta_names.recent(self.files)}
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        found = self.found[path.rpartition("/")[2]]
+        yield from self.files.read(path, found.tag).splitlines()
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        found = self.found[path.rpartition("/")[2]]
+        if found.size > WHOLE:
+            return log.file_system(self.uri).open_input_file(path)
+        return pa.BufferReader(self.files.read(path, found.tag))
+
+
+Files = pafs.FileSystem | Stored
+
+
+def table(uri: str) -> log.Table | None:
+    """The table there, as an append has to know it; None: there is none."""
+    return log.open_table(uri) if local_path(uri) else look(uri)
+
+
+def look(uri: str) -> Look | None:
+    """The newest version of a table on an object store; None: there is none.
+
+    Raises:
+        OutcomeUnknown: the log is not whole, or cannot be read.
+    """
+    try:
+        files = Stored(uri)
+        newest = newest_version(files.found)
+        if newest < 0:
+            return None
+        found, entry = _read(files, list(files.found), newest), files.found.get(f"{newest:020}.json")
+        if missing := {"metaData", "protocol"} - set(found.told):
+            raise ValueError(f"it does not tell {sorted(missing)}")
+        digest = hashlib.sha256(files.files.read(entry.path, entry.tag)).hexdigest() if entry else None
+    except BROKEN as error:
+        raise _unreadable(uri, error) from error
+    return Look(uri, found.told, found.txns, newest, digest)
 
 
 def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
@@ -80,7 +138,7 @@ def newest_version(names: Iterable[str]) -> int:
     return max(_last_checkpoint(names)[0], *(int(match[1]) for name in names if (match := ENTRY.fullmatch(name))), -1)
 
 
-def _read(files: pafs.FileSystem, names: list[str], newest: int) -> Head:
+def _read(files: Files, names: list[str], newest: int) -> Head:
     """Raises FileNotFoundError: an entry is missing, or was cleaned up since the log was listed."""
     start, parts = _last_checkpoint(names)
     wanted = [*parts, *(f"{number:020}.json" for number in range(start + 1, newest + 1))]
@@ -88,8 +146,9 @@ def _read(files: pafs.FileSystem, names: list[str], newest: int) -> Head:
         read = pool.map(lambda name: _of_file(files, f"{log.LOG}/{name}"), wanted)
         actions = [action for found in read for action in found]
     txns = [action["txn"] for action in actions if action.get("txn")]
-    ids = [action["metaData"]["id"] for action in actions if action.get("metaData")]
-    return Head(newest, ids[-1] if ids else None, {txn["appId"]: txn["version"] for txn in txns})
+    told = {name: action[name] for action in actions for name in ("metaData", "protocol") if action.get(name)}
+    table_id = told["metaData"]["id"] if "metaData" in told else None
+    return Head(newest, table_id, {txn["appId"]: txn["version"] for txn in txns}, told)
 
 
 def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
@@ -103,15 +162,15 @@ def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
     return last, whole.get(last, [])
 
 
-def _of_file(files: pafs.FileSystem, path: str) -> list[dict[str, Any]]:
-    """Its `txn` and `metaData` actions."""
+def _of_file(files: Files, path: str) -> list[dict[str, Any]]:
+    """Its `txn`, `metaData` and `protocol` actions."""
     if path.endswith(".parquet"):
         return _of_checkpoint(files, path)
-    wanted = (line for line in log.lines(files, path) if b'"txn"' in line or b'"metaData"' in line)
-    return [json.loads(line) for line in wanted]
+    lines = files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
+    return [json.loads(line) for line in lines if any(word in line for word in WANTED)]
 
 
-def _of_checkpoint(files: pafs.FileSystem, path: str) -> list[dict[str, Any]]:
+def _of_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:
     with files.open_input_file(path) as part:
         batches = pq.ParquetFile(part).iter_batches(ROWS, columns=COLUMNS, use_threads=False)
         return [action for batch in batches for action in _actions(batch)]

@@ -31,9 +31,11 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
+from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
+    append,
     changes,
     entry,
     errors,
@@ -136,12 +138,16 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        outcome = self._seen(handle, decision) or self._commit(handle, decision)
+        outcome = self._appended(handle, decision) or self._seen(handle, decision) or self._commit(handle, decision)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
+
+    def _appended(self, handle: Handle, decision: int) -> Outcome | None:
+        """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
+        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision)
 
     def _seen(self, handle: Handle, decision: int) -> Outcome | None:
         """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
