@@ -15,6 +15,7 @@ from functools import cached_property
 
 from onceonly.filesystems import delta_names
 from onceonly.filesystems.objects import Found, Objects
+from onceonly.statetable import before
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
 
 PARSED = 256  # entries that are kept in memory
@@ -61,7 +62,8 @@ class StoreLog:
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
         self._check(version - 1, after)
         try:
-            tag = self._files.create(delta_names.entry(version), commit.lines().encode())
+            text = commit.lines(before.told(version, self._seen.entries))
+            tag = self._files.create(delta_names.entry(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
         seen = self._seen
@@ -108,30 +110,36 @@ class StoreLog:
 
     def _take(self, listed: list[Found]) -> None:
         seen = self._seen
+        versions = []
         for found in listed:
             version = delta_names.version_of(found.name)
-            if version is not None and version >= seen.newest:
+            if version is not None:
+                versions.append(version)
                 seen.newest, seen.tag = version, found.tag or ""
             checkpoint = delta_names.checkpoint_of(found.name)
             seen.checkpoint = max(seen.checkpoint, NONE if checkpoint is None else checkpoint)
+        if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
+            raise Damaged(f"Of versions {versions[0]} to {seen.newest} only {len(versions)} are there.")
         seen.at = time.monotonic()
 
     def _read(self, newest: int) -> Iterator[Entry]:
         known = self._seen.entries  # of this history, whatever is seen later
         for version in range(newest, NONE, -1):
-            found = known.get(version)
-            if found is None:
+            if version not in known:
                 try:
-                    found = self._fetch(version)
+                    fetched = self._fetch(version)
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                _keep(known, found)
-            yield found
+                for each in fetched:
+                    _keep(known, each)
+            yield known[version]
 
-    def _fetch(self, version: int) -> Entry:
+    def _fetch(self, version: int) -> list[Entry]:
+        """That one, and those before it of which it tells, oldest first."""
         path = delta_names.entry(version)
         try:
-            return parsed(version, self._files.read(path).decode().splitlines())
+            lines = self._files.read(path).decode().splitlines()
+            return [*sorted(before.of(version, lines), key=lambda each: each.version), parsed(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error
 
