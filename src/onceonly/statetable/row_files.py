@@ -48,6 +48,11 @@ def path_of(name: str) -> str:
     return f"{name}.parquet"
 
 
+def last_of(add: Mapping[str, Any]) -> int:
+    """The number of the last row in the file that this adds."""
+    return int(json.loads(add["stats"])["maxValues"]["seq"])
+
+
 def remove(uri: str, name: str) -> None:
     """Remove a file that no log entry will ever name. On an object store that is never certain: there it stays."""
     local = local_path(uri)

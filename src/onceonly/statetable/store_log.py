@@ -7,6 +7,7 @@ newest entry that is known, whose content names one row. In a restored or replac
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from functools import cached_property
 from onceonly.filesystems import delta_names
 from onceonly.filesystems.objects import Found, Objects
 from onceonly.statetable import before
-from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
+from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Damaged, Entry, Taken, creation, parsed
 
 PARSED = 256  # entries that are kept in memory
 FRESH = 0.25  # seconds: a row is written after a look at the log that is not older
@@ -42,7 +43,7 @@ class StoreLog:
         self._seen = _Seen()
 
     @cached_property
-    def _files(self) -> Objects:
+    def files(self) -> Objects:
         return Objects(self.uri)
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
@@ -51,6 +52,11 @@ class StoreLog:
 
     def length(self) -> int:
         return self._seen.newest - self._seen.checkpoint
+
+    @property
+    def checkpoint(self) -> int:
+        """The version of the last log checkpoint that has been seen; NONE: there is none."""
+        return self._seen.checkpoint
 
     def is_other(self) -> bool:
         return self._seen.other or self._seen.newest == NONE
@@ -63,7 +69,7 @@ class StoreLog:
         self._check(version - 1, after)
         try:
             text = commit.lines(before.told(version, self._seen.entries))
-            tag = self._files.create(delta_names.entry(version), text.encode())
+            tag = self.files.create(delta_names.entry(version), text.encode())
         except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
         seen = self._seen
@@ -96,12 +102,12 @@ class StoreLog:
         if not had or not seen.tag or not self._follow():
             seen.forget()
             seen.other = had
-            self._take(delta_names.recent(self._files))
+            self._take(delta_names.recent(self.files))
 
     def _follow(self) -> bool:
         """By one request, for what is behind the entry before the newest one that is known; False: it is another log."""
         seen = self._seen
-        listed = self._files.list(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
+        listed = self.files.list(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
         known = next((found for found in listed if found.path == delta_names.entry(seen.newest)), None)
         if known is None or known.tag != seen.tag:
             return False
@@ -134,11 +140,15 @@ class StoreLog:
                     _keep(known, each)
             yield known[version]
 
+    def actions(self, version: int) -> list[Action]:
+        """Of one entry."""
+        return [json.loads(line) for line in self.files.read(delta_names.entry(version)).splitlines()]
+
     def _fetch(self, version: int) -> list[Entry]:
         """That one, and those before it of which it tells, oldest first."""
         path = delta_names.entry(version)
         try:
-            lines = self._files.read(path).decode().splitlines()
+            lines = self.files.read(path).decode().splitlines()
             return [*sorted(before.of(version, lines), key=lambda each: each.version), parsed(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error

@@ -68,7 +68,10 @@ class StateTable:
     @classmethod
     def make(cls, uri: str) -> StateTable:
         """The table at `uri`, created if it does not exist. Not for a process that expects an existing one."""
-        location.make(uri)
+        try:
+            return cls(uri)
+        except location.Missing:
+            location.make(uri)
         return cls(uri)
 
     def view(self, pipeline: str) -> View:
