@@ -41,7 +41,7 @@ def recent(files: Objects) -> list[Found]:
     last = _last(files)
     if last is None:
         return [*found, *(each for page in pages for each in page)]
-    return files.list(LOG, after=entry(last - 1))
+    return files.below(LOG, after=entry(last - 1))
 
 
 def _last(files: Objects) -> int | None:

@@ -1,4 +1,4 @@
-"""The objects below a URI of an object store (in tests, of a folder): each call is one request, and a listing is one for each 1,000 names.
+"""The objects below a URI of an object store: each call is one request, a listing one for each 1,000 names.
 
 By the same library as delta-rs (object_store), so the same variables of the environment count for both. What a store
 has acknowledged is durable. An object with the same tag has the same content, so small ones are kept in memory.
@@ -58,7 +58,7 @@ class Objects:
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
 
-    def list(self, folder: str = "", after: str = "") -> list[Found]:
+    def below(self, folder: str = "", after: str = "") -> list[Found]:
         """All objects in a folder, at any depth, in the order of their names; `after`: only those behind that path."""
         return [found for page in self.pages(folder, after) for found in page]
 

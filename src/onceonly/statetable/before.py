@@ -1,6 +1,6 @@
 """The entries before one, in short, inside it: so the last rows of a log on an object store are read by one request.
 
-They are those since the last merge, as far as they are small. A reader that does not know them passes over them.
+They are those since the last merge and the row before it, as far as they are small. A reader that does not know them passes over them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ MOST = 256 << 10  # bytes of rows; they repeat each other, so that about a tenth
 def told(version: int, known: Mapping[int, Entry]) -> dict[str, str]:
     """What the entry of that version says of those before it, as far as they are known without a hole."""
     found: list[dict[str, str]] = []
-    size = 0
+    size, merged = 0, False
     for number in range(version - 1, NONE, -1):
         each = known.get(number)
         if each is None or each.foreign:
             break
         found.append(_short(each))
         size += len(found[-1].get(ROW, ""))
-        if each.merges or size > MOST:
+        merged = merged or each.merges
+        if size > MOST or (merged and each.row):
             break
     packed = zlib.compress(json.dumps(found).encode(), 6)
     return {KEY: base64.b85encode(packed).decode()} if found else {}

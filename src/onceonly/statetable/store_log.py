@@ -1,8 +1,9 @@
 """The log of a pipeline's table on an object store: a commit is a put that fails if the name exists.
 
 What an object store has acknowledged is durable. Entries of the log are never removed there. Each request costs a round
-trip, so what this process has read or written is kept. One listing shows whether it still counts: by the tag of the
-newest entry that is known, whose content names one row. In a restored or replaced log it is missing, or has another tag.
+trip, so what this process has read or written is kept. One listing shows whether it still counts, by the tag of the
+newest entry that is known: its content names one row. In a log that was restored or replaced, it is missing or has
+another tag.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ class StoreLog:
             self._take(delta_names.recent(self.files))
 
     def _follow(self) -> bool:
-        """By one request, for what is behind the entry before the newest one that is known; False: it is another log."""
+        """By one request, for the newest entry that is known and those behind it; False: it is another log."""
         seen = self._seen
-        listed = self.files.list(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
+        listed = self.files.below(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
         known = next((found for found in listed if found.path == delta_names.entry(seen.newest)), None)
         if known is None or known.tag != seen.tag:
             return False
@@ -167,7 +168,7 @@ def texts(uri: str) -> Iterator[str]:
         OSError: the storage does not answer.
     """
     files = Objects(uri)
-    for found in reversed(files.list(delta_names.LOG)):
+    for found in reversed(files.below(delta_names.LOG)):
         if delta_names.version_of(found.name) is not None:
             with suppress(FileNotFoundError):
                 yield files.read(found.path, found.tag).decode()

@@ -52,7 +52,7 @@ def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | Non
         if adds is None:
             return None
         try:
-            files.create(log.entry(target.version() + 1), _entry(adds, handle["app_id"], version).encode())
+            files.create(log.entry(target.version() + 1), _entry(target, adds, handle["app_id"], version).encode())
         except FileExistsError:
             continue  # another writer was first, or this one, and its answer was lost
         _make_checkpoint(target)
@@ -83,7 +83,7 @@ def _is_plain(target: Look, handle: Handle) -> bool:
 def _adds(files: Objects, handle: Handle) -> list[dict[str, Any]] | None:
     """The actions that add the staged files to the target; None: some of them are no longer there."""
     folder = handle["folder"]
-    there = {found.path: found for found in files.list(folder)}
+    there = {found.path: found for found in files.below(folder)}
     path = f"{folder}/{log.entry(1)}"
     adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []
     if len(adds) != handle["files"] or log.gone(adds, folder, {each.path: each.size for each in there.values()}):
@@ -91,11 +91,12 @@ def _adds(files: Objects, handle: Handle) -> list[dict[str, Any]] | None:
     return [{**{key: add.get(key) for key in OF_AN_ADD}, "path": f"{folder}/{add['path']}"} for add in adds]
 
 
-def _entry(adds: list[dict[str, Any]], app_id: str, version: int) -> str:
+def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) -> str:
     now = int(time.time() * 1000)
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    shown = head.summary(target, app_id, version)
     actions = [
-        {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly"}},
+        {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **shown}},
         {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
         *({"add": {**add, "dataChange": True}} for add in adds),
     ]

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -31,7 +31,9 @@ from onceonly.sinks.delta.look import Look
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
-WANTED = tuple(f'"{name}"'.encode() for name in ("txn", "metaData", "protocol"))
+SHOWN = "onceonly.table"  # in the information of a commit: what the table is by then, so that no earlier one is read
+LARGE = 32 << 10  # bytes: what is larger is not repeated in each commit
+WANTED = tuple(f'"{name}"'.encode() for name in ("txn", "metaData", "protocol", SHOWN))
 WHOLE = 8 << 20  # bytes: a log checkpoint on an object store that is not larger is read in one request
 BROKEN = (OSError, ValueError, KeyError, DeltaError)  # a log that cannot be read, or is no log
 ROWS = 4096  # of a log checkpoint, at a time: most of them are files
@@ -55,12 +57,12 @@ def read(uri: str) -> Head | None:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
     try:
-        files: Files = log.file_system(uri) if local_path(uri) else Stored(uri)
-        if isinstance(files, Stored):
-            names = list(files.found)
-        else:
-            found = log.entries(uri, log.LOG)
-            names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
+        if not local_path(uri):
+            stored = Stored(uri)
+            newest = newest_version(stored.found)
+            return None if newest < 0 else _read_back(stored, newest)
+        files, found = log.file_system(uri), log.entries(uri, log.LOG)
+        names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
         newest = newest_version(names)
         return None if newest < 0 else _read(files, names, newest)
     except BROKEN as error:
@@ -85,7 +87,7 @@ class Stored:
         return pa.BufferReader(self.files.read(path, found.tag))
 
 
-Files = pafs.FileSystem | Stored
+Files: TypeAlias = "pafs.FileSystem | Stored"
 
 
 def table(uri: str) -> log.Table | None:
@@ -104,7 +106,7 @@ def look(uri: str) -> Look | None:
         newest = newest_version(files.found)
         if newest < 0:
             return None
-        found, entry = _read(files, list(files.found), newest), files.found.get(f"{newest:020}.json")
+        found, entry = _read_back(files, newest), files.found.get(f"{newest:020}.json")
         if missing := {"metaData", "protocol"} - set(found.told):
             raise ValueError(f"it does not tell {sorted(missing)}")
         digest = hashlib.sha256(files.files.read(entry.path, entry.tag)).hexdigest() if entry else None
@@ -138,6 +140,35 @@ def newest_version(names: Iterable[str]) -> int:
     return max(_last_checkpoint(names)[0], *(int(match[1]) for name in names if (match := ENTRY.fullmatch(name))), -1)
 
 
+def summary(before: Look, app_id: str, version: int) -> dict[str, Any]:
+    """What a commit after that look, with that transaction, says of the table; nothing, if it is much."""
+    said = {**before.told, "txns": {**before.txns, app_id: version}}
+    return {SHOWN: said} if len(json.dumps(said)) <= LARGE else {}
+
+
+def _read_back(files: Stored, newest: int) -> Head:
+    """From the newest entry down to one that shows what the table was by then, or to the last log checkpoint."""
+    start, _ = _last_checkpoint(files.found)
+    actions: list[dict[str, Any]] = []
+    at, most = newest, 1
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while at > start:
+            paths = [log.entry(version) for version in range(max(at - most, start) + 1, at + 1)]
+            read = list(pool.map(lambda path: _of_file(files, path), paths))
+            for found in reversed(read):
+                shown = next((each["commitInfo"][SHOWN] for each in found if SHOWN in each.get("commitInfo", ())), None)
+                if shown:
+                    return _head(newest, [*_as_actions(shown), *actions])
+                actions = [*found, *actions]
+            at, most = at - len(paths), 4 * most
+    return _read(files, list(files.found), newest)
+
+
+def _as_actions(shown: Mapping[str, Any]) -> list[dict[str, Any]]:
+    txns = [{"txn": {"appId": app_id, "version": version}} for app_id, version in shown["txns"].items()]
+    return [{name: shown[name]} for name in ("metaData", "protocol")] + txns
+
+
 def _read(files: Files, names: list[str], newest: int) -> Head:
     """Raises FileNotFoundError: an entry is missing, or was cleaned up since the log was listed."""
     start, parts = _last_checkpoint(names)
@@ -145,6 +176,10 @@ def _read(files: Files, names: list[str], newest: int) -> Head:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         read = pool.map(lambda name: _of_file(files, f"{log.LOG}/{name}"), wanted)
         actions = [action for found in read for action in found]
+    return _head(newest, actions)
+
+
+def _head(newest: int, actions: list[dict[str, Any]]) -> Head:
     txns = [action["txn"] for action in actions if action.get("txn")]
     told = {name: action[name] for action in actions for name in ("metaData", "protocol") if action.get(name)}
     table_id = told["metaData"]["id"] if "metaData" in told else None

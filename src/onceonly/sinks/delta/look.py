@@ -1,4 +1,4 @@
-"""What a table is by its log, as far as an append has to know: in the words of `DeltaTable`, and without its requests."""
+"""What a table is by its log, as far as an append has to know, in the words of `DeltaTable`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def settle(uri: str, folder: str) -> None:
 
 def _settle_stored(files: Objects, own: OwnPath) -> None:
     """The same, in three requests."""
-    found = [each.path for each in files.list(own.name)]
+    found = [each.path for each in files.below(own.name)]
     held = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in found}
     logs = [path for path in found if f"/{LOG}/" in path]
     if not held - {MARK, LOG}:
