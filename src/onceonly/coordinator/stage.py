@@ -16,6 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
+from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import lineage
 from onceonly.coordinator.id_pool import free_slot
 from onceonly.coordinator.messages import fenced
@@ -54,8 +55,9 @@ class Stager:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
-            lineage.check_stage(self._transitions.state, pipeline, self._parts, seen)
-            body = self._stage_sinks(pipeline, checkpoint, produce)
+            sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
+            lineage.check_stage(self._transitions.state, pipeline, self._parts, seen, sinks.values())
+            body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
         except BaseException:
             self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
             raise
@@ -103,17 +105,15 @@ class Stager:
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
-    def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
+    def _stage_sinks(
+        self, pipeline: Pipeline, sinks: Mapping[str, Sink], checkpoint: Checkpoint, produce: Produce
+    ) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
         _verify(sources, checkpoint)
         made = produce(checkpoint)
         outputs, bad = (made.rows, made.bad) if isinstance(made, Produced) else (made, NONE)
         _check_outputs(pipeline, outputs)
-        handles = {
-            sink.name: dict(self._parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
-            for sink in pipeline.sinks
-            for rows in [outputs[sink.name]]
-        }
+        handles = {name: dict(sink.stage(checkpoint.transaction(name), outputs[name])) for name, sink in sinks.items()}
         for name, old in self._replaced(checkpoint).items():
             handles[name] = {**handles[name], "replaces": old}
         _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read

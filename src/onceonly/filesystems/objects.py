@@ -60,20 +60,21 @@ class Objects:
 
     def below(self, folder: str = "", after: str = "") -> list[Found]:
         """All objects in a folder, at any depth, in the order of their names; `after`: only those behind that path."""
-        return [found for page in self.pages(folder, after) for found in page]
+        return sorted((found for page in self.pages(folder, after) for found in page), key=lambda found: found.path)
 
     def pages(self, folder: str = "", after: str = "") -> Iterator[list[Found]]:
-        """The same, by single requests."""
+        """The same, by single requests; within each in order, as stores list them (a folder of a test does not)."""
         import obstore
 
         start = len(self._path(""))
         offset = self._path(after) if after else None
         with _told():
             for page in obstore.list(self._store, self._path(folder), offset=offset, chunk_size=PAGE):
-                yield [
+                found = (
                     Found(each["path"][start:], each["size"], _tag(each), each["last_modified"].timestamp())
                     for each in page
-                ]
+                )
+                yield sorted(found, key=lambda each: each.path)
 
     def folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder."""

@@ -18,7 +18,10 @@ from onceonly.filesystems.objects import Objects
 
 WRITERS, ROUNDS = 8, 6
 TRIAL = "_trial-"  # hidden, and no pipeline's folder
-SERVERS = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ACCOUNT_NAME", "AZURITE_BLOB_STORAGE_URL", "GOOGLE_SERVICE_ACCOUNT")
+SERVERS = (
+    *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_ACCOUNT_NAME", "AZURITE_BLOB_STORAGE_URL"),
+    "GOOGLE_SERVICE_ACCOUNT",
+)
 _arbitrates: set[tuple[str, tuple[str | None, ...]]] = set()  # stores that this process has tried
 
 

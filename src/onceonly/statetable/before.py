@@ -1,6 +1,7 @@
 """The entries before one, in short, inside it: so the last rows of a log on an object store are read by one request.
 
-They are those since the last merge and the row before it, as far as they are small. A reader that does not know them passes over them.
+They are those since the last merge and the row before it, as far as they are small. A reader that does not know them
+passes over them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging the small files of a pipeline's table on an object store, in few requests.
 
-The rows since the last merge are in the log's entries, which have been read. So only the last merged file is read again,
-and the log checkpoint is made on this machine: of the log as it is, but without the files that were just merged.
+The rows since the last merge are in the log's entries, which have been read. So only the last merged file is read
+again, and the log checkpoint is made on this machine: of the log as it is, but without the files that were just merged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onceonly.statetable.store_log import StoreLog
 
 
 def merge(log: StoreLog, full: int) -> bool:
-    """Replace all small files by one, and make a log checkpoint; False: it is not as Onceonly left it, nothing was done.
+    """Replace all small files by one, and make a log checkpoint; False: it is not as Onceonly left it, and stays.
 
     Args:
         full: a merged file of so many bytes is not merged again.

@@ -109,6 +109,7 @@ BY_OWN_PATH = {
     "filesystems/hdfs.py remove",
     "filesystems/hdfs.py delete",
     "sinks/delta/staged_folders.py _delete",
+    "sinks/delta/staged_folders.py _settle_stored",
 }
 OTHERWISE = {
     "filesystems/local.py remove_empty",  # nothing is in it
