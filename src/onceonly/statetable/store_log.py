@@ -18,7 +18,7 @@ from functools import cached_property
 from onceonly.filesystems import delta_names
 from onceonly.filesystems.objects import Found, Objects
 from onceonly.statetable import before
-from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Damaged, Entry, Taken, creation, parsed
+from onceonly.statetable.log import CONFIGURATION, MERGE, NONE, Action, Commit, Damaged, Entry, Taken, creation, parsed
 
 PARSED = 256  # entries that are kept in memory
 FRESH = 0.25  # seconds: a row is written after a look at the log that is not older
@@ -75,8 +75,7 @@ class StoreLog:
             raise Taken from error
         seen = self._seen
         seen.newest, seen.tag, seen.at = version, tag or "", time.monotonic()
-        if commit.row:
-            _keep(seen.entries, Entry(version, commit.row))
+        _keep(seen.entries, Entry(version, commit.row, commit.operation == MERGE))
 
     def keep(self) -> None:
         """What an object store has acknowledged is durable."""

@@ -8,6 +8,7 @@ tried again, and the look shows the entry. What is more than an append is left t
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from typing import Any
@@ -34,10 +35,18 @@ def publish(sink: str, uri: str, handle: Handle, decision: int) -> Outcome | Non
         Fenced, StateBehind: see `evidence.outcome`.
         OutcomeUnknown: the log could not be written or read back. It is safe to call again.
     """
+    if not _by_put():
+        return None
     try:
         return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]))
     except OSError as error:
         raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
+
+
+def _by_put() -> bool:
+    """Whether the table's writers exclude each other by conditional puts: delta-rs may be told of other ways."""
+    puts = os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower()
+    return not os.environ.get("AWS_S3_LOCKING_PROVIDER") and puts in ("etag", "etag-put-if-not-exists")
 
 
 def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | None:
