@@ -70,11 +70,12 @@ def read(uri: str) -> Head | None:
 
 
 class Stored:
-    """The log of a table on an object store, as one listing shows it."""
+    """The log of a table on an object store, as one listing shows it; `whole`: also before its last log checkpoint."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, whole: bool = False) -> None:
         self.uri, self.files = uri, Objects(uri)
-        self.found: dict[str, Found] = {each.name: each for each in delta_names.recent(self.files)}
+        listed = self.files.below(log.LOG) if whole else delta_names.recent(self.files)
+        self.found: dict[str, Found] = {each.name: each for each in listed}
 
     def lines(self, path: str) -> Iterator[bytes]:
         found = self.found[path.rpartition("/")[2]]
@@ -122,8 +123,10 @@ def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
         OutcomeUnknown: the log cannot be read.
     """
     try:
-        files = log.file_system(uri)
-        names = {info.base_name for info in log.entries(uri, log.LOG)}
+        files: Files = log.file_system(uri) if local_path(uri) else Stored(uri, whole=True)
+        names = (
+            set(files.found) if isinstance(files, Stored) else {each.base_name for each in log.entries(uri, log.LOG)}
+        )
         for version in range(newest_version(names), -1, -1):
             if f"{version:020}.json" not in names:
                 return
