@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
+from onceonly.statetable import store_log
+from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -46,6 +49,22 @@ def flights(*sinks: str, most: int = 5) -> Pipeline:
 
 def coordinator(folder: Path, root: str) -> Coordinator:
     return Coordinator(StateTable.make(f"{root}/state"), Parts(folder, root))
+
+
+def step(environment: Mapping[str, str], folder: str, root: str, name: str, epoch: int) -> None:
+    """One step of that checkpoint of a pipeline with one sink, in a process of its own, as tasks of Airflow are.
+
+    On a slow machine, looks would be repeated because they are old. So here none is.
+    """
+    os.environ.update(environment)
+    store_log.FRESH = state.FRESH = float("inf")
+    through = coordinator(Path(folder), root)
+    if name == "plan":
+        through.plan(flights(SINKS[0]), "run", lambda checkpoint: False)
+    elif name == "stage":
+        through.stage("flights", epoch, through.parts.produce, "run")  # type: ignore[attr-defined]
+    else:
+        through.commit("flights", epoch)
 
 
 def run(folder: str, root: str, sinks: tuple[str, ...] = SINKS) -> bool:

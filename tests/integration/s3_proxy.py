@@ -48,6 +48,7 @@ class Request:
     method: str
     path: str  # decoded: /bucket/key
     conditional: bool
+    query: str = ""
 
     @property
     def is_commit(self) -> bool:
@@ -204,7 +205,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         conditional = "*" in self.headers.get_all("If-None-Match", []) or "x-goog-if-generation-match" in self.headers
-        request = Request(self.command, unquote(urlsplit(self.path).path), conditional)
+        asked = urlsplit(self.path)
+        request = Request(self.command, unquote(asked.path), conditional, unquote(asked.query))
         time.sleep(self.server.delay)
         with self.server.one:
             self.server.seen.append(request)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Schema
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import changes, log
+from onceonly.sinks.delta import changes, head, log, plain
 from onceonly.sinks.delta.sink import DeltaWriter
 
 STATE = "5e1f" * 8
@@ -33,14 +33,14 @@ class LightDelta(DeltaWriter):
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         data = self.rows(txn, rows)
-        target = log.open_table(self.uri)
+        target, self._looked = self._looked or head.table(self.uri), None
         if target is None:
             target = DeltaTable.create(
                 self.uri, Schema.from_arrow(data.schema), partition_by=list(self.config.partition_by)
             )
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, True, [], {})
-        write_deltalake(staged, data, mode="append")
+        plain.append(staged, data)
         adds = log.staged_adds(self.uri, folder, 1)
         changes.check_staged(self.config, adds)
         count, size = log.count(adds, staged)

@@ -164,10 +164,9 @@ class Coordinator:
 
         view = self._transitions.change(name, decide)
         if view.require(epoch).state is not State.COMMITTED:
-            errors = self._publisher.publish(view)
+            view, errors = self._publisher.publish(view)
             if errors:
                 raise errors[0]
-            view = self.state.view(name)
         self._report(view.require(epoch))
         return view.require(epoch)
 
@@ -295,7 +294,7 @@ class Coordinator:
         """
         view = self.state.view(name)
         later = rewind.undone(view, epoch)
-        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts)
+        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts, view)
         rewind.retractions(view, epoch, self.parts, self.state.id)
         return later
 

@@ -8,10 +8,10 @@ checkpoint that is being committed meanwhile cannot make it look behind.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onceonly.checkpoint.interfaces import Parts, Source
-from onceonly.checkpoint.sink import Trace, Traced
+from onceonly.checkpoint.sink import Sink, Trace, Traced
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.row_format import Head
@@ -32,10 +32,17 @@ def check_plan(state: StateTable, seen: View, pipeline: Pipeline, parts: Parts, 
         _refuse(state, pipeline, parts, sources)
 
 
-def check_stage(state: StateTable, pipeline: Pipeline, parts: Parts) -> None:
-    """Refuse a state table that a target is ahead of, before anything is staged for it. Raises as `check_plan`."""
-    found = _of_sinks(parts, pipeline)
-    if _refusal(state, pipeline, found, state.view(pipeline.name).head):
+def check_stage(
+    state: StateTable, pipeline: Pipeline, parts: Parts, seen: View, sinks: Iterable[Sink] | None = None
+) -> None:
+    """Refuse a state table that a target is ahead of, before anything is staged for it. Raises as `check_plan`.
+
+    Args:
+        seen: an earlier view. Decisions only grow: where it is not behind, none since then is.
+        sinks: those of the pipeline, if they are at hand.
+    """
+    found = _of_sinks(parts, pipeline, sinks)
+    if _refusal(state, pipeline, found, seen.head):
         _refuse(state, pipeline, parts, parts.sources(pipeline))
 
 
@@ -57,8 +64,8 @@ def _of_source(source: Source, name: str) -> list[Trace]:
         return []
 
 
-def _of_sinks(parts: Parts, pipeline: Pipeline) -> list[Trace]:
-    sinks = [parts.sink(pipeline, sink.name) for sink in pipeline.sinks]
+def _of_sinks(parts: Parts, pipeline: Pipeline, sinks: Iterable[Sink] | None = None) -> list[Trace]:
+    sinks = sinks or [parts.sink(pipeline, sink.name) for sink in pipeline.sinks]
     return [trace for sink in sinks if isinstance(sink, Traced) for trace in sink.traces(pipeline.name)]
 
 

@@ -23,8 +23,8 @@ class Publisher:
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def publish(self, view: View) -> list[Exception]:
-        """Carry out all decisions that `view` shows. Returns the first error of each sink that met one."""
+    def publish(self, view: View) -> tuple[View, list[Exception]]:
+        """Carry out all decisions that `view` shows. Returns the view after it, and the first error of each sink."""
         held: set[str] = set()
         errors: list[Exception] = []
         deciding = [checkpoint for checkpoint in view.open if checkpoint.state is State.COMMITTING]
@@ -41,7 +41,7 @@ class Publisher:
                 view = self.finish(view, checkpoint.epoch)
             except Exception as error:
                 errors.append(error)
-        return errors
+        return view, errors
 
     def finish(self, view: View, epoch: int) -> View:
         """Record COMMITTED once no sink is waiting; then remove what was kept until then."""

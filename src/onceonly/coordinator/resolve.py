@@ -102,7 +102,7 @@ class Resolver:
         said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
         while sink in view.require(epoch).in_doubt:
             view = self._resolve(view, epoch, sink, committed, said)
-        errors = self._publisher.publish(view)
+        _, errors = self._publisher.publish(view)
         if errors:
             raise errors[0]
         return self._transitions.state.view(name).require(epoch)

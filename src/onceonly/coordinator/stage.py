@@ -16,6 +16,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
+from onceonly.checkpoint.sink import Sink
 from onceonly.coordinator import lineage
 from onceonly.coordinator.id_pool import free_slot
 from onceonly.coordinator.messages import fenced
@@ -48,13 +49,15 @@ class Stager:
 
     def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
         """See `Coordinator.stage`."""
-        checkpoint = self.claim(name, epoch, owner, since)
+        seen = self._claim(name, epoch, owner, since)
+        checkpoint = seen.require(epoch)
         if checkpoint.state is not State.PLANNED:
             return checkpoint
         pipeline = Pipeline.from_json(checkpoint.definition)
         try:
-            lineage.check_stage(self._transitions.state, pipeline, self._parts)
-            body = self._stage_sinks(pipeline, checkpoint, produce)
+            sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
+            lineage.check_stage(self._transitions.state, pipeline, self._parts, seen, sinks.values())
+            body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
         except BaseException:
             self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
             raise
@@ -62,9 +65,13 @@ class Stager:
 
     def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""
+        return self._claim(name, epoch, owner, since).require(epoch)
+
+    def _claim(self, name: str, epoch: int, owner: str | None, since: int | None) -> View:
         nonce, worker = uuid.uuid4().hex[:12], f"{socket.gethostname()}:{os.getpid()}"
 
-        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
+        def decide(view: View) -> Row | None:
+            checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state is State.ABORTING:
@@ -78,7 +85,7 @@ class Stager:
             claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
-        return self._transitions.advance(name, epoch, decide)
+        return self._transitions.change(name, decide)
 
     def renew(self, mine: Checkpoint) -> bool:
         """See `Coordinator.renew`."""
@@ -98,17 +105,15 @@ class Stager:
 
         return self._transitions.advance(mine.pipeline, mine.epoch, decide)
 
-    def _stage_sinks(self, pipeline: Pipeline, checkpoint: Checkpoint, produce: Produce) -> dict[str, Any]:
+    def _stage_sinks(
+        self, pipeline: Pipeline, sinks: Mapping[str, Sink], checkpoint: Checkpoint, produce: Produce
+    ) -> dict[str, Any]:
         sources = self._parts.sources(pipeline)
         _verify(sources, checkpoint)
         made = produce(checkpoint)
         outputs, bad = (made.rows, made.bad) if isinstance(made, Produced) else (made, NONE)
         _check_outputs(pipeline, outputs)
-        handles = {
-            sink.name: dict(self._parts.sink(pipeline, sink.name).stage(checkpoint.transaction(sink.name), rows))
-            for sink in pipeline.sinks
-            for rows in [outputs[sink.name]]
-        }
+        handles = {name: dict(sink.stage(checkpoint.transaction(name), outputs[name])) for name, sink in sinks.items()}
         for name, old in self._replaced(checkpoint).items():
             handles[name] = {**handles[name], "replaces": old}
         _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read

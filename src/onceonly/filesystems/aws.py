@@ -21,6 +21,7 @@ VARIABLES = {
     "endpoint_url": "AWS_ENDPOINT_URL",
 }
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "external_id")  # what only Airflow's own client does
 
 
@@ -44,6 +45,35 @@ def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, 
         for name in CREDENTIALS:
             env.pop(name, None)
     env.update(found)
+
+
+def provider(env: Mapping[str, str]) -> dict[str, Any]:
+    """Where a client that knows no profiles gets credentials, if one is to count: the order is that of delta-rs.
+
+    Raises:
+        InvalidPipeline: what reads profiles is not installed.
+    """
+    if all(env.get(name) for name in KEYS) or env.get("AWS_ENDPOINT_URL"):
+        return {}
+    if not env.get("AWS_PROFILE") and not any(os.path.exists(path) for path in _files(env)):
+        return {}
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"the AWS profile cannot be read: '{error.name}' is not installed.",
+            "There is a profile in ~/.aws, or AWS_PROFILE names one.",
+            "pip install 'onceonly[stores]', or give both keys in the environment. Nothing was written.",
+        ) from error
+    return {"credential_provider": Boto3CredentialProvider()}
+
+
+def _files(env: Mapping[str, str]) -> list[str]:
+    """Where profiles are."""
+    return [
+        os.path.expanduser(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"),
+        os.path.expanduser(env.get("AWS_CONFIG_FILE") or "~/.aws/config"),
+    ]
 
 
 def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -16,20 +16,21 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.transaction import PostCommitHookProperties
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import row_files, row_format
+from onceonly.statetable import row_files, row_format, store_compaction
 from onceonly.statetable.local_log import KEPT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now
 from onceonly.statetable.query import Query
-from onceonly.statetable.store_log import NO_HOOKS
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
 OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]
 LAST = "_last_checkpoint"
 OLD = 3600  # seconds
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:
@@ -39,9 +40,10 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
         Taken: another process has written meanwhile.
         DeltaError, OSError: it was not completed; the next call continues.
     """
-    table = DeltaTable(uri)
-    _merge(table, pipeline, _small(table), log)
-    _shorten(uri)
+    if local_path(uri) or not store_compaction.merge(log, FULL_FILE):  # type: ignore[arg-type]
+        table = DeltaTable(uri)
+        _merge(table, pipeline, _small(table), log)
+        _shorten(uri)
     DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)
     if local := local_path(uri):
         durability.Log(local).keep()  # delta-rs does not sync the two commits of a vacuum

@@ -138,7 +138,7 @@ def _local_entries(table: Path) -> Iterator[str]:
 
 
 def _stored_entries(uri: str) -> Iterator[str]:
-    from onceonly.statetable.store_log import texts  # with delta-rs
+    from onceonly.statetable.store_log import texts
 
     return texts(uri)
 
@@ -160,12 +160,9 @@ def _local_folders(table: Path) -> list[str]:
 
 
 def _folders(uri: str) -> list[str]:
-    import pyarrow.fs as pafs
-    from deltalake.fs import DeltaStorageHandler
+    from onceonly.filesystems.objects import Objects
 
-    files = pafs.PyFileSystem(DeltaStorageHandler(uri))
-    found = files.get_file_info(pafs.FileSelector(PIPELINES, allow_not_found=True))
-    return [info.base_name for info in found]
+    return Objects(uri).folders(PIPELINES)
 
 
 def _check_format(uri: str, found: int) -> None:
@@ -229,13 +226,11 @@ def _check_storage(uri: str) -> None:
     path = local_path(uri)
     if path:
         return require_writable(path)
-    from deltalake.exceptions import DeltaError
-
     from onceonly.statetable import arbitration
 
     try:
         arbitration.check(uri)
-    except (DeltaError, OSError) as error:
+    except OSError as error:
         raise _unopened(uri, error) from error
 
 
@@ -290,6 +285,6 @@ def log_of(folder: str) -> Log:
     """The log of the table there."""
     if local := local_path(folder):
         return LocalLog(local)
-    from onceonly.statetable.store_log import StoreLog  # with delta-rs
+    from onceonly.statetable.store_log import StoreLog
 
     return StoreLog(folder)

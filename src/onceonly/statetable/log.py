@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from onceonly.checkpoint.model import Row
@@ -27,6 +28,7 @@ CONFIGURATION = {
     "delta.logRetentionDuration": "interval 3650 days",  # old entries are removed by `compaction` alone
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
+NOTHING: Mapping[str, str] = MappingProxyType({})
 Action = Mapping[str, Mapping[str, Any]]
 
 
@@ -66,13 +68,13 @@ class Commit:
         row = {ROW: row_format.to_text(self.row)} if self.row else {}
         return {**row, **({MERGED: "true"} if self.operation == MERGE else {})}
 
-    def lines(self) -> str:
-        """Its entry of the log."""
+    def lines(self, more: Mapping[str, str] = NOTHING) -> str:
+        """Its entry of the log; `more`: what it says of itself beside that."""
         row = self.row
         txn = {"appId": row.pipeline, "version": row.seq, "lastUpdated": now()} if row else None
         # by `txn` a reader of the table alone notices where rows were taken out of it
         info = {"timestamp": now(), "operation": self.operation, "operationParameters": {}, "engineInfo": "onceonly"}
-        actions = [{"commitInfo": {**info, **self.told()}}, *([{"txn": txn}] if txn else []), *self.actions]
+        actions = [{"commitInfo": {**info, **self.told(), **more}}, *([{"txn": txn}] if txn else []), *self.actions]
         return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
 
 
@@ -87,6 +89,12 @@ class Log(Protocol):
         Raises:
             Damaged: an entry is missing or cannot be parsed (also while they are read).
         """
+
+    def length(self) -> int:
+        """How many entries it has since its last log checkpoint, as `entries` has last shown it."""
+
+    def is_other(self) -> bool:
+        """Whether `entries` has last shown no table, or one that does not go on from what it has shown before."""
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         """Create the table, as version 0, unless it exists."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,12 +14,16 @@ from deltalake import DeltaTable, QueryBuilder
 from onceonly.checkpoint.model import Row
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError
+from onceonly.filesystems.delta_names import LOG
+from onceonly.filesystems.objects import Objects
+from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
 from onceonly.statetable.log import Damaged
 from onceonly.statetable.trouble import damaged, unreadable
 
 TRIES = 3
+MOST = 32 << 20  # bytes of files that are copied from an object store
 IN_ORDER = "OVER (ORDER BY interval_start, interval_end)"
 T = TypeVar("T")
 
@@ -25,9 +31,11 @@ T = TypeVar("T")
 class Query:
     """Queries of one pipeline's table. They are bounded by numbers of rows, so that any later version has the same."""
 
-    def __init__(self, pipeline: str, uri: str) -> None:
+    def __init__(self, pipeline: str, uri: str, version: int | None = None) -> None:
         self.pipeline, self.uri = pipeline, uri
         self._table: DeltaTable | None = None
+        self._version = version
+        self._scratch: TemporaryDirectory[str] | None = None
 
     def find(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The chosen rows, unsorted, as records of these columns."""
@@ -74,19 +82,42 @@ class Query:
         trouble: Exception = OSError("not tried")
         for _ in range(TRIES):
             try:
-                self._table = self._table or DeltaTable(self.uri)
+                self._table = self._table or self._copied() or DeltaTable(self.uri)
                 return question(self._table)
             except OnceonlyError:
                 raise
             except Exception as error:  # also of the query engine, whose errors have no class of their own
-                trouble, self._table = error, None
+                trouble, self._table, self._version = error, None, None
         raise unreadable(self.pipeline, self.uri, trouble)
+
+    def _copied(self) -> DeltaTable | None:
+        """Of a table on an object store, a copy of the files that a log checkpoint names, unless they are large.
+
+        Each is one request, while delta-rs reads a file by many parts.
+        """
+        if self._version is None or local_path(self.uri):
+            return None
+        files, path = Objects(self.uri), f"{LOG}/{self._version:020}.checkpoint.parquet"
+        self._scratch = TemporaryDirectory(prefix="onceonly-", ignore_cleanup_errors=True)
+        copy = Path(self._scratch.name)
+        (copy / LOG).mkdir()
+        try:
+            (copy / path).write_bytes(files.read(path))
+        except FileNotFoundError:
+            return None
+        table = DeltaTable(str(copy))
+        adds = table.get_add_actions()
+        if sum(adds["size_bytes"].to_pylist()) > MOST:
+            return None
+        for name in adds["path"].to_pylist():
+            (copy / name).write_bytes(files.read(name))
+        return table
 
 
 @lru_cache(1)
-def of_rows_up_to(id: str, pipeline: str, uri: str) -> Query:
+def of_rows_up_to(id: str, pipeline: str, uri: str, version: int) -> Query:
     """For questions about the row with that id and those before it: they never change, so the table is opened once."""
-    return Query(pipeline, uri)
+    return Query(pipeline, uri, version)
 
 
 def run(table: DeltaTable, sql: str) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Row
 from onceonly.filesystems import durability
+from onceonly.filesystems.objects import Objects
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.log import Action, now
@@ -47,6 +48,11 @@ def path_of(name: str) -> str:
     return f"{name}.parquet"
 
 
+def last_of(add: Mapping[str, Any]) -> int:
+    """The number of the last row in the file that this adds."""
+    return int(json.loads(add["stats"])["maxValues"]["seq"])
+
+
 def remove(uri: str, name: str) -> None:
     """Remove a file that no log entry will ever name. On an object store that is never certain: there it stays."""
     local = local_path(uri)
@@ -58,12 +64,7 @@ def _write(uri: str, path: str, content: bytes) -> None:
     local = local_path(uri)
     if local is not None:
         return durability.write(local / path, content)
-    import pyarrow.fs as pafs
-    from deltalake.fs import DeltaStorageHandler
-
-    files = pafs.PyFileSystem(DeltaStorageHandler(uri))
-    with files.open_output_stream(path, buffer_size=len(content) + 1) as out:  # delta-rs takes bytes, not a Buffer
-        out.write(content)
+    Objects(uri).write(path, content)
 
 
 def _stats(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

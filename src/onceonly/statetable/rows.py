@@ -36,7 +36,7 @@ class Past:
         self.pipeline, self.uri = pipeline, uri
         self._query: Query | None = None
         self._read: list[Entry] = []  # those with a row, newest first, without a hole
-        self._merged = False  # all further rows are in merged files
+        self._merged, self._merged_at = False, NONE  # all further rows are in merged files, since that version
         self._merged_to: str | None = None  # the id of the last of those
         with self._trouble():
             self.version, self._entries = log.entries()
@@ -103,13 +103,14 @@ class Past:
             return self.query()
         from onceonly.statetable.query import of_rows_up_to
 
-        return of_rows_up_to(self._merged_to, self.pipeline, self.uri)
+        return of_rows_up_to(self._merged_to, self.pipeline, self.uri, self._merged_at)
 
     def _more(self) -> bool:
         """Read one more row; returns whether there was one."""
         with self._trouble():
             for entry in self._entries:
-                self._merged = self._merged or entry.merges
+                if entry.merges and not self._merged:
+                    self._merged, self._merged_at = True, entry.version
                 if entry.foreign:
                     self.query().check_complete()
                 if entry.row:
@@ -172,10 +173,6 @@ class Rows:
         near = self._near()
         old = self.past.merged().covered(_older(where, near)) if _has_older(near) else []
         return [*old, *(row.interval for row in near if row.interval and where.test(row))]
-
-    def unmerged(self) -> int:
-        """How many rows are not in merged files, or a few more."""
-        return len(self._near())
 
     def since(self, seq: int) -> list[Row]:
         """The rows from that number on, as far as the log's entries go back."""

@@ -1,34 +1,38 @@
-"""The log of a pipeline's table on an object store, through delta-rs: a commit is a put that fails if the name exists.
+"""The log of a pipeline's table on an object store: a commit is a put that fails if the name exists.
 
 What an object store has acknowledged is durable. Entries of the log are never removed there. Each request costs a round
-trip, so what this process has read or written is kept, as long as the newest entry is still the one that it knows.
+trip, so what this process has read or written is kept. One listing shows whether it still counts, by the tag of the
+newest entry that is known: its content names one row. In a log that was restored or replaced, it is missing or has
+another tag.
 """
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 
-import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+from onceonly.filesystems import delta_names
+from onceonly.filesystems.objects import Found, Objects
+from onceonly.statetable import before
+from onceonly.statetable.log import CONFIGURATION, MERGE, NONE, Action, Commit, Damaged, Entry, Taken, creation, parsed
 
-from onceonly.statetable import row_format
-from onceonly.statetable.log import CONFIGURATION, NONE, Action, Commit, Damaged, Entry, Taken, parsed
-
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-LOG = "_delta_log"
 PARSED = 256  # entries that are kept in memory
+FRESH = 0.25  # seconds: a row is written after a look at the log that is not older
 
 
 class _Seen(threading.local):
-    """What a thread has seen of the log: the table, and entries by version, all of one history."""
+    """What a thread has seen of one history of the log; the tag and the time are of the newest version."""
 
     def __init__(self) -> None:
-        self.table: DeltaTable | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        self.other = False
+        self.newest, self.checkpoint, self.tag, self.at = NONE, NONE, "", float("-inf")
         self.entries: dict[int, Entry] = {}
 
 
@@ -40,125 +44,114 @@ class StoreLog:
         self._seen = _Seen()
 
     @cached_property
-    def _files(self) -> pafs.FileSystem:
-        return _files(self.uri)
+    def files(self) -> Objects:
+        return Objects(self.uri)
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
-        table = self._current()
-        return (NONE, iter(())) if table is None else (table.version(), self._read(table.version()))
+        self._look()
+        return self._seen.newest, self._read(self._seen.newest)
+
+    def length(self) -> int:
+        return self._seen.newest - self._seen.checkpoint
+
+    @property
+    def checkpoint(self) -> int:
+        """The version of the last log checkpoint that has been seen; NONE: there is none."""
+        return self._seen.checkpoint
+
+    def is_other(self) -> bool:
+        return self._seen.other or self._seen.newest == NONE
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
-        try:
-            DeltaTable.create(
-                self.uri,
-                Schema.from_json(row_format.schema_json()),
-                configuration=configuration,
-                raise_if_key_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0),  # else a second one would change the first
-            )
-        except DeltaError as error:
-            if self._open() is None:  # else another process was first
-                raise OSError(f"{self.uri}: {error}") from error
+        with suppress(Taken):
+            self.commit(0, creation(configuration), None)
 
     def commit(self, version: int, commit: Commit, after: Entry | None) -> None:
-        table = self._at(version - 1)
-        self._check_after(version - 1, after)
-        row = commit.row
-        named = [Transaction(row.pipeline, row.seq)] if row else []
+        self._check(version - 1, after)
         try:
-            table.create_write_transaction(
-                [_of_delta(action) for action in commit.actions],
-                "append",
-                table.schema(),
-                commit_properties=CommitProperties(commit.told(), max_commit_retries=0, app_transactions=named),
-                post_commithook_properties=NO_HOOKS,
-            )
-        except CommitFailedError as error:  # also where a first answer was lost
+            text = commit.lines(before.told(version, self._seen.entries))
+            tag = self.files.create(delta_names.entry(version), text.encode())
+        except FileExistsError as error:  # also where a first answer was lost
             raise Taken from error
-        except DeltaError as error:
-            raise OSError(f"{self.uri}: {error}") from error
-        if row:
-            _keep(self._seen.entries, Entry(version, row))
+        seen = self._seen
+        seen.newest, seen.tag, seen.at = version, tag or "", time.monotonic()
+        _keep(seen.entries, Entry(version, commit.row, commit.operation == MERGE))
 
     def keep(self) -> None:
         """What an object store has acknowledged is durable."""
 
-    def _at(self, version: int) -> DeltaTable:
-        """The table at that version, where that is the newest one, as far as is known."""
-        table = self._seen.table
-        if table is None or table.version() != version:
-            table = self._current()
-        if table is None or table.version() != version:
-            raise Taken
-        return table
+    def _check(self, version: int, after: Entry | None) -> None:
+        """A restored or replaced table may have other rows under the same versions, or lack some.
 
-    def _check_after(self, newest: int, after: Entry | None) -> None:
-        """A restored or replaced table may have other rows under the same versions, or lack some."""
-        try:
-            found = self._fetch(newest)
-            while after and not found.row and found.version > 0:
-                found = self._fetch(found.version - 1)
-        except FileNotFoundError:
-            raise Taken from None
-        if after and after.row and found.row and found.row.id != after.row.id:
-            raise Taken
-
-    def _current(self) -> DeltaTable | None:
-        seen = self._seen
-        if seen.table is None or not self._follows(seen.table):
-            seen.table, seen.entries = self._open(), {}
-        return seen.table
-
-    def _follows(self, table: DeltaTable) -> bool:
-        """Take up what was written since; False: it is not the log that was seen, or it cannot be told.
-
-        Updating a table only looks for later versions. So the last row that was seen has to be there still, and so has
-        the newest entry: a restored table lacks some, or has others under the same versions.
+        Without another look if the last one was just now, or what this thread has just written is that version.
         """
-        known = self._seen.entries
-        last = max((version for version, entry in known.items() if entry.row), default=NONE)
-        try:
-            table.update_incremental()
-            newest = table.version()
-            if not 0 <= last <= newest or self._fetch(last) != known[last]:
-                return False
-            for version in [version for version in known if version > last]:
-                del known[version]
-            if newest > last:
-                _keep(known, self._fetch(newest))
-        except (DeltaError, OSError):  # what is wrong shows when it is opened
+        seen = self._seen
+        if seen.newest != version or time.monotonic() - seen.at > FRESH:
+            self._look()
+        if seen.newest != version:
+            raise Taken
+        if after and after.row:
+            found = next((entry.row for entry in self._read(version) if entry.row), None)
+            if found is None or found.id != after.row.id:
+                raise Taken
+
+    def _look(self) -> None:
+        """Take up what was written since; where it is not the log that was seen, begin again."""
+        seen = self._seen
+        had = seen.newest != NONE
+        if not had or not seen.tag or not self._follow():
+            seen.forget()
+            seen.other = had
+            self._take(delta_names.recent(self.files))
+
+    def _follow(self) -> bool:
+        """By one request, for the newest entry that is known and those behind it; False: it is another log."""
+        seen = self._seen
+        listed = self.files.below(delta_names.LOG, after=delta_names.entry(seen.newest - 1))
+        known = next((found for found in listed if found.path == delta_names.entry(seen.newest)), None)
+        if known is None or known.tag != seen.tag:
             return False
+        self._take(listed)
         return True
 
+    def _take(self, listed: list[Found]) -> None:
+        seen = self._seen
+        versions = []
+        for found in listed:
+            version = delta_names.version_of(found.name)
+            if version is not None:
+                versions.append(version)
+                seen.newest, seen.tag = version, found.tag or ""
+            checkpoint = delta_names.checkpoint_of(found.name)
+            seen.checkpoint = max(seen.checkpoint, NONE if checkpoint is None else checkpoint)
+        if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
+            raise Damaged(f"Of versions {versions[0]} to {seen.newest} only {len(versions)} are there.")
+        seen.at = time.monotonic()
+
     def _read(self, newest: int) -> Iterator[Entry]:
-        """One request an entry, by its name: `DeltaTable.history` also shows later ones, under these numbers."""
         known = self._seen.entries  # of this history, whatever is seen later
         for version in range(newest, NONE, -1):
-            found = known.get(version)
-            if found is None:
+            if version not in known:
                 try:
-                    found = self._fetch(version)
+                    fetched = self._fetch(version)
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                _keep(known, found)
-            yield found
+                for each in fetched:
+                    _keep(known, each)
+            yield known[version]
 
-    def _fetch(self, version: int) -> Entry:
-        path = f"{LOG}/{version:020}.json"
+    def actions(self, version: int) -> list[Action]:
+        """Of one entry."""
+        return [json.loads(line) for line in self.files.read(delta_names.entry(version)).splitlines()]
+
+    def _fetch(self, version: int) -> list[Entry]:
+        """That one, and those before it of which it tells, oldest first."""
+        path = delta_names.entry(version)
         try:
-            return parsed(version, _text(self._files, path).splitlines())
+            lines = self.files.read(path).decode().splitlines()
+            return [*sorted(before.of(version, lines), key=lambda each: each.version), parsed(version, lines)]
         except ValueError as error:
             raise Damaged(f"{path} cannot be parsed: {error}.") from error
-        except DeltaError as error:
-            raise OSError(f"{path}: {error}") from error
-
-    def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self.uri)
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            raise OSError(f"{self.uri}: {error}") from error
 
 
 def _keep(known: dict[int, Entry], entry: Entry) -> None:
@@ -173,29 +166,8 @@ def texts(uri: str) -> Iterator[str]:
     Raises:
         OSError: the storage does not answer.
     """
-    try:
-        files = _files(uri)
-        found = files.get_file_info(pafs.FileSelector(LOG, allow_not_found=True))
-        for path in sorted((info.path for info in found if info.path.endswith(".json")), reverse=True):
-            yield _text(files, path)
-    except TableNotFoundError:
-        return
-    except DeltaError as error:
-        raise OSError(f"{uri}: {error}") from error
-
-
-def _files(uri: str) -> pafs.FileSystem:
-    return pafs.PyFileSystem(DeltaStorageHandler(uri))
-
-
-def _text(files: pafs.FileSystem, path: str) -> str:
-    with files.open_input_stream(path) as stream:
-        return str(stream.read().decode())
-
-
-def _of_delta(action: Action) -> AddAction | RemoveAction:
-    if "add" in action:
-        add = action["add"]
-        return AddAction(add["path"], add["size"], {}, add["modificationTime"], add["dataChange"], add["stats"])
-    gone = action["remove"]
-    return RemoveAction(gone["path"], gone["dataChange"], gone["deletionTimestamp"], gone["size"], {})
+    files = Objects(uri)
+    for found in reversed(files.below(delta_names.LOG)):
+        if delta_names.version_of(found.name) is not None:
+            with suppress(FileNotFoundError):
+                yield files.read(found.path, found.tag).decode()

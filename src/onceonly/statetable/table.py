@@ -9,6 +9,7 @@ rows of its open checkpoints (`Head`), the last rows are read from the log, and 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ LONG = 64  # a pipeline's table is tidied when its log has more entries since th
 TAIL = 64  # rows that a view reads from the log: nearly always they hold all of the open checkpoints
 TRIES = 3
 AT_ONCE = 4
+FRESH = 5.0  # seconds: on an object store, what a look at the table's identity has shown counts so long
 T = TypeVar("T")
 
 
@@ -58,6 +60,7 @@ class StateTable:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.id = location.open_(uri).id
+        self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         if local := local_path(uri):
             durability.Log(local).keep()  # its identity
@@ -65,7 +68,10 @@ class StateTable:
     @classmethod
     def make(cls, uri: str) -> StateTable:
         """The table at `uri`, created if it does not exist. Not for a process that expects an existing one."""
-        location.make(uri)
+        try:
+            return cls(uri)
+        except location.Missing:
+            location.make(uri)
         return cls(uri)
 
     def view(self, pipeline: str) -> View:
@@ -152,7 +158,7 @@ class StateTable:
 
         Nothing depends on it, so a failure only causes a warning.
         """
-        if view.rows.unmerged() <= LONG:
+        if self._log(view.pipeline).length() <= LONG:
             return view
         from onceonly.statetable import compaction  # with delta-rs
 
@@ -183,15 +189,25 @@ class StateTable:
     def _rows(self, pipeline: str) -> Rows:
         """The pipeline's rows as they are now."""
         self._check_same()
-        return Rows(Past(pipeline, location.folder(self.uri, pipeline), self._log(pipeline)))
+        log = self._log(pipeline)
+        rows = Rows(Past(pipeline, location.folder(self.uri, pipeline), log))
+        if log.is_other():
+            self._check_same(just_now=True)
+        return rows
 
     def _log(self, pipeline: str) -> Log:
         if pipeline not in self._logs:
             self._logs[pipeline] = location.log_of(location.folder(self.uri, pipeline))
         return self._logs[pipeline]
 
-    def _check_same(self) -> None:
-        """A new table in the place of this one is refused: it would number everything from 1."""
+    def _check_same(self, just_now: bool = False) -> None:
+        """A new table in the place of this one is refused: it would number everything from 1.
+
+        On an object store a look is a round trip, and counts for a while: a row follows on an entry that was seen just
+        before it. Where a log is missing or is another one than before, there is another look (`just_now`).
+        """
+        if not just_now and not local_path(self.uri) and time.monotonic() - self._looked < FRESH:
+            return
         try:
             opened = location.open_(self.uri)
         except location.Missing as error:  # it claims that nothing was written, which this process cannot know
@@ -206,6 +222,7 @@ class StateTable:
                 f"Its identity was {self.id} and is now {opened.id}: it was replaced or forked.",
                 "Restore the table, or start the process again if that was intended. Nothing was written to it.",
             )
+        self._looked = time.monotonic()
 
     def _write(self, rows: Rows, row: Row) -> Entry:
         """Append the row, once and durably; returns its entry."""
@@ -279,6 +296,7 @@ class Snapshot(StateTable):
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.id = location.open_(uri).id
+        self._looked = time.monotonic()
         self._logs: dict[str, Log] = {}
         self._read: dict[str, Rows] = {}
 

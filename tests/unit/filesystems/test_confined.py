@@ -111,6 +111,7 @@ BY_OWN_PATH = {
     "filesystems/s3.py remove",
     "filesystems/s3.py delete",
     "sinks/delta/staged_folders.py _delete",
+    "sinks/delta/staged_folders.py _settle_stored",
 }
 OTHERWISE = {
     "filesystems/local.py remove_empty",  # nothing is in it

@@ -14,7 +14,7 @@ from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import lock, log, schema, stage, through_spark
+from onceonly.sinks.delta import append, lock, log, schema, stage, through_spark
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -74,6 +74,7 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
     monkeypatch.setattr(log, "file_system", lambda uri: files)
     monkeypatch.setattr(log, "takes_plain_append", lambda table: "rowTracking")
     monkeypatch.setattr(stage, "target", lambda *_: table)
+    monkeypatch.setattr(append, "publish", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda *_: Change([], {}))
     far = DeltaWriter(DeltaSink("lake", BUCKET), BUCKET, Session)
     with pytest.raises(InvalidPipeline, match="is not safe"):

@@ -12,7 +12,7 @@ from explore.table import MemoryTable
 from onceonly.checkpoint.model import Event, Row, State
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.errors import OutcomeUnknown
-from onceonly.statetable import compaction, location, row_files
+from onceonly.statetable import compaction, location, row_files, store_log
 from onceonly.statetable import table as state
 from onceonly.statetable.store_log import StoreLog
 from onceonly.statetable.table import Lost, StateTable
@@ -198,6 +198,7 @@ def test_a_stored_table_whose_rows_were_changed_is_damaged(stored):
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_a_stored_table_that_was_restored_shows_what_was_written_since(stored, tmp_path, monkeypatch, rows):
     """Also to a process that has seen later versions, some of which are entries without a row."""
+    monkeypatch.setattr(store_log, "FRESH", 0)
     monkeypatch.setattr(state, "LONG", 2)
     pin(stored, 3)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
@@ -227,7 +228,8 @@ def test_a_stored_table_that_was_restored_shows_another_row_under_the_same_versi
     assert stored.view("flights").latest.owner == "after"
 
 
-def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path):
+def test_a_stored_table_that_was_restored_takes_no_row_of_an_older_view(stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_log, "FRESH", 0)
     view = pin(stored)
     folder, copy = Path(location.folder(stored.uri, "flights")), tmp_path / "copy"
     shutil.copytree(folder, copy)

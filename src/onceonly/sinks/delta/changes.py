@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deltalake import DeltaTable
-
 from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.pipeline.merge import REFUSED_RECORD, Merge
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import stage
+from onceonly.sinks.delta import log, stage
 
 KINDS = {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean"}
 REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
@@ -43,7 +41,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
         )
 
 
-def check_table(config: DeltaSink, table: DeltaTable) -> None:
+def check_table(config: DeltaSink, table: log.Table) -> None:
     """If the sink merges, refuse a table in which rows cannot be replaced, or that has not the columns."""
     if config.merge is None:
         return
@@ -57,7 +55,7 @@ def check_table(config: DeltaSink, table: DeltaTable) -> None:
         )
 
 
-def against(table: DeltaTable) -> str | None:
+def against(table: log.Table) -> str | None:
     """Why single rows cannot be replaced in that table; None if they can."""
     if why := stage.only_appends(table):
         return why
@@ -100,7 +98,7 @@ def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
     return "Changes are merged into the table: the rows that they took the place of no longer exist."
 
 
-def refuse(sink: str, target: DeltaTable, handle: Handle, altered: bool) -> None:
+def refuse(sink: str, target: log.Table, handle: Handle, altered: bool) -> None:
     """Raise CannotPublish unless changes can still be merged into the table."""
     if why := "The table was altered since then." if altered else against(target):
         raise CannotPublish(

@@ -7,13 +7,14 @@ Source: Delta protocol, "Transaction Identifiers", "Change Metadata", "Checkpoin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,11 +22,19 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from onceonly.errors import OutcomeUnknown
+from onceonly.filesystems import delta_names
+from onceonly.filesystems.objects import Found, Objects
+from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log
+from onceonly.sinks.delta.look import Look
 
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-COLUMNS = ["txn.appId", "txn.version", "metaData.id"]
+COLUMNS = ["txn.appId", "txn.version", "metaData", "protocol"]
+SHOWN = "onceonly.table"  # in the information of a commit: what the table is by then, so that no earlier one is read
+LARGE = 32 << 10  # bytes: what is larger is not repeated in each commit
+WANTED = tuple(f'"{name}"'.encode() for name in ("txn", "metaData", "protocol", SHOWN))
+WHOLE = 8 << 20  # bytes: a log checkpoint on an object store that is not larger is read in one request
 BROKEN = (OSError, ValueError, KeyError, DeltaError)  # a log that cannot be read, or is no log
 ROWS = 4096  # of a log checkpoint, at a time: most of them are files
 AT_ONCE = 16  # entries read at the same time
@@ -38,6 +47,7 @@ class Head:
     version: int
     table_id: str | None
     txns: Mapping[str, int]  # app id -> version
+    told: Mapping[str, Mapping[str, Any]]  # its `metaData` and `protocol`, where the log has them
 
 
 def read(uri: str) -> Head | None:
@@ -47,12 +57,63 @@ def read(uri: str) -> Head | None:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
     try:
+        if not local_path(uri):
+            stored = Stored(uri)
+            newest = newest_version(stored.found)
+            return None if newest < 0 else _read_back(stored, newest)
         files, found = log.file_system(uri), log.entries(uri, log.LOG)
         names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
         newest = newest_version(names)
         return None if newest < 0 else _read(files, names, newest)
     except BROKEN as error:
         raise _unreadable(uri, error) from error
+
+
+class Stored:
+    """The log of a table on an object store, as one listing shows it; `whole`: also before its last log checkpoint."""
+
+    def __init__(self, uri: str, whole: bool = False) -> None:
+        self.uri, self.files = uri, Objects(uri)
+        listed = self.files.below(log.LOG) if whole else delta_names.recent(self.files)
+        self.found: dict[str, Found] = {each.name: each for each in listed}
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        found = self.found[path.rpartition("/")[2]]
+        yield from self.files.read(path, found.tag).splitlines()
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        found = self.found[path.rpartition("/")[2]]
+        if found.size > WHOLE:
+            return log.file_system(self.uri).open_input_file(path)
+        return pa.BufferReader(self.files.read(path, found.tag))
+
+
+Files: TypeAlias = "pafs.FileSystem | Stored"
+
+
+def table(uri: str) -> log.Table | None:
+    """The table there, as an append has to know it; None: there is none."""
+    return log.open_table(uri) if local_path(uri) else look(uri)
+
+
+def look(uri: str) -> Look | None:
+    """The newest version of a table on an object store; None: there is none.
+
+    Raises:
+        OutcomeUnknown: the log is not whole, or cannot be read.
+    """
+    try:
+        files = Stored(uri)
+        newest = newest_version(files.found)
+        if newest < 0:
+            return None
+        found, entry = _read_back(files, newest), files.found.get(f"{newest:020}.json")
+        if missing := {"metaData", "protocol"} - set(found.told):
+            raise ValueError(f"it does not tell {sorted(missing)}")
+        digest = hashlib.sha256(files.files.read(entry.path, entry.tag)).hexdigest() if entry else None
+    except BROKEN as error:
+        raise _unreadable(uri, error) from error
+    return Look(uri, found.told, found.txns, newest, digest)
 
 
 def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
@@ -62,8 +123,10 @@ def transactions(uri: str, app_id: str) -> Iterator[tuple[int, int]]:
         OutcomeUnknown: the log cannot be read.
     """
     try:
-        files = log.file_system(uri)
-        names = {info.base_name for info in log.entries(uri, log.LOG)}
+        files: Files = log.file_system(uri) if local_path(uri) else Stored(uri, whole=True)
+        names = (
+            set(files.found) if isinstance(files, Stored) else {each.base_name for each in log.entries(uri, log.LOG)}
+        )
         for version in range(newest_version(names), -1, -1):
             if f"{version:020}.json" not in names:
                 return
@@ -80,16 +143,50 @@ def newest_version(names: Iterable[str]) -> int:
     return max(_last_checkpoint(names)[0], *(int(match[1]) for name in names if (match := ENTRY.fullmatch(name))), -1)
 
 
-def _read(files: pafs.FileSystem, names: list[str], newest: int) -> Head:
+def summary(before: Look, app_id: str, version: int) -> dict[str, Any]:
+    """What a commit after that look, with that transaction, says of the table; nothing, if it is much."""
+    said = {**before.told, "txns": {**before.txns, app_id: version}}
+    return {SHOWN: said} if len(json.dumps(said)) <= LARGE else {}
+
+
+def _read_back(files: Stored, newest: int) -> Head:
+    """From the newest entry down to one that shows what the table was by then, or to the last log checkpoint."""
+    start, _ = _last_checkpoint(files.found)
+    actions: list[dict[str, Any]] = []
+    at, most = newest, 1
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while at > start:
+            paths = [log.entry(version) for version in range(max(at - most, start) + 1, at + 1)]
+            read = list(pool.map(lambda path: _of_file(files, path), paths))
+            for found in reversed(read):
+                shown = next((each["commitInfo"][SHOWN] for each in found if SHOWN in each.get("commitInfo", ())), None)
+                if shown:
+                    return _head(newest, [*_as_actions(shown), *actions])
+                actions = [*found, *actions]
+            at, most = at - len(paths), 4 * most
+    return _read(files, list(files.found), newest)
+
+
+def _as_actions(shown: Mapping[str, Any]) -> list[dict[str, Any]]:
+    txns = [{"txn": {"appId": app_id, "version": version}} for app_id, version in shown["txns"].items()]
+    return [{name: shown[name]} for name in ("metaData", "protocol")] + txns
+
+
+def _read(files: Files, names: list[str], newest: int) -> Head:
     """Raises FileNotFoundError: an entry is missing, or was cleaned up since the log was listed."""
     start, parts = _last_checkpoint(names)
     wanted = [*parts, *(f"{number:020}.json" for number in range(start + 1, newest + 1))]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         read = pool.map(lambda name: _of_file(files, f"{log.LOG}/{name}"), wanted)
         actions = [action for found in read for action in found]
+    return _head(newest, actions)
+
+
+def _head(newest: int, actions: list[dict[str, Any]]) -> Head:
     txns = [action["txn"] for action in actions if action.get("txn")]
-    ids = [action["metaData"]["id"] for action in actions if action.get("metaData")]
-    return Head(newest, ids[-1] if ids else None, {txn["appId"]: txn["version"] for txn in txns})
+    told = {name: action[name] for action in actions for name in ("metaData", "protocol") if action.get(name)}
+    table_id = told["metaData"]["id"] if "metaData" in told else None
+    return Head(newest, table_id, {txn["appId"]: txn["version"] for txn in txns}, told)
 
 
 def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
@@ -103,15 +200,15 @@ def _last_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
     return last, whole.get(last, [])
 
 
-def _of_file(files: pafs.FileSystem, path: str) -> list[dict[str, Any]]:
-    """Its `txn` and `metaData` actions."""
+def _of_file(files: Files, path: str) -> list[dict[str, Any]]:
+    """Its `txn`, `metaData` and `protocol` actions."""
     if path.endswith(".parquet"):
         return _of_checkpoint(files, path)
-    wanted = (line for line in log.lines(files, path) if b'"txn"' in line or b'"metaData"' in line)
-    return [json.loads(line) for line in wanted]
+    lines = files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
+    return [json.loads(line) for line in lines if any(word in line for word in WANTED)]
 
 
-def _of_checkpoint(files: pafs.FileSystem, path: str) -> list[dict[str, Any]]:
+def _of_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:
     with files.open_input_file(path) as part:
         batches = pq.ParquetFile(part).iter_batches(ROWS, columns=COLUMNS, use_threads=False)
         return [action for batch in batches for action in _actions(batch)]

@@ -24,8 +24,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from onceonly.checkpoint.model import canonical
 from onceonly.filesystems import durability
+from onceonly.filesystems.objects import WRITTEN, Objects
 from onceonly.filesystems.paths import local_path
+from onceonly.sinks.delta.look import Look
 
+Table = DeltaTable | Look
 Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition column, operator, value)
 LOG = "_delta_log"
 BEGAN = "onceonly"  # in a staged table's first entry: the target's version, before which it cannot have been published
@@ -88,7 +91,7 @@ def began(files: pafs.FileSystem, version: int) -> dict[str, Any] | None:
         return None
 
 
-def fingerprint(table: DeltaTable, without: Iterable[str] = ()) -> str:
+def fingerprint(table: Table, without: Iterable[str] = ()) -> str:
     """Changes with whatever decides if staged files fit: schema, partitioning, constraints, protocol.
 
     Args:
@@ -103,7 +106,7 @@ def fingerprint(table: DeltaTable, without: Iterable[str] = ()) -> str:
     return hashlib.sha256(canonical(shape).encode()).hexdigest()[:16]
 
 
-def takes_plain_append(table: DeltaTable) -> str | None:
+def takes_plain_append(table: Table) -> str | None:
     """None when files can be added through delta-rs; else what stands against it."""
     protocol = table.protocol()
     features = set(protocol.writer_features or [])
@@ -115,7 +118,7 @@ def takes_plain_append(table: DeltaTable) -> str | None:
 
 
 def create_staged(
-    target: DeltaTable,
+    target: Table,
     folder: str,
     plain: bool,
     added: list[dict[str, Any]],
@@ -150,22 +153,44 @@ def create_staged(
             }
         },
     ]
-    files = file_system(target.table_uri)
-    made = {"timestamp": int(time.time() * 1000), "operation": "CREATE TABLE", BEGAN: began(files, target.version())}
-    files.create_dir(f"{folder}/{LOG}", recursive=True)
-    write(files, f"{folder}/{entry(0)}", "\n".join(map(json.dumps, [{"commitInfo": made}, *actions])))
-    return target.table_uri.rstrip("/") + "/" + folder
+    uri = target.table_uri.rstrip("/")
+    made = {"timestamp": int(time.time() * 1000), "operation": "CREATE TABLE", BEGAN: _began(target)}
+    text = "\n".join(map(json.dumps, [{"commitInfo": made}, *actions]))
+    if local_path(uri):
+        files = file_system(uri)
+        files.create_dir(f"{folder}/{LOG}", recursive=True)
+        write(files, f"{folder}/{entry(0)}", text)
+    else:
+        Objects(f"{uri}/{folder}").write(entry(0), text.encode())
+    return f"{uri}/{folder}"
+
+
+def _began(target: Table) -> dict[str, Any] | None:
+    if isinstance(target, Look):
+        return {"version": target.version(), "entry": target.digest} if target.digest else None
+    return began(file_system(target.table_uri), target.version())
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:
     """The add actions of the staged table's only write; paths as in that log. No rows: Spark writes no entry."""
     try:
-        actions = [json.loads(line) for line in lines(file_system(target_uri), f"{folder}/{entry(version)}")]
+        return adds_of(_staged_lines(target_uri, folder, entry(version)), folder)
     except FileNotFoundError:
         return []
+
+
+def adds_of(lines: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
+    """The add actions of the log entry of a staged table's write."""
+    actions = [json.loads(line) for line in lines]
     if any("remove" in action or "metaData" in action for action in actions):
-        raise ValueError(f"{folder}: version {version} is not a plain append")
+        raise ValueError(f"{folder}: version 1 is not a plain append")
     return [action["add"] for action in actions if "add" in action]
+
+
+def _staged_lines(target_uri: str, folder: str, path: str) -> Iterator[bytes]:
+    if local_path(target_uri):
+        return lines(file_system(target_uri), f"{folder}/{path}")
+    return iter(Objects(f"{target_uri.rstrip('/')}/{folder}").read(path, WRITTEN).splitlines())
 
 
 def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
@@ -239,7 +264,11 @@ def _rows(add: dict[str, Any], staged_uri: str) -> int:
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
     """Staged files that are missing or have another size (a VACUUM deletes what was not published in time)."""
-    there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
+    return gone(adds, folder, {info.path: info.size for info in entries(target_uri, folder, recursive=True)})
+
+
+def gone(adds: list[dict[str, Any]], folder: str, there: dict[str, int]) -> list[str]:
+    """The same, of what is there: path in the target -> size."""
     wanted = {f"{folder}/{unquote(add['path'])}": add["size"] for add in adds}
     return sorted(path for path, size in wanted.items() if there.get(path) != size)
 

@@ -8,11 +8,18 @@ where NaN is the largest value to Spark and left out by delta-rs.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
 
+from onceonly.filesystems.objects import WRITTEN, Objects
+from onceonly.filesystems.paths import local_path
+from onceonly.sinks.delta import log
 from onceonly.spark import few
 
 FEATURES = {"appendOnly", "invariants"}  # of writers; the second means column metadata, which `_is_simple` refuses
@@ -21,13 +28,19 @@ PARTITIONED = {"byte", "short", "integer", "long", "date"}  # their values are w
 COUNTED = {*PARTITIONED, "boolean", "string", "timestamp"}
 UNCOUNTED = {"binary", "double", "float"}
 NONE = ColumnProperties(statistics_enabled="NONE")
+ONCE = CommitProperties(max_commit_retries=0)
 
 
-def write(table: DeltaTable, rows: Any) -> bool:
+def write(uri: str, rows: Any) -> bool:
     """Write `rows` as the next version of a table that is being staged; False: nothing was written, Spark has to.
 
     Without rows it writes no version, as Spark does.
     """
+    with _at_hand(uri) as table:
+        return _write(table, rows)
+
+
+def _write(table: DeltaTable, rows: Any) -> bool:
     names = [field.name for field in table.schema().fields]
     if not is_plain(table) or set(names) != set(rows.schema.names):
         return False
@@ -35,11 +48,36 @@ def write(table: DeltaTable, rows: Any) -> bool:
     if found is None or not _is_sound(found):
         return False
     if found.num_rows:
-        once = CommitProperties(max_commit_retries=0)
         write_deltalake(
-            table, found.select(names), mode="append", writer_properties=_statistics(table), commit_properties=once
+            table, found.select(names), mode="append", writer_properties=_statistics(table), commit_properties=ONCE
         )
     return True
+
+
+@contextmanager
+def _at_hand(uri: str) -> Iterator[DeltaTable]:
+    """The table; of one on an object store a copy on this machine, whose new files are written there in the end.
+
+    Each is one request, and the log entry is the last.
+    """
+    if local_path(uri):
+        yield DeltaTable(uri)
+        return
+    files = Objects(uri)
+    with TemporaryDirectory(prefix="onceonly-") as scratch:
+        first, second = Path(scratch, log.entry(0)), Path(scratch, log.entry(1))
+        first.parent.mkdir()
+        first.write_bytes(files.read(log.entry(0), WRITTEN))
+        yield DeltaTable(scratch)
+        made = [path for path in Path(scratch).rglob("*.parquet") if path.is_file()]
+        for path in [*made, *([second] if second.exists() else [])]:
+            files.write(path.relative_to(scratch).as_posix(), path.read_bytes())
+
+
+def append(uri: str, rows: pa.Table, **options: Any) -> None:
+    """Write rows, by delta-rs, as the next version of a table that is being staged."""
+    with _at_hand(uri) as table:
+        write_deltalake(table, rows, mode="append", commit_properties=ONCE, **options)
 
 
 def is_plain(table: DeltaTable) -> bool:

@@ -36,7 +36,7 @@ class Change:
     widened: dict[str, str]
 
 
-def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
+def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
     """Compare the columns and types of the rows with the table's. Generated columns may be missing.
 
     Raises:
@@ -61,12 +61,12 @@ def check(config: DeltaSink, table: DeltaTable, rows: Any) -> Change:
     return Change(added, {name: have[name] for name in other})
 
 
-def computed(table: DeltaTable) -> set[str]:
+def computed(table: log.Table) -> set[str]:
     """Columns that the table fills in: generated ones, identities, and those with a default."""
     return {field["name"] for field in json.loads(table.schema().to_json())["fields"] if _is_computed(field)}
 
 
-def left_out(table: DeltaTable, rows: Any) -> list[str]:
+def left_out(table: log.Table, rows: Any) -> list[str]:
     """Columns that the table fills in because the rows do not have them."""
     return sorted(computed(table) - set(rows.schema.names))
 
@@ -89,7 +89,7 @@ def add(target: DeltaTable, handle: Handle) -> bool:
     return True
 
 
-def is_altered(target: DeltaTable, handle: Handle) -> bool:
+def is_altered(target: log.Table, handle: Handle) -> bool:
     """Whether the table was altered since staging. A column to be added may exist by now, with another type."""
     there = {field["name"]: field["type"] for field in json.loads(target.schema().to_json())["fields"]}
     new = handle["added"]
@@ -100,7 +100,7 @@ def is_altered(target: DeltaTable, handle: Handle) -> bool:
 # ---- columns and types
 
 
-def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | None:
+def _against_adding(config: DeltaSink, table: log.Table, name: str) -> str | None:
     if not config.add_columns:
         return f"'{name}' is not in the table (DeltaSink(add_columns=True) would add it)"
     if against := log.takes_plain_append(table):
@@ -108,7 +108,7 @@ def _against_adding(config: DeltaSink, table: DeltaTable, name: str) -> str | No
     return None
 
 
-def _against_widening(config: DeltaSink, table: DeltaTable, name: str, have: Any, want: Any) -> str | None:
+def _against_widening(config: DeltaSink, table: log.Table, name: str, have: Any, want: Any) -> str | None:
     told = f"'{name}' is {_type(have)}, the table has {_type(want)}"
     if not isinstance(want, str) or have not in WIDER.get(want, ()):
         return told

@@ -8,7 +8,7 @@ one, delta-rs would accept a lower number again. Source: Delta protocol, "Transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,11 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
-from onceonly.filesystems.paths import spark_uri
+from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
+    append,
     changes,
     entry,
     errors,
@@ -69,6 +70,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def __init__(self, config: DeltaSink, uri: str, spark: Callable[[], Any]) -> None:
         self.name, self.config, self.uri = config.name, config, uri
         self._spark = spark
+        self._looked: log.Table | None = None  # at the target, for what is staged next
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
@@ -94,7 +96,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
         changes.check_columns(self.config, rows)
-        target = stage.target(self.config, self.uri, rows)
+        target = self.target(rows)
         changes.check_table(self.config, target)
         change = schema.check(self.config, target, rows)
         plain = log.takes_plain_append(target) is None
@@ -137,12 +139,16 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        outcome = self._seen(handle, decision) or self._commit(handle, decision)
+        outcome = self._appended(handle, decision) or self._seen(handle, decision) or self._commit(handle, decision)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
+
+    def _appended(self, handle: Handle, decision: int) -> Outcome | None:
+        """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
+        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision)
 
     def _seen(self, handle: Handle, decision: int) -> Outcome | None:
         """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
@@ -195,14 +201,25 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         raise errors.open_still(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
     def traces(self, pipeline: str) -> list[Trace]:
-        shown = head.read(self.uri)
-        found = shown.txns if shown else {}
+        found = self._transactions()
         known = {tuple(app_id.split("/")): evidence.decision_of(number) for app_id, number in found.items()}
         return [
             Trace(app_id[1], decision, f"table {self.uri}")
             for app_id, decision in sorted(known.items())
             if len(app_id) == 4 and (app_id[0], *app_id[2:]) == ("onceonly", pipeline, self.name)
         ]
+
+    def _transactions(self) -> Mapping[str, int]:
+        if local_path(self.uri):
+            shown = head.read(self.uri)
+            return shown.txns if shown else {}
+        self._looked = looked = head.look(self.uri)
+        return looked.txns if looked else {}
+
+    def target(self, rows: Any) -> log.Table:
+        """The table, made from the rows at first; as the traces have just shown it, where a look is a round trip."""
+        looked, self._looked = self._looked, None
+        return stage.target(self.config, self.uri, rows, looked)
 
     def landed(self, handle: Handle, decision: int) -> Landed:
         version = self._version_of(handle, evidence.version(decision, handle["folder"]))

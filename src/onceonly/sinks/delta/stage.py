@@ -14,20 +14,22 @@ from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import log, plain
+from onceonly.sinks.delta import head, log, plain
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
 
-def target(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:
+def target(config: DeltaSink, uri: str, rows: Any, looked: log.Table | None = None) -> log.Table:
     """The table at `uri`, created from the rows' schema on first use.
 
+    Args:
+        looked: the table as a look has just shown it.
     Raises:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
-    table = log.open_table(uri)
+    table = looked or head.table(uri)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
@@ -47,7 +49,7 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
         )
 
 
-def check_table(config: DeltaSink, table: DeltaTable) -> None:
+def check_table(config: DeltaSink, table: log.Table) -> None:
     """Refuse a table with another partitioning, or one that deletes transaction identifiers."""
     if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
         raise InvalidPipeline(
@@ -65,7 +67,7 @@ def check_table(config: DeltaSink, table: DeltaTable) -> None:
         )
 
 
-def check_replaceable(config: DeltaSink, table: DeltaTable) -> None:
+def check_replaceable(config: DeltaSink, table: log.Table) -> None:
     """If the sink replaces rows, refuse a table from which files cannot be removed."""
     if config.replace and (why := only_appends(table)):
         raise InvalidPipeline(
@@ -75,7 +77,7 @@ def check_replaceable(config: DeltaSink, table: DeltaTable) -> None:
         )
 
 
-def only_appends(table: DeltaTable) -> str | None:
+def only_appends(table: log.Table) -> str | None:
     """Why files cannot be removed from it; None if they can."""
     if table.metadata().configuration.get("delta.appendOnly") == "true":
         return "The table only allows appends (delta.appendOnly)."
@@ -105,7 +107,7 @@ def write(uri: str, rows: Any) -> None:
 
     The staged table refuses rows that the target would refuse.
     """
-    if few.expected() and plain.write(DeltaTable(uri), rows):
+    if few.expected() and plain.write(uri, rows):
         return
     with _tiny_log(rows.sparkSession):
         rows.write.format("delta").mode("append").save(spark_uri(uri))

@@ -14,10 +14,13 @@ import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.objects import Objects
+from onceonly.filesystems.paths import local_path
 from onceonly.sinks.delta import log, references
 from onceonly.sinks.delta.log import LOG, STAGED
 
 MARK = "_settled"
+SETTLED = "The outcome is recorded; what is here is the table's.\n"
 SWEPT = f"{LOG}/.onceonly.swept."  # before a prefix and a sink; readers of the log pass over what is no entry
 AT_ONCE = 16  # folders listed at the same time
 
@@ -34,6 +37,8 @@ def delete(uri: str, folder: str) -> None:
 
 def settle(uri: str, folder: str) -> None:
     """Its outcome is recorded: what only publishing needed goes, and all of it where no data is left."""
+    if not local_path(uri):
+        return _settle_stored(Objects(uri), OwnPath(uri, folder))
     files = log.file_system(uri)
     held = _contents(files, folder)
     if not held - {MARK, LOG}:
@@ -41,11 +46,23 @@ def settle(uri: str, folder: str) -> None:
         return
     with suppress(FileNotFoundError):  # another process does it too
         if MARK not in held:
-            log.write(files, f"{folder}/{MARK}", "The outcome is recorded; what is here is the table's.\n")
+            log.write(files, f"{folder}/{MARK}", SETTLED)
         for name in sorted(held):  # of a merge's copies the log goes, too: a VACUUM would never delete it
             if name == LOG or name.startswith(log.COPIES):
                 inner = LOG if name == LOG else f"{name}/{LOG}"
                 _delete(files, OwnPath(uri, f"{folder}/{inner}"))
+
+
+def _settle_stored(files: Objects, own: OwnPath) -> None:
+    """The same, in three requests."""
+    found = [each.path for each in files.below(own.name)]
+    held = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in found}
+    logs = [path for path in found if f"/{LOG}/" in path]
+    if not held - {MARK, LOG}:
+        return files.unlink(found)
+    if MARK not in held:
+        files.write(f"{own.name}/{MARK}", SETTLED.encode())
+    files.unlink(logs)
 
 
 def is_unsettled(uri: str, folder: str) -> bool:

@@ -1,0 +1,210 @@
+"""The objects below a URI of an object store: each call is one request, a listing one for each 1,000 names.
+
+By the same library as delta-rs (object_store), so the same variables of the environment count for both. What a store
+has acknowledged is durable. An object with the same tag has the same content, so small ones are kept in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from onceonly.errors import InvalidPipeline
+from onceonly.filesystems import aws
+from onceonly.filesystems.paths import local_path
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PAGE = 1_000  # names in one answer
+KEPT, SMALL = 16 << 20, 256 << 10  # bytes that are kept in memory, and of the largest object among them
+WRITTEN = "written here"  # in place of a tag: what this process has written, under a name that no other one uses
+WHOLE = 64 << 20  # bytes: what is larger is written in parts
+PREFIXES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object of a listing.
+
+    Args:
+        path: relative to the URI.
+        tag: another content has another one; None: the store does not say.
+        changed: seconds since 1970.
+    """
+
+    path: str
+    size: int
+    tag: str | None
+    changed: float
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class Objects:
+    """The objects below a URI. Each call raises OSError where the store does not answer, or refuses."""
+
+    def __init__(self, uri: str) -> None:
+        parts, local = urlsplit(uri), local_path(uri)
+        self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
+        self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
+
+    def below(self, folder: str = "", after: str = "") -> list[Found]:
+        """All objects in a folder, at any depth, in the order of their names; `after`: only those behind that path."""
+        return sorted((found for page in self.pages(folder, after) for found in page), key=lambda found: found.path)
+
+    def pages(self, folder: str = "", after: str = "") -> Iterator[list[Found]]:
+        """The same, by single requests; within each in order, as stores list them (a folder of a test does not)."""
+        import obstore
+
+        start = len(self._path(""))
+        offset = self._path(after) if after else None
+        with _told():
+            for page in obstore.list(self._store, self._path(folder), offset=offset, chunk_size=PAGE):
+                found = (
+                    Found(each["path"][start:], each["size"], _tag(each), each["last_modified"].timestamp())
+                    for each in page
+                )
+                yield sorted(found, key=lambda each: each.path)
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder."""
+        import obstore
+
+        with _told():
+            found = obstore.list_with_delimiter(self._store, self._path(folder))["common_prefixes"]
+        return [path.rpartition("/")[2] for path in found]
+
+    def read(self, path: str, tag: str | None = None) -> bytes:
+        """The content of an object; by the tag that a listing has shown, it may be in memory already.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        import obstore
+
+        if tag and (kept := _kept.get(self._key(path, tag))) is not None:
+            return kept
+        with _told():
+            answer = obstore.get(self._store, self._path(path))
+            content, now = bytes(answer.bytes()), _tag(answer.meta)
+        self._keep(path, now, content)
+        return content
+
+    def create(self, path: str, content: bytes) -> str | None:
+        """Write an object that is not there yet; returns its tag.
+
+        Raises:
+            FileExistsError: it is there. It may be this very one, whose first answer was lost.
+        """
+        return self._put(path, content, "create")
+
+    def write(self, path: str, content: bytes) -> str | None:
+        """Write an object in one request, whether it is there or not; returns its tag."""
+        return self._put(path, content, "overwrite")
+
+    def unlink(self, paths: Collection[str]) -> None:
+        """Delete these objects, as far as they exist."""
+        import obstore
+
+        if paths:
+            with _told(), suppress(FileNotFoundError):
+                obstore.delete(self._store, [self._path(path) for path in paths])
+
+    def _put(self, path: str, content: bytes, mode: Any) -> str | None:
+        import obstore
+
+        with _told():
+            parts = mode == "overwrite" and len(content) > WHOLE
+            tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
+        self._keep(path, tag, content)
+        self._keep(path, WRITTEN, content)
+        return tag
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
+
+    @property
+    def _store(self) -> ObjectStore:
+        return _store(self._bucket, _settings())
+
+    def _key(self, path: str, tag: str) -> Key:
+        return self._bucket, _settings(), self._path(path), tag
+
+    def _keep(self, path: str, tag: str | None, content: bytes) -> None:
+        if tag and len(content) <= SMALL:
+            _kept.put(self._key(path, tag), content)
+
+
+Key = tuple[str, tuple[tuple[str, str], ...], str, str]
+
+
+class _Kept:
+    """The objects that were read or written last."""
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[Key, bytes] = OrderedDict()
+        self._size, self._lock = 0, Lock()
+
+    def get(self, key: Key) -> bytes | None:
+        with self._lock:
+            if key in self._contents:
+                self._contents.move_to_end(key)
+            return self._contents.get(key)
+
+    def put(self, key: Key, content: bytes) -> None:
+        with self._lock:
+            self._size += len(content) - len(self._contents.pop(key, b""))
+            self._contents[key] = content
+            while self._size > KEPT:
+                self._size -= len(self._contents.popitem(last=False)[1])
+
+
+_kept = _Kept()
+
+
+def _tag(answer: Any) -> str | None:
+    tag = answer["e_tag"]
+    return tag.removeprefix("W/").strip('"') if tag else None
+
+
+def _settings() -> tuple[tuple[str, str], ...]:
+    """What the environment says of stores: after a change of it, another client is used."""
+    return tuple(sorted(each for each in os.environ.items() if each[0].startswith(PREFIXES)))
+
+
+@lru_cache(8)
+def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{bucket} cannot be reached: '{error.name}' is not installed.",
+            "Object stores need a client of their own beside delta-rs.",
+            "pip install 'onceonly[stores]'. Nothing was written.",
+        ) from error
+    if bucket.startswith(("s3://", "s3a://")):
+        return from_url(bucket, **aws.provider(dict(settings)))
+    return from_url(bucket)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of the library as those of a file system."""
+    from obstore.exceptions import AlreadyExistsError, BaseError
+
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise FileExistsError(str(error)) from error
+    except BaseError as error:
+        raise OSError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error

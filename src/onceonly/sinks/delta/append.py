@@ -1,0 +1,125 @@
+"""Publishes plain appends to a table on an object store, by a log entry of its own: a look, then a conditional put.
+
+The entry is exactly the version after the one that shows that nothing was published yet. So if any other commit comes
+between, the put is refused, and there is another look. A put whose own answer was lost is refused as well, if it is
+tried again, and the look shows the entry. What is more than an append is left to delta-rs and Spark (`sink.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from typing import Any
+
+from deltalake import DeltaTable
+
+from onceonly.checkpoint import model
+from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.errors import OutcomeUnknown
+from onceonly.filesystems.objects import Objects
+from onceonly.sinks.delta import errors, evidence, head, log, schema
+from onceonly.sinks.delta.look import Look
+
+TRIES = 20  # conflicts with other writers, before an error is raised
+INTERVAL = 100  # commits between log checkpoints: delta-rs's default
+EVERY = "delta.checkpointInterval"
+OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
+
+
+def publish(sink: str, uri: str, handle: Handle, decision: int) -> Outcome | None:
+    """The outcome; None: it is not for a plain append here, and nothing was written.
+
+    Raises:
+        Fenced, StateBehind: see `evidence.outcome`.
+        OutcomeUnknown: the log could not be written or read back. It is safe to call again.
+    """
+    if not _by_put():
+        return None
+    try:
+        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]))
+    except OSError as error:
+        raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
+
+
+def _by_put() -> bool:
+    """Whether the table's writers exclude each other by conditional puts: delta-rs may be told of other ways."""
+    puts = os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower()
+    return not os.environ.get("AWS_S3_LOCKING_PROVIDER") and puts in ("etag", "etag-put-if-not-exists")
+
+
+def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | None:
+    files = Objects(uri)
+    for _ in range(TRIES):
+        target = _look(uri, handle)
+        if target is None or target.metadata().id != handle["table_id"]:
+            return None
+        if done := evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
+            return done
+        adds = _adds(files, handle) if _is_plain(target, handle) else None
+        if adds is None:
+            return None
+        try:
+            files.create(log.entry(target.version() + 1), _entry(target, adds, handle["app_id"], version).encode())
+        except FileExistsError:
+            continue  # another writer was first, or this one, and its answer was lost
+        _make_checkpoint(target)
+        return Outcome(detail={"rows": handle["rows"]})
+    raise errors.unknown(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
+
+
+def _look(uri: str, handle: Handle) -> Look | None:
+    try:
+        return head.look(uri)
+    except OutcomeUnknown as error:  # which says that nothing was written
+        raise errors.unknown(handle, error.why) from error
+
+
+def _is_plain(target: Look, handle: Handle) -> bool:
+    """Whether files are added to a table as it was when they were staged, and nothing else is done."""
+    there = {field.name for field in target.schema().fields}
+    more = "merge" in handle or "where" in handle or bool(model.taken_out(handle))
+    return (
+        not more
+        and handle["publish"] == "delta-rs"
+        and set(schema.names(handle["added"])) <= there
+        and log.takes_plain_append(target) is None
+        and not schema.is_altered(target, handle)
+    )
+
+
+def _adds(files: Objects, handle: Handle) -> list[dict[str, Any]] | None:
+    """The actions that add the staged files to the target; None: some of them are no longer there."""
+    folder = handle["folder"]
+    there = {found.path: found for found in files.below(folder)}
+    path = f"{folder}/{log.entry(1)}"
+    adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []
+    if len(adds) != handle["files"] or log.gone(adds, folder, {each.path: each.size for each in there.values()}):
+        return None
+    return [{**{key: add.get(key) for key in OF_AN_ADD}, "path": f"{folder}/{add['path']}"} for add in adds]
+
+
+def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) -> str:
+    now = int(time.time() * 1000)
+    info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    shown = head.summary(target, app_id, version)
+    actions = [
+        {"commitInfo": {**info, "isBlindAppend": True, "engineInfo": "onceonly", **shown}},
+        {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
+        *({"add": {**add, "dataChange": True}} for add in adds),
+    ]
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+
+
+def _make_checkpoint(before: Look) -> None:
+    """As delta-rs does after a commit. Nothing depends on it, so a failure only causes a warning."""
+    interval = int(before.metadata().configuration.get(EVERY, INTERVAL))
+    if (before.version() + 1) % interval:
+        return
+    try:
+        table = DeltaTable(before.table_uri)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    except Exception as error:
+        warnings.warn(f"{before.table_uri} got no log checkpoint: {error}", RuntimeWarning, stacklevel=2)
