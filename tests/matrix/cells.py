@@ -1,0 +1,64 @@
+"""The cells: in each, one part has the version that its name tells, and the others are today's, as requirements.lock has
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLAIN = ("kafka", "services", "spark")  # extras
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One environment.
+
+    Args:
+        pins: requirements that take the place of today's.
+        broker: the revision of the broker's jars, where it is not today's.
+        dag: the steps run as tasks of Airflow.
+    """
+
+    name: str
+    pins: tuple[str, ...] = ()
+    python: str = "3.11"
+    broker: str | None = None
+    dag: bool = False
+
+    @property
+    def part(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        return (*PLAIN, *(["airflow"] if self.dag else []))
+
+
+CELLS = (
+    Cell("spark-3.5", ("pyspark==3.5.9",)),
+    Cell("spark-4.0", ("pyspark==4.0.5",)),
+    Cell("spark-4.1", ("pyspark==4.1.4",)),
+    Cell("spark-4.2", ("pyspark==4.2.1",)),
+    Cell("spark-4.3", ("pyspark==4.3.0",)),
+    Cell("airflow-3.1", ("apache-airflow==3.1.8",), dag=True),
+    Cell("airflow-3.2", ("apache-airflow==3.2.2",), dag=True),
+    Cell("airflow-3.3", ("apache-airflow==3.3.2",), dag=True),
+    Cell("kafka-3.6", broker="3.6.2"),
+    Cell("kafka-3.9", broker="3.9.2"),
+    Cell("kafka-4.0", broker="4.0.2"),
+    Cell("kafka-4.3", broker="4.3.1"),
+    Cell("kafka-4.4", broker="4.4.0"),
+    Cell("python-3.11", python="3.11"),
+    Cell("python-3.12", python="3.12"),
+    Cell("python-3.13", python="3.13"),
+    Cell("deltalake-1.6", ("deltalake==1.6.6",)),
+)
+
+
+def selected(words: list[str]) -> list[Cell]:
+    """The cells whose names begin with one of the words; all without any."""
+    found = [cell for cell in CELLS if not words or any(cell.name.startswith(word) for word in words)]
+    if not found:
+        raise SystemExit(
+            f"No cell is called {' or '.join(words)}. There are: {', '.join(cell.name for cell in CELLS)}."
+        )
+    return found
