@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PLAIN = ("kafka", "services", "spark")  # extras
+TODAY = "today"
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,17 @@ class Cell:
         return self.name.partition("-")[0]
 
     @property
+    def packages(self) -> str:
+        """The name of its Python environment, which the cells of all brokers share."""
+        return self.name if self.pins or self.part == "python" else TODAY
+
+    @property
     def extras(self) -> tuple[str, ...]:
         return (*PLAIN, *(["airflow"] if self.dag else []))
 
 
 CELLS = (
+    Cell(TODAY),
     Cell("spark-3.5", ("pyspark==3.5.9",)),
     Cell("spark-4.0", ("pyspark==4.0.5",)),
     Cell("spark-4.1", ("pyspark==4.1.4",)),
@@ -45,17 +52,14 @@ CELLS = (
     Cell("kafka-3.6", broker="3.6.2"),
     Cell("kafka-3.9", broker="3.9.2"),
     Cell("kafka-4.0", broker="4.0.2"),
-    Cell("kafka-4.3", broker="4.3.1"),
     Cell("kafka-4.4", broker="4.4.0"),
-    Cell("python-3.11", python="3.11"),
     Cell("python-3.12", python="3.12"),
     Cell("python-3.13", python="3.13"),
-    Cell("deltalake-1.6", ("deltalake==1.6.6",)),
 )
 
 
 def selected(words: list[str]) -> list[Cell]:
-    """The cells whose names begin with one of the words; all without any."""
+    """The cells whose names begin with one of the words; without any, all."""
     found = [cell for cell in CELLS if not words or any(cell.name.startswith(word) for word in words)]
     if not found:
         raise SystemExit(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from matrix import smoke
-
 from onceonly.airflow import checkpoint_dag
 
 DAG_FILE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,9 +19,7 @@ CACHE = ROOT / ".matrix"
 CONSTRAINTS = ROOT / "constraints"
 SETTINGS = Path(__file__).with_name("ivysettings.xml")
 UV = Path(sys.executable).with_name("uv")
-FETCH = (
-    "from onceonly.spark import jars; from pathlib import Path; import sys; jars.fetch(Path(sys.argv[1]), ['spark'])"
-)
+FETCH = "import pathlib, sys; from onceonly.spark import jars; jars.fetch(pathlib.Path(sys.argv[1]), ['spark'])"
 TAIL = 3000
 
 
@@ -34,7 +33,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        return CACHE / self.cell.name
+        return CACHE / self.cell.packages
 
     @property
     def python(self) -> Path:
@@ -42,7 +41,7 @@ class Environment:
 
     @property
     def jars(self) -> Path:
-        return self.folder / "jars"
+        return CACHE / self.cell.name / "jars"
 
     def make(self) -> None:
         """Raises NotInstalled."""
@@ -61,8 +60,6 @@ class Environment:
             "print(json.dumps({'python': platform.python_version()} | {x.name.lower(): x.version for x in d()}))"
         )
         done = subprocess.run([self.python, "-c", program], check=True, capture_output=True, text=True)
-        import json
-
         found: dict[str, str] = json.loads(done.stdout)
         return found
 
@@ -72,7 +69,7 @@ class Environment:
         run([UV, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--editable", ROOT])
 
     def _fetch_jars(self) -> None:
-        self.jars.mkdir(exist_ok=True)
+        self.jars.mkdir(parents=True, exist_ok=True)
         cache = CACHE / "ivy"
         cache.mkdir(exist_ok=True)
         if not (self.jars / "cache").exists():
@@ -103,17 +100,17 @@ def _retrieve(revision: str, into: Path, cache: Path) -> None:
 
 
 def constraints(cell: Cell) -> Path:
-    """constraints/NAME.txt, which pip takes as well; made by uv where it is missing: what need not differ is today's."""
-    file = CONSTRAINTS / f"{cell.name}.txt"
+    """constraints/NAME.txt, also for pip. Made by uv where it is missing; what need not differ is today's."""
+    file = CONSTRAINTS / f"{cell.packages}.txt"
     if not file.exists():
         CONSTRAINTS.mkdir(exist_ok=True)
-        draft, pins = CACHE / cell.name / "draft.txt", CACHE / cell.name / "pins.in"
+        draft, pins = CACHE / cell.packages / "draft.txt", CACHE / cell.packages / "pins.in"
         draft.write_text("".join(re.findall(r"^\S+==.*\n", (ROOT / "requirements.lock").read_text(), re.M)))
         pins.write_text("\n".join(cell.pins) + "\n")
         extras = [part for extra in cell.extras for part in ("--extra", extra)]
         command = [UV, "pip", "compile", ROOT / "pyproject.toml", pins, *extras, "--python-version", cell.python]
         run([*command, "-o", draft, "--no-emit-index-url", "--no-annotate", "--no-header", "--quiet"])
-        file.write_text(f"# made by `make matrix`: what its cell {cell.name} ran with\n{draft.read_text()}")
+        file.write_text(f"# made by `make matrix`: what its cell {cell.packages} ran with\n{draft.read_text()}")
     return file
 
 

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +17,10 @@ from tempfile import TemporaryDirectory
 from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
 from integration.kafka_reader import new_topic
 from integration.project import without_spark
+
 from matrix.cells import Cell
 from matrix.environments import ROOT, Environment
 from matrix.smoke import NAME, POINTS
-
 from onceonly.checkpoint.offsets import Interval
 from onceonly.dev.demo import load, proof
 from onceonly.dev.services.embedded import Services
@@ -29,7 +28,7 @@ from onceonly.kafka.transactions import Transactions
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
-DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 15, 5, tzinfo=UTC))
+DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 4, 5, tzinfo=UTC))
 SECONDS = 600  # for one process
 TAIL = 6000
 
