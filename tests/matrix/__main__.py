@@ -1,4 +1,4 @@
-"""make matrix ARGS="spark-3.5 airflow": each cell's result, and the table of all in README.md. 0 when all of them held."""
+"""make matrix ARGS="spark-3.5 airflow": each cell's result, and the table in README.md. 0 when all of them held."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The cells: in each, one part has the version that its name tells, and the others are today's, as requirements.lock has
-them."""
+"""The cells: in each, one part has the version that its name tells, and the others are those of requirements.lock."""
 
 from __future__ import annotations
 
