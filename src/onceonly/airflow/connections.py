@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.filesystems import aws
 from onceonly.kafka import lookup
 from onceonly.settings import Settings

@@ -5,10 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
+from onceonly.airflow.versions import NEVER_EXPIRE, conf
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
 
@@ -22,9 +21,12 @@ def instance_of(context: Any) -> str | None:
     """What tells the task's run from one that was deleted and had its id; None: nothing does.
 
     A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
-    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.)
+    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.) Airflow has such a
+    store since 3.3.
     """
-    store, ti = context["task_state_store"], context["ti"]
+    store, ti = context.get("task_state_store"), context["ti"]
+    if store is None:
+        return None
     known: Any = store.get(INSTANCE)
     if known is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
         return None  # it may have been there until the task was done

@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
 from onceonly.airflow.connections import from_airflow, handed_over
 from onceonly.airflow.properties import properties
+from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
