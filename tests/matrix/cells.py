@@ -16,6 +16,7 @@ class Cell:
         pins: requirements that take the place of today's.
         broker: the revision of the broker's jars, where it is not today's.
         dag: the steps run as tasks of Airflow.
+        missing: why it cannot be installed.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Cell:
     python: str = "3.11"
     broker: str | None = None
     dag: bool = False
+    missing: str = ""
 
     @property
     def part(self) -> str:
@@ -44,7 +46,7 @@ CELLS = (
     Cell("spark-4.0", ("pyspark==4.0.5",)),
     Cell("spark-4.1", ("pyspark==4.1.4",)),
     Cell("spark-4.2", ("pyspark==4.2.1",)),
-    Cell("spark-4.3", ("pyspark==4.3.0",)),
+    Cell("spark-4.3", ("pyspark==4.3.0",), missing="there are no jars of Delta and of its Kafka connector for it yet"),
     Cell("airflow-3.1", ("apache-airflow==3.1.8",), dag=True),
     Cell("airflow-3.2", ("apache-airflow==3.2.2",), dag=True),
     Cell("airflow-3.3", ("apache-airflow==3.3.2",), dag=True),

@@ -45,6 +45,8 @@ class Environment:
 
     def make(self) -> None:
         """Raises NotInstalled."""
+        if self.cell.missing:
+            raise NotInstalled(self.cell.missing)
         self.folder.mkdir(parents=True, exist_ok=True)
         wanted = constraints(self.cell)
         made = self.folder / "made-of.txt"
