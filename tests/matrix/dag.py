@@ -6,6 +6,7 @@ A process of its own: Airflow reads its configuration at import.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ def build() -> Any:
 
 def main() -> None:
     folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+    if not folder.exists():
+        subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "matrix.py").write_text(DAG_FILE)
+    (folder / "case.py").write_text(DAG_FILE)
     smoke.mortal()
     while True:
         run = build().test()

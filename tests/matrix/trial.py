@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +32,10 @@ from onceonly.statetable.table import StateTable
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 4, 5, tzinfo=UTC))
 SECONDS = 600  # for one process
 TAIL = 6000
+DEFAULTS = """\
+spark.master local[2]
+spark.sql.shuffle.partitions 2
+"""
 
 
 class Failed(Exception):
@@ -94,14 +99,30 @@ def try_out(cell: Cell) -> dict[str, object]:
 
 
 def environment(cell: Cell, folder: Path, broker: str) -> dict[str, str]:
-    found = {
+    conf = folder / "spark-conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(DEFAULTS)
+    return {
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # for jobs of seconds
         "ONCEONLY_HOME": str(folder),
         "ONCEONLY_PROJECT": str(ROOT),
         "ONCEONLY_JARS": str(Environment(cell).jars),
         "ONCEONLY_KAFKA_BOOTSTRAP": broker,
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "tests", ".")),
+        **(of_airflow(folder / "airflow") if cell.dag else {}),
     }
-    return found
+
+
+def of_airflow(folder: Path) -> dict[str, str]:
+    return {
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": "local[2]"}),
+    }
 
 
 @contextmanager
