@@ -12,7 +12,7 @@ SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 SITE := .venv-docs/made-for-$(HERE)
 
-.PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial wheel explore mutants docs lock clean
+.PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial matrix wheel explore mutants docs lock clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -55,6 +55,9 @@ bench: setup  ## against the alternatives, side by side; ARGS=names of some
 
 trial: setup  ## minutes on a real Airflow, killed and interfered with: ARGS=backfill
 	PYTHONPATH=tests $(BIN)/python -m trials $(ARGS)
+
+matrix: setup  ## a pipeline killed and recovered on each version that people run, and the table of it; ARGS=spark-3.5
+	PYTHONPATH=tests:. $(BIN)/python -m matrix $(ARGS)
 
 wheel: setup  ## the package installed with its extras from the package index, and a new project run there
 	ONCEONLY_WHEEL=index $(BIN)/pytest tests/integration/test_wheel.py -v $(ARGS)

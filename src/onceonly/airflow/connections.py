@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
+from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.clusters.target import Target, of_connection
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws

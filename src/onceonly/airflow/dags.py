@@ -14,16 +14,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Any
 
-from airflow.sdk import (
-    DAG,
-    Asset,
-    CronDataIntervalTimetable,
-    CronPartitionTimetable,
-    CronTriggerTimetable,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
-    TriggerRule,
-)
+from airflow.sdk import DAG, Asset, TriggerRule
 
 from onceonly.airflow.assets import outlets
 from onceonly.airflow.gate import GateOperator
@@ -35,6 +26,13 @@ from onceonly.airflow.operators import (
     PlanOperator,
     RecoverOperator,
     StageOperator,
+)
+from onceonly.airflow.versions import (
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
 )
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline

@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from onceonly.airflow import notices
 from onceonly.airflow.links import CheckpointLink, DocsLink, docs_page
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import SparkOperator, owner_of, task_outcome
+from onceonly.airflow.versions import AirflowFailException
 from onceonly.counts import count
 from onceonly.errors import GateFailed
 

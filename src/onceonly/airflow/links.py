@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.configuration import conf
+
+from onceonly.airflow.versions import conf
 
 if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from onceonly.airflow import notices
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
+from onceonly.airflow.versions import AirflowFailException, AirflowSkipException
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import Fenced, InvalidPipeline

@@ -5,10 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
+from onceonly.airflow.versions import NEVER_EXPIRE, conf
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
 
@@ -22,9 +21,12 @@ def instance_of(context: Any) -> str | None:
     """What tells the task's run from one that was deleted and had its id; None: nothing does.
 
     A random number, kept in what Airflow stores for the task: it stays when the task is retried or cleared, and goes
-    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.)
+    with the run. (Airflow's own number of a run comes again in SQLite, and no task gets to know it.) Airflow has such a
+    store since 3.3.
     """
-    store, ti = context["task_state_store"], context["ti"]
+    store, ti = context.get("task_state_store"), context["ti"]
+    if store is None:
+        return None
     known: Any = store.get(INSTANCE)
     if known is None and ti.try_number > 1 and conf.getboolean("state_store", "clear_on_success", fallback=False):
         return None  # it may have been there until the task was done
@@ -54,8 +56,11 @@ def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
 
 
 def _runs(context: Any, dag_id: str) -> bool:
+    ti = context["ti"]
     try:
-        return not context["ti"].get_dag(dag_id).is_paused
+        if not hasattr(ti, "get_dag"):  # before Airflow 3.2: one at work is not paused
+            return bool(ti.get_dr_count(dag_id, states=["queued", "running"]))
+        return not ti.get_dag(dag_id).is_paused
     except Exception as error:
         if _status(error) == 404:
             return False

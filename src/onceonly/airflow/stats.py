@@ -19,9 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow.sdk.configuration import conf
-from airflow.sdk.observability import stats
-
+from onceonly.airflow.versions import conf, stats
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.views.metrics import Kind, Metric, Sample
 
@@ -64,7 +62,7 @@ def recorded(checkpoint: Checkpoint, row: Row) -> None:
         return
     outcome = {"outcome": row.body["outcome"]} if row.event is Event.VERDICT else {}
     sink = {"sink": row.sink} if row.sink else {}
-    _send(stats.incr, COUNTED[row.event], 1, {"pipeline": checkpoint.pipeline, **sink, **outcome})
+    _send(stats().incr, COUNTED[row.event], 1, {"pipeline": checkpoint.pipeline, **sink, **outcome})
     if row.event is Event.COMMITTED:
         _committed(checkpoint)
 
@@ -73,16 +71,16 @@ def staged(checkpoint: Checkpoint) -> None:
     """Count an attempt that is staged: a process of Spark has recorded it."""
     if on():
         mine = {"pipeline": checkpoint.pipeline}
-        _send(stats.incr, "staged", 1, mine)
-        _send(stats.incr, "retries", checkpoint.attempt - 1, mine)
+        _send(stats().incr, "staged", 1, mine)
+        _send(stats().incr, "retries", checkpoint.attempt - 1, mine)
         if checkpoint.bad_records:
-            _send(stats.incr, "bad_records", checkpoint.bad_records, mine)
+            _send(stats().incr, "bad_records", checkpoint.bad_records, mine)
 
 
 def judged(checkpoint: Checkpoint) -> None:
     """Count a verdict that a driver on the cluster has recorded."""
     if on() and checkpoint.verdict:
-        _send(stats.incr, "verdict", 1, {"pipeline": checkpoint.pipeline, "outcome": checkpoint.verdict["outcome"]})
+        _send(stats().incr, "verdict", 1, {"pipeline": checkpoint.pipeline, "outcome": checkpoint.verdict["outcome"]})
 
 
 def measure(state: StateTable, parts: LiveParts) -> None:
@@ -96,7 +94,7 @@ def measure(state: StateTable, parts: LiveParts) -> None:
     lags, now = _lags(parts, found.values()), datetime.now(UTC)
     for sample in metrics.of_all(found.values(), damaged, now, lags):
         if sample.metric.kind is not Kind.COUNTER:
-            _send(stats.gauge, _name(sample.metric), _value(sample, now), sample.labels)
+            _send(stats().gauge, _name(sample.metric), _value(sample, now), sample.labels)
 
 
 def _lags(parts: LiveParts, found: Iterable[Summary]) -> dict[str, Lag]:
@@ -113,10 +111,10 @@ def _committed(checkpoint: Checkpoint) -> None:
     from onceonly.views import queries
 
     mine = {"pipeline": checkpoint.pipeline}
-    _send(stats.timing, "checkpoint.duration", checkpoint.updated_at - checkpoint.planned_at, mine)
+    _send(stats().timing, "checkpoint.duration", checkpoint.updated_at - checkpoint.planned_at, mine)
     for sink, rows in queries.rows_by_sink(checkpoint).items():
         if rows:
-            _send(stats.incr, "rows", rows, {**mine, "sink": sink})
+            _send(stats().incr, "rows", rows, {**mine, "sink": sink})
 
 
 def _name(metric: Metric) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
 from onceonly.debezium import DELETED, ORDER, Changes
@@ -16,6 +15,7 @@ from onceonly.debezium.reading import Reading
 from onceonly.debezium.values import Unreadable, converter
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.merge import REFUSED_RECORD
+from onceonly.spark import arrow
 
 ERROR = "_error"  # why a record is refused
 
@@ -40,8 +40,7 @@ def _read(changes: Changes, batch: DataFrame, row: Any) -> DataFrame:
     for name in ORDER:
         type_ = type_.add(name, LongType())
     type_ = type_.add(DELETED, BooleanType()).add(ERROR, StringType())
-    made: Any = arrow_udf  # whose overloads know no struct
-    read = made(_reader(partial(row, reading), type_), type_)
+    read = arrow.udf(_reader(partial(row, reading), type_), type_)
     key = F.col("key") if "key" in batch.columns else F.lit(None).cast("binary")
     found = read(key, "value", "topic", "partition", "offset").alias("row")
     return batch.where(F.col("value").isNotNull()).select("topic", "partition", "offset", found)

@@ -16,6 +16,7 @@ from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 from onceonly.registry.wire import HEAD, KINDS, id_of
 from onceonly.sources.registered_schemas import Pins, Schemas
+from onceonly.spark import arrow
 
 KEY, VALUE = "key", "value"
 NO_ID = 0  # which no schema has
@@ -57,6 +58,8 @@ class Registered(Schemas):
             InvalidPipeline: there is no reader's schema, or the registry refuses the credentials.
             NotCommitted: the registry does not answer.
         """
+        if self.format == "protobuf" or (self.format == "json" and self.file is None):
+            arrow.require()
         if self.file is None:
             latest = self._latest()
             self._type(self._schema(latest["id"]))

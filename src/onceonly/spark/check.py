@@ -13,7 +13,6 @@ from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.spark import jars, java, jvm
 
-SERIES = "4.2."  # of Spark, which the jars are made for
 PORTS = {"sc": 15002, "spark": 7077}
 PATIENCE = 5.0  # seconds for a server to accept a connection
 CONNECTION = "AIRFLOW_CONN_SPARK"
@@ -28,6 +27,7 @@ def notes(settings: Settings, env: Mapping[str, str] = os.environ) -> list[str]:
     """
     found = [f"pyspark {_pyspark()}"]
     if settings.spark_remote:
+        refuse_connect()
         found.append(_answers(settings.spark_remote, "SPARK_REMOTE"))
     else:
         found += [_java(), _jars(settings, env)]
@@ -41,13 +41,23 @@ def _pyspark() -> str:
         raise InvalidPipeline(
             "pyspark is not installed.", "Rows are staged by Spark.", f"pip install 'onceonly[spark]'. {UNWRITTEN}"
         ) from None
-    if not found.startswith(SERIES):
+    if not found.startswith(tuple(f"{series}." for series in jars.series())):
         raise InvalidPipeline(
             f"pyspark {found} is not supported.",
-            f"Onceonly and its jars are made for Spark {SERIES}x.",
+            f"Onceonly and its jars are made for Spark {', '.join(jars.series())}.",
             f"pip install 'onceonly[spark]'. {UNWRITTEN}",
         )
     return found
+
+
+def refuse_connect() -> None:
+    """Raises InvalidPipeline: the installed PySpark is too old for a Connect server."""
+    if (found := _pyspark()).startswith("3."):
+        raise InvalidPipeline(
+            f"Spark Connect cannot be used with pyspark {found}.",
+            "Its client counts no rows while it writes them, and cannot be told to give up, before Spark 4.",
+            f"Name a master (local[*], spark://…) in place of the server, or install PySpark 4. {UNWRITTEN}",
+        )
 
 
 def _java() -> str:

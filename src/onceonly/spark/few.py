@@ -50,9 +50,11 @@ def expected() -> bool:
 
 def frame(spark: Any, messages: Iterable[Any]) -> Any:
     """The records as a DataFrame, as Spark's Kafka source would read them; None: they are large, or Spark has to."""
-    from onceonly.spark.read import SCHEMA as DDL  # with PySpark, which a commit does not need
+    from pyspark.sql import DataFrame  # which a commit does not need
 
-    table = _table(messages)
+    from onceonly.spark.read import SCHEMA as DDL
+
+    table = _table(messages) if _has_arrow(DataFrame) else None
     if table is None:
         return None
     return spark.createDataFrame(table).coalesce(1) if table.num_rows else spark.createDataFrame([], DDL)
@@ -60,7 +62,7 @@ def frame(spark: Any, messages: Iterable[Any]) -> Any:
 
 def collected(rows: Any) -> pa.Table | None:
     """The rows, if they are few; None: a transform has made many of them, or much may have been read for them."""
-    if not expected():
+    if not expected() or not _has_arrow(rows):
         return None
     try:
         found: pa.Table = rows.limit(RECORDS + 1).toArrow()
@@ -69,6 +71,11 @@ def collected(rows: Any) -> pa.Table | None:
             return None
         raise
     return found if found.num_rows <= RECORDS else None
+
+
+def _has_arrow(rows: Any) -> bool:
+    """Spark gives Arrow's tables, and takes them, since 4.0."""
+    return hasattr(rows, "toArrow")
 
 
 def _table(messages: Iterable[Any]) -> pa.Table | None:

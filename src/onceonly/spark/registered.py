@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
 from onceonly.registry.wire import HEAD, MAGIC, head_of
+from onceonly.spark import arrow
 from onceonly.spark.decode import CORRUPT, single_object
 
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
@@ -151,9 +150,7 @@ def _follows(rules: Mapping[int, str]) -> Decode:
         found = ((value, checks.get(value[:HEAD])) for value in (each or b"" for each in values.to_pylist()))
         return pa.array([check is None or check(value[HEAD:]) for value, check in found], pa.bool_())
 
-    made: Any = arrow_udf  # whose overloads know no struct
-    decode: Decode = made(all_follow, "boolean")
-    return decode
+    return arrow.udf(all_follow, "boolean")
 
 
 def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:
@@ -172,9 +169,7 @@ def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str,
         read = protobuf.reader(files, message, allowed)
         return pa.array(map(read, values.to_pylist()), to_arrow_type(both, timezone="UTC"))
 
-    made: Any = arrow_udf  # whose overloads know no struct
-    take: Decode = made(read_all, both)
-    return Decoding(allowed, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
+    return Decoding(allowed, arrow.udf(read_all, both), lambda taken: taken["value"], lambda taken, _: taken["sound"])
 
 
 def sounding(reader: str) -> str:

@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from onceonly import redaction
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import jvm
+from onceonly.spark import check, jvm
 from onceonly.spark.conf import READING, REDACTION, conf
 
 
@@ -35,6 +34,7 @@ def session(
     """
     silence_query_contexts()
     if settings.spark_remote:
+        check.refuse_connect()
         from onceonly.spark import connect
 
         remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
@@ -79,6 +79,10 @@ def _prepared(settings: Settings, records: int | None) -> Iterator[None]:
 
 def silence_query_contexts() -> None:
     """PySpark writes an error of a column to stderr as kilobytes of JSON; it is raised as well, and explained there."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ModuleNotFoundError:  # before Spark 4, which began with it
+        return
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 

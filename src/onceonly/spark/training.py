@@ -50,7 +50,7 @@ def _rows(spark: SparkSession, folder: str) -> None:
     rows.write.parquet(f"{folder}/parquet")
     spark.read.parquet(f"{folder}/parquet").groupBy("day").agg(F.count("*"), F.max("id")).collect()
     _records(rows).mapInArrow(_same, "key binary, value binary").collect()
-    _records(rows).limit(500).toArrow()
+    _fetched(_records(rows).limit(500))
     rows.unpersist()
 
 
@@ -60,6 +60,10 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
+def _fetched(rows: DataFrame) -> None:
+    rows.toArrow() if hasattr(rows, "toArrow") else rows.collect()  # Spark 3.5 has none
+
+
 def _same(batches: Iterable[Any]) -> Iterator[Any]:
     yield from batches
 
@@ -67,7 +71,7 @@ def _same(batches: Iterable[Any]) -> Iterator[Any]:
 def _topic(spark: SparkSession) -> None:
     """No broker is asked for anything: to plan the read of one that is not there loads most of the client."""
     with suppress(Exception):  # whatever a client calls it
-        read_ranges(spark, NOBODY, (TopicRange("topic", "id", {0: (0, 1)}),)).limit(1).toArrow()
+        read_ranges(spark, NOBODY, (TopicRange("topic", "id", {0: (0, 1)}),)).limit(1).collect()
 
 
 def _load(spark: SparkSession, jars: list[str]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.everything_found import by_hour, by_sums, csv, in_files, in_state
+from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
 from integration.kafka_reader import new_topic, until
 from integration.project import CHILDREN, output, without_spark
 from integration.sampling import sampled

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from integration import spark_cluster
-from integration.everything_found import by_hour, csv, in_files, in_state
+from integration.flights_truth import by_hour, csv, in_files, in_state
 from integration.holding import Held, Task
 from integration.kafka_reader import ends, new_topic, until
 from integration.project import CHILDREN, output, without_spark

@@ -41,13 +41,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
     kept = Sent()
     monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
-    monkeypatch.setattr(stats.stats, "incr", lambda name, n=1, tags=None: kept.counters.append((name, n, tags)))
-    monkeypatch.setattr(stats.stats, "timing", lambda name, dt, tags=None: kept.timings.append((name, dt, tags)))
+    monkeypatch.setattr(stats.stats(), "incr", lambda name, n=1, tags=None: kept.counters.append((name, n, tags)))
+    monkeypatch.setattr(stats.stats(), "timing", lambda name, dt, tags=None: kept.timings.append((name, dt, tags)))
 
     def gauge(name: str, value: float, tags: Any = None) -> None:
         kept.gauges[name, *sorted((tags or {}).values())] = value
 
-    monkeypatch.setattr(stats.stats, "gauge", gauge)
+    monkeypatch.setattr(stats.stats(), "gauge", gauge)
     return kept
 
 
@@ -175,7 +175,7 @@ def test_metrics_that_cannot_be_sent_stop_nothing(
     def broken(*_: Any, **__: Any) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(stats.stats, "incr", broken)
+    monkeypatch.setattr(stats.stats(), "incr", broken)
     world = World(tmp_path)
     counting(world).plan(world.pipeline, "run-1", world.alive)
     assert world.now(1).state.value == "planned"

@@ -20,6 +20,7 @@ from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.registry.wire import HEAD
 from onceonly.sinks.kafka import gate_view, registered
+from onceonly.spark import arrow
 
 LATE = {"type": "record", "name": "Late", "namespace": "shop", "fields": [{"name": "id", "type": "int"}]}
 MORE = {**LATE, "fields": [*LATE["fields"], {"name": "price", "type": "double"}]}  # cannot read older values
@@ -56,6 +57,17 @@ def test_a_registered_schema_is_looked_up(server: FakeRegistry) -> None:
     server.register("late-value", LATE)
     assert heads(server, LATE) == {"late": b"\0\0\0\x01\x2c"}
     assert server.requests == ["POST /subjects/late-value"]
+
+
+def test_a_spark_that_cannot_write_a_format_is_named_before_any_work(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "version", lambda name: "3.5.9")
+    server.register("late-value", LATE)
+    assert check(server, LATE)
+    message = registered.Part("value", "protobuf", "late.proto", "", "shop.Late")
+    with pytest.raises(InvalidPipeline, match=r"PySpark 3\.5\.9"):
+        registered.check(sink(), registry(server), [message])
 
 
 @pytest.mark.parametrize(

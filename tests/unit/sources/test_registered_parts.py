@@ -16,6 +16,7 @@ from onceonly.registry import protobuf
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
 from onceonly.sources.registered import Registered, parts_of
+from onceonly.spark import arrow
 
 ORDER = file(message("Order", field(1, "id", "int32")))
 
@@ -67,3 +68,25 @@ def test_a_readers_schema_without_a_message_is_told_in_our_words(server: FakeReg
     part = values(server, topic="orders")
     with pytest.raises(InvalidPipeline, match=r"cannot be decoded(.|\n)*no message"):
         part._decoding({"writers": {}, "reader": part._latest()})
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ({"topic": "orders"}, True),  # Protobuf
+        ({"topic": "orders", "format": "json"}, True),
+        ({"topic": "orders", "format": "json", "schema": "order.ddl"}, False),  # no rules to check
+        ({"topic": "orders", "format": "avro", "schema": "order.avsc"}, False),
+    ],
+)
+def test_a_spark_that_cannot_decode_a_format_is_named_before_any_work(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch, more: Any, refused: bool
+) -> None:
+    monkeypatch.setattr(arrow, "version", lambda name: "4.0.5")
+    part = values(server, "{}" if "schema" in more else None, **more)
+    if not refused:
+        server.register("orders-value", {"type": "object"}, "JSON")
+        assert part.check() == []
+        return
+    with pytest.raises(InvalidPipeline, match=r"PySpark 4\.0\.5"):
+        part.check()

@@ -63,7 +63,7 @@ def test_java_is_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "Java is missing" in refused(tmp_path).what
 
 
-@pytest.mark.parametrize(("found", "what"), [("3.5.1", "pyspark 3.5.1 is not supported"), (None, "is not installed")])
+@pytest.mark.parametrize(("found", "what"), [("3.4.1", "pyspark 3.4.1 is not supported"), (None, "is not installed")])
 def test_pyspark_is_missing_or_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None, what: str
 ) -> None:

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from airflow.models import Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from onceonly.airflow.ui import masking
 from onceonly.airflow.ui.answers import Answers
+from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.kafka import lookup
 from onceonly.runtime import factory, lag

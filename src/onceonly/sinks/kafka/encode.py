@@ -11,6 +11,7 @@ import pyarrow as pa
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka.registered import Heads, Part
+from onceonly.spark import arrow
 from onceonly.spark.file_formats import MICROS
 
 MARK = "ONCEONLY-ERROR"
@@ -67,7 +68,7 @@ def _json(config: KafkaSink, part: Part, rows: Any) -> Any:
         return _converted(values, json_schema.writer(rules), sink, part)
 
     text = F.to_json(F.col(part.name), {"ignoreNullFields": "false", **MICROS})
-    return _udf(all_texts)(text)
+    return arrow.udf(all_texts, "binary")(text)
 
 
 def _protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
@@ -85,7 +86,7 @@ def _protobuf(config: KafkaSink, part: Part, rows: Any) -> Any:
 
         return _converted(values, protobuf_writer.writer(part.files, part.record), sink, part)
 
-    return _udf(all_messages)(F.col(part.name))
+    return arrow.udf(all_messages, "binary")(F.col(part.name))
 
 
 def _converted(values: pa.Array, write: Callable[[Any], bytes], sink: str, part: Part) -> pa.Array:
@@ -96,14 +97,6 @@ def _converted(values: pa.Array, write: Callable[[Any], bytes], sink: str, part:
     except (Unwritable, ValueError) as error:
         why = f"{error}." if isinstance(error, Unwritable) else str(error)
         raise told(_row_unfit(sink, part, why)) from None
-
-
-def _udf(function: Callable[[pa.Array], pa.Array]) -> Callable[[Any], Any]:
-    from pyspark.sql.pandas.functions import arrow_udf
-
-    made: Any = arrow_udf  # whose overloads know no struct
-    decorated: Callable[[Any], Any] = made(function, "binary")
-    return decorated
 
 
 def _unfit(config: KafkaSink, part: Part, why: str) -> InvalidPipeline:

@@ -18,7 +18,7 @@ from onceonly.sinks.kafka import spool
 from onceonly.sinks.kafka.handle import parts_of
 from onceonly.sinks.kafka.registered import Part
 from onceonly.sinks.staging import row_text, row_types, spark_files
-from onceonly.spark import file_formats
+from onceonly.spark import arrow, file_formats
 
 BESIDE = {"topic": pa.string(), "partition": pa.int32(), "key": pa.string(), "timestamp": pa.timestamp("ms", "UTC")}
 VALUE = "value"
@@ -119,17 +119,15 @@ def _from_json(rows: Any, kind: Any, head: int) -> Any:
 
 def _from_protobuf(schema: Part, head: int) -> Any:
     """In Python on the workers, which have this package, as they have written the messages."""
-    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import StructType
 
-    made: Any = arrow_udf  # whose overloads know no struct
     kind, files, name = _message(schema), schema.files, schema.record
 
     def all_rows(values: pa.Array) -> pa.Array:
         decode = _after(head, _messages(files, name))
         return pa.array(decode(values), row_types.kind_of(kind))
 
-    return made(all_rows, StructType.fromJson(kind))(VALUE)
+    return arrow.udf(all_rows, StructType.fromJson(kind))(VALUE)
 
 
 def _flat(rows: Any) -> Any:

@@ -13,6 +13,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry import json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 from onceonly.registry.wire import KINDS, head_of
+from onceonly.spark import arrow
 
 KEY, VALUE = "key", "value"
 Heads = Mapping[str, bytes]  # by topic
@@ -66,6 +67,8 @@ def check(config: KafkaSink, registry: Registry, parts: Sequence[Part]) -> list[
         NotCommitted: the registry does not answer.
     """
     notes = []
+    if any(part.format != "avro" for part in parts):
+        arrow.require()
     for part in parts:
         for topic, subject in _subjects(config, part).items():
             id = registry.registered(subject, KINDS[part.format], part.text)

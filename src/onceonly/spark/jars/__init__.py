@@ -1,7 +1,8 @@
 """The jars that Spark, and the broker and HDFS of one machine, need beside PySpark: which, and where to get them.
 
-`ivy.xml` beside this file names each by its full coordinates. They are fetched by the Ivy that PySpark brings along,
-which verifies checksums; `ivysettings.xml` says from where (another repository: `settings`).
+`ivy.xml` beside this file names each by its full coordinates, and each series of Spark (4.2, …) has its own. They are
+fetched by the Ivy that PySpark brings along, which verifies checksums; `ivysettings.xml` says from where (another
+repository: `settings`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import subprocess
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
@@ -21,6 +24,8 @@ from onceonly.spark.home import spark_home
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
+FOLDERS = ("spark", "broker", "s3", "hdfs")
+SPARK = "spark-"  # and the series: its configuration in ivy.xml, of which the folder `spark` holds one
 NEEDED = ("spark", "broker")  # `s3` is for what is on S3, and `hdfs` for Onceonly's own tests
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
 
@@ -44,10 +49,40 @@ class Jar:
         return f"{self.org}:{self.name}:{self.revision}"
 
 
+@cache
+def series() -> tuple[str, ...]:
+    """The series of Spark that there are jars for, the newest last."""
+    names = [conf.attrib["name"] for conf in ElementTree.parse(IVY).iter("conf")]
+    return tuple(name.removeprefix(SPARK) for name in names if name.startswith(SPARK))
+
+
+def installed() -> str:
+    """The series of the installed PySpark; the newest one that there are jars for, where it is none of these."""
+    try:
+        found = ".".join(version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        found = ""
+    return found if found in series() else series()[-1]
+
+
 def listed(folder: str) -> list[Jar]:
     """What belongs into the folder of that name."""
+    return _of(_conf(folder), folder)
+
+
+def _conf(folder: str) -> str:
+    return f"{SPARK}{installed()}" if folder == "spark" else folder
+
+
+def _of(conf: str, folder: str) -> list[Jar]:
     found = [each.attrib for each in ElementTree.parse(IVY).iter("dependency")]
-    return [Jar(folder, jar["org"], jar["name"], jar["rev"]) for jar in found if jar["conf"].startswith(f"{folder}->")]
+    return [Jar(folder, jar["org"], jar["name"], jar["rev"]) for jar in found if jar["conf"].startswith(f"{conf}->")]
+
+
+def _names(folder: str) -> set[str]:
+    """The names of the jars of a folder, for every series of Spark."""
+    confs = [f"{SPARK}{each}" for each in series()] if folder == "spark" else [folder]
+    return {jar.name for conf in confs for jar in _of(conf, folder)}
 
 
 def packages() -> str:
@@ -61,9 +96,9 @@ def missing(base: Path, folder: str) -> list[Jar]:
 
 
 def outdated(base: Path, folder: str) -> list[Path]:
-    """Other revisions of what is listed: two of one jar on a class path exclude each other."""
+    """Other revisions of what is listed, and what is for another Spark: with two of one jar, neither works."""
     ours = {jar.file for jar in listed(folder)}
-    names = re.compile("|".join(rf"{re.escape(jar.name)}-\d[\w.-]*\.jar" for jar in listed(folder)))
+    names = re.compile("|".join(rf"{re.escape(name)}-\d[\w.-]*\.jar" for name in _names(folder)))
     files = (base / folder).glob("*.jar")
     return sorted(file for file in files if file.name not in ours and names.fullmatch(file.name))
 
@@ -83,7 +118,7 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
         with TemporaryDirectory(prefix="arriving-", dir=base) as arriving:
             _retrieve(base, wanted, Path(arriving), settings)
             for folder in wanted:
-                _move(Path(arriving) / folder, base / folder)
+                _move(Path(arriving) / _conf(folder), base / folder)
     for folder in wanted:
         _delete_outdated(base, folder)
     return wanted
@@ -125,7 +160,7 @@ def _retrieve(base: Path, folders: list[str], into: Path, settings: Path) -> Non
     cache = base / "cache"
     command = [_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(ivy_jar()), "-cache", str(cache)]
     command += ["-settings", str(settings), "-ivy", str(IVY)]
-    command += ["-confs", *folders, "-retrieve", f"{into}/{PATTERN}"]
+    command += ["-confs", *map(_conf, folders), "-retrieve", f"{into}/{PATTERN}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise NotCommitted(

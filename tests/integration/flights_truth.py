@@ -1,4 +1,4 @@
-"""What independent readers find of `everything`, hour by hour, and what the CSV says."""
+"""What the CSV says of flights by hour, and what pandas finds of them in files and in the application state."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def in_files(home: Path) -> dict[Any, tuple[int, int, float]]:
     return {key: (int(a), int(b), int(c)) for key, (a, b, c) in zip(keys, values, strict=True)}
 
 
-def in_state(settings: Settings) -> dict[Any, tuple[int, int, float]]:
+def in_state(settings: Settings, name: str = "everything") -> dict[Any, tuple[int, int, float]]:
     """The youngest row of each key in the runs that the last checkpoint's handle names."""
-    latest = StateTable(settings.state).view("everything").latest
+    latest = StateTable(settings.state).view(name).latest
     assert latest is not None
-    root = settings.home / "appstate" / "everything" / "open_hours"
+    root = settings.home / "appstate" / name / "open_hours"
     runs = [pandas.read_parquet(root / run["folder"]) for run in latest.handles["open_hours"]["runs"]]
     rows = pandas.concat([run.assign(start=utc(run["window_start"])) for run in runs if len(run)])
     youngest = rows.sort_values("_epoch").drop_duplicates(["carrier", "start"], keep="last")

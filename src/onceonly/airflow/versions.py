@@ -1,0 +1,51 @@
+"""What Airflow 3.1 and 3.2 have in other places than 3.3, or not at all: the one module that knows.
+
+Each name is looked for when it is first asked for, as every process of Airflow loads the plugin.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
+_INTERVALS = ("airflow.sdk", "airflow.timetables.interval")
+_TRIGGERS = ("airflow.sdk", "airflow.timetables.trigger")
+_PLACES = {  # the newest first
+    "AirflowFailException": _EXCEPTIONS,
+    "AirflowNotFoundException": _EXCEPTIONS,
+    "AirflowSkipException": _EXCEPTIONS,
+    "CronDataIntervalTimetable": _INTERVALS,
+    "CronPartitionTimetable": _TRIGGERS,
+    "CronTriggerTimetable": _TRIGGERS,
+    "DeltaDataIntervalTimetable": _INTERVALS,
+    "DeltaTriggerTimetable": _TRIGGERS,
+    "NEVER_EXPIRE": ("airflow.sdk.execution_time.context",),
+    "conf": ("airflow.sdk.configuration", "airflow.configuration"),
+}
+_MISSING: dict[str, Any] = {
+    "CronPartitionTimetable": type("CronPartitionTimetable", (), {}),  # before 3.2: no schedule is one
+    "NEVER_EXPIRE": None,  # before 3.3: there is no store of task states
+}
+
+
+def __getattr__(name: str) -> Any:
+    for place in _PLACES.get(name, ()):
+        try:
+            found = getattr(import_module(place), name)
+        except (AttributeError, ModuleNotFoundError):
+            continue
+        globals()[name] = found
+        return found
+    if name in _MISSING:
+        return _MISSING[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def stats() -> Any:
+    """What counts and measures: it has `incr`, `gauge` and `timing`."""
+    try:
+        from airflow.sdk.observability import stats as found
+    except ModuleNotFoundError:
+        return import_module("airflow.stats").Stats
+    return found if hasattr(found, "incr") else found.Stats

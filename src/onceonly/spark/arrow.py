@@ -1,0 +1,39 @@
+"""Python functions of whole Arrow arrays as columns of Spark, which has them since 4.1. Nothing here starts Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+
+SINCE = (4, 1)
+
+
+def udf(function: Callable[..., Any], type_: Any) -> Callable[..., Any]:
+    """Raises InvalidPipeline: PySpark is older."""
+    require()
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    made: Any = arrow_udf  # whose overloads know no struct
+    found: Callable[..., Any] = made(function, type_)
+    return found
+
+
+def require() -> None:
+    """Before any work: refuse a PySpark that has no such functions.
+
+    Raises:
+        InvalidPipeline: it is older than 4.1.
+    """
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:  # that is said elsewhere
+        return
+    if tuple(map(int, found.split(".")[:2])) < SINCE:
+        raise InvalidPipeline(
+            f"PySpark {found} cannot read or write these records.",
+            "Protobuf, JSON Schema and Debezium need Python functions of a kind that Spark has since 4.1.",
+            "Use PySpark 4.1 or newer: pip install -U 'onceonly[spark]'. Nothing was written.",
+        )

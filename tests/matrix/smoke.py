@@ -1,0 +1,77 @@
+"""Flights into every kind of sink, by a process that SIGKILLs its group at a named point.
+
+Arguments: TOPIC OUT. In the environment: MATRIX_POINT. Run by the matrix in each cell's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from integration import everything
+from integration.points import around
+
+from onceonly.pipeline.definition import Pipeline
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.runtime import factory, owners
+from onceonly.settings import Settings
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.kafka.sink import KafkaWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Staged, with open transactions; published in the table, and not in the topic.
+POINTS = ("after stage of KafkaWriter", "after commit of DeltaWriter")
+RECORDS = 2_000
+NAME = "matrix"
+
+
+def pipeline(topic: str, out: str) -> Pipeline:
+    """The pipeline of the storm, for brokers that know no pool of transactional ids, too."""
+    whole = everything.pipeline(topic, out)
+    (source,) = whole.sources
+    sinks = [replace(sink, ids="unique") if isinstance(sink, KafkaSink) else sink for sink in whole.sinks]
+    transform = "matrix.smoke:transform"
+    return replace(whole, name=NAME, transform=transform, source=replace(source, max_records=RECORDS), sinks=sinks)
+
+
+def transform(batch: DataFrame, state: DataFrame) -> tuple[dict[str, DataFrame], DataFrame]:
+    mortal()  # the process that stages may be one that another has started
+    return everything.transform(batch, state)
+
+
+@cache
+def mortal() -> None:
+    """From here on, this process dies where MATRIX_POINT says."""
+
+    def reach(point: str) -> None:
+        if point == os.environ.get("MATRIX_POINT"):
+            print(f"dies {point}", flush=True)
+            os.killpg(0, signal.SIGKILL)
+
+    for sink in (DeltaWriter, KafkaWriter):
+        for step in ("stage", "commit"):
+            around(sink, step, f"{step} of {sink.__name__}", reach)
+
+
+def main() -> None:
+    mortal()
+    parts: Any = factory.LiveParts(Settings.from_env())
+    for turn in count():
+        through, owner = factory.coordinator(parts), f"{owners.this_process()}-{turn}"
+        planned = through.plan(pipeline(*sys.argv[1:3]), owner, owners.nobody).checkpoint
+        if planned is None:
+            through.recover(NAME, owners.nobody)
+            return
+        factory.stage(parts, through, NAME, planned.epoch, owner)
+        print(f"epoch {through.commit(NAME, planned.epoch).epoch}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
