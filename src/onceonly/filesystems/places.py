@@ -46,7 +46,7 @@ def _s3(uri: str) -> tuple[FileSystem, str]:
         from onceonly.filesystems.s3_client import Bucket, split
     except ImportError as error:
         raise InvalidPipeline(
-            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[s3]'"
+            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[stores]'"
         ) from error
     name, path = split(uri)
     bucket = Bucket(name)

@@ -24,7 +24,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
+pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 PARTS, VALUES = 4, 12

@@ -24,7 +24,6 @@ from onceonly.spark.home import spark_home
 
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
-FOLDERS = ("spark", "broker", "s3", "hdfs")
 SPARK = "spark-"  # and the series: its configuration in ivy.xml, of which the folder `spark` holds one
 NEEDED = ("spark", "broker")  # `s3` is for what is on S3, and `hdfs` for Onceonly's own tests
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
