@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
 
@@ -40,11 +41,7 @@ def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, 
     Raises:
         InvalidPipeline: it cannot be used; nothing was changed.
     """
-    found = variables(conn_id, settings)
-    if any(name in found for name in CREDENTIALS):
-        for name in CREDENTIALS:
-            env.pop(name, None)
-    env.update(found)
+    adopt(variables(conn_id, settings), env)
 
 
 def provider(env: Mapping[str, str]) -> dict[str, Any]:
@@ -95,8 +92,24 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
 
 def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a process elsewhere needs to use the connection as this one does, keys included; nothing without one."""
-    names = {*VARIABLES.values(), "AWS_ALLOW_HTTP"}
-    return {name: env[name] for name in sorted(names) if name in env} if conn_id else {}
+    return _named(env) if conn_id else {}
+
+
+def adopt(found: Mapping[str, str], env: MutableMapping[str, str] = os.environ) -> None:
+    """Let credentials among these variables take the place of all that the environment names."""
+    if any(name in found for name in CREDENTIALS):
+        for name in CREDENTIALS:
+            env.pop(name, None)
+    env.update(found)
+
+
+def for_executors(uri: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What Python on Spark's executors needs to reach `uri` by the keys of this environment, as S3A hands them over."""
+    return _named(env) if urlsplit(uri).scheme in ("s3", "s3a") and all(map(env.get, KEYS)) else {}
+
+
+def _named(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: env[name] for name in sorted({*VARIABLES.values(), "AWS_ALLOW_HTTP"}) if env.get(name)}
 
 
 def _against(settings: Mapping[str, Any]) -> str | None:

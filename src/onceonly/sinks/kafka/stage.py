@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from onceonly import errors
 from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.filesystems import aws
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import Transactions
@@ -50,6 +51,7 @@ class Job:
     ids: Ids | None  # None: no transaction
     write: bool  # to Kafka, now
     identify: KafkaConnection | None = None  # to read the producer's id and epoch, if transactional ids are reused
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables by which the spool is reached
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def _told(error: Exception) -> OnceonlyError | None:
     return kind(**told)
 
 
+def _spool(job: Job, folder: str, part: int) -> SpoolFile:
+    aws.adopt(job.storage)  # this worker may have done other work before
+    return SpoolFile(folder, part)
+
+
 def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
     """One task: write every row to the spool and the output, then make both durable. Without rows it does nothing."""
     spool: SpoolFile | None = None
@@ -153,7 +160,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         limits.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if job.spool:
-            spool = spool or SpoolFile(job.spool, part)
+            spool = spool or _spool(job, job.spool, part)
             spool.write(records)
         if job.write:
             output = output or _output(job, id)
