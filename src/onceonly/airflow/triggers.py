@@ -34,6 +34,7 @@ class DriverTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.master, self.driver, self.report = master, driver, report
         self.started, self.deadline = started, deadline
+        self._told = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to wait for it; nothing of it is secret."""
@@ -108,6 +109,9 @@ class DriverTrigger(BaseTrigger):
             seen = self._known().look()
         except OnceonlyError as error:
             return "", str(error)
+        if seen.at_work and seen.state != self._told:  # it may wait in a queue, or for its image
+            self._told = seen.state
+            self.log.info("driver %s is %s", self.driver, seen.state)
         return ("" if seen.at_work else seen.state), ""
 
     def _listen(self) -> tuple[tuple[str, ...], bool]:

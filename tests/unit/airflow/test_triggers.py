@@ -133,6 +133,22 @@ def test_nothing_is_ended_as_long_as_airflow_does_not_say(world, master, monkeyp
     assert master.state == "KILLED"
 
 
+# ---- a driver that waits
+
+
+def test_what_a_driver_waits_for_is_told_once(world, master, monkeypatch, capsys):
+    asked, states = master.ask, ["SUBMITTED", "SUBMITTED", "RUNNING", "RUNNING", "FINISHED"]
+
+    def moves_on(*request):
+        master.state = states.pop(0)
+        return asked(*request)
+
+    monkeypatch.setattr(standalone, "_ask", moves_on)
+    assert fired(trigger(world)) == "FINISHED"
+    told = capsys.readouterr().out
+    assert [told.count(f"driver driver-1 is {state}") for state in ("SUBMITTED", "RUNNING", "FINISHED")] == [1, 1, 0]
+
+
 # ---- a task whose time is over
 
 
