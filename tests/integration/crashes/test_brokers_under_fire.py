@@ -27,6 +27,7 @@ from onceonly.kafka.transactions import Transactions
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
 Make = Callable[..., Copy]
+Aside = Callable[[Callable[[], Checkpoint]], Future[Checkpoint]]
 NUMBERS = range(2_000)
 both_ways = pytest.mark.parametrize("way", ["staged", "late"])
 
@@ -37,10 +38,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def three(cluster: Brokers) -> Iterator[Brokers]:
-    """All of them run, before the test and after it."""
+def three(cluster: Brokers) -> Brokers:
+    """All of them run when a test begins."""
     cluster.start()
-    yield cluster
+    return cluster
 
 
 @pytest.fixture
@@ -58,13 +59,10 @@ def make(tmp_path: Path, three: Brokers, broker: str, spark_server: str) -> Make
 
 
 @pytest.fixture
-def aside() -> Iterator[Callable[[Callable[[], Checkpoint]], Future[Checkpoint]]]:
+def aside() -> Iterator[Aside]:
     """Runs a step while the test goes on."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit
-
-
-Aside = Callable[[Callable[[], Checkpoint]], "Future[Checkpoint]"]
 
 
 def amid(copy: Copy, held: Held) -> None:

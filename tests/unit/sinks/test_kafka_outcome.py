@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceonly.checkpoint.model import Handle
-from onceonly.errors import CannotPublish, NotCommitted, OutcomeUnknown
+from onceonly.errors import CannotPublish, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import MarkerState
 from onceonly.pipeline.sinks import KafkaSink
@@ -64,9 +64,6 @@ class Log:
     def topic_ids(self, topics: Any) -> dict[str, str]:
         return {}
 
-    def refusing(self, topics: Any) -> list[str]:
-        return []
-
     def __enter__(self) -> Log:
         return self
 
@@ -105,24 +102,6 @@ def test_while_one_partition_lacks_its_marker_the_outcome_is_not_known(looks):
     assert "Other partitions show that it was committed" in error.value.why
     assert "Publish again: onceonly recover" in error.value.todo
     assert f"abort --topic t --partition {missing} --start-offset 17" in error.value.todo
-
-
-def test_brokers_that_write_no_marker_are_said_to_lack_copies():
-    class Short(Log):
-        def refusing(self, topics: Any) -> list[str]:
-            return [f"'{name}' partition 1 has 1 of 3 copies in sync, and min.insync.replicas is 2" for name in topics]
-
-    with pytest.raises(OutcomeUnknown, match=r"nothing there now: 't' partition 1 has 1 of 3 copies in sync, and min"):
-        settle(Short((COMMITTED, NONE)))
-
-
-def test_brokers_that_do_not_say_what_they_lack_change_nothing():
-    class Silent(Log):
-        def refusing(self, topics: Any) -> list[str]:
-            raise NotCommitted("the Kafka broker did not answer.")
-
-    with pytest.raises(OutcomeUnknown, match="does not show how"):
-        settle(Silent((COMMITTED, NONE)))
 
 
 @pytest.mark.parametrize("looks", [((COMMITTED, UNKNOWN),), ((UNKNOWN, NONE), (UNKNOWN, COMMITTED))])
@@ -212,3 +191,37 @@ def test_without_transactions_there_is_nothing_to_fence():
     written = Writer(Log(), "none").fence(handle(part(), guarantee="none"), 1)
     assert written is not None
     assert written.already
+
+
+# ---- what an error says
+
+
+class Short(Log):
+    def refusing(self, topics: list[str]) -> list[str]:
+        return [f"'{name}' partition 1 has 1 of 3 copies in sync, and min.insync.replicas is 2" for name in topics]
+
+
+class Silent(Log):
+    def refusing(self, topics: list[str]) -> list[str]:
+        raise NotCommitted("the Kafka broker did not answer.")
+
+
+@pytest.mark.parametrize("kind", [NotCommitted, OutcomeUnknown])
+def test_an_error_names_the_partitions_that_accept_nothing(kind: type[OnceonlyError]) -> None:
+    with pytest.raises(kind, match="The brokers write nothing there now: 't' partition 1 has 1 of 3"):
+        raised(Short(), kind("what", "2 rows not acknowledged.", "todo"))
+
+
+def test_brokers_that_say_nothing_about_it_change_no_error() -> None:
+    with pytest.raises(NotCommitted, match=r"^what\nwhy\ntodo$"):
+        raised(Silent(), NotCommitted("what", "why", "todo"))
+
+
+def test_an_error_of_another_kind_is_left_as_it_is() -> None:
+    with pytest.raises(CannotPublish, match=r"^what\nwhy\ntodo$"):
+        raised(Short(), CannotPublish("what", "why", "todo"))
+
+
+def raised(log: Log, error: OnceonlyError) -> None:
+    with Writer(log)._explained(log):  # type: ignore[arg-type]
+        raise error

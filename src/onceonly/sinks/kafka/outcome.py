@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -38,14 +38,6 @@ def discard_open(known: Transactions, tx: Tx) -> None:
         known.withdraw(tx.id, *tx.producer)  # another producer may use the id by now
     else:
         known.fence(tx.id)
-
-
-def refusing(known: Transactions, topics: Iterable[str]) -> str:
-    """A sentence about the partitions that accept nothing now; empty if there is none, or no answer."""
-    with suppress(OnceonlyError):
-        if found := known.refusing(topics):
-            return f" The brokers write nothing there now: {'; '.join(found)}."
-    return ""
 
 
 class TransactionFinisher:
@@ -184,8 +176,7 @@ class TransactionFinisher:
             f"transaction '{tx.id}' has ended, but the log of {names} does not show how.",
             f"Its marker is missing there after {SETTLED:g} s. Its coordinator reports "
             f"{now.state if now else 'no such transaction'}."
-            f"{' Other partitions show that it was committed.' if committed else ''}"
-            f"{refusing(self._known, {topic for topic, _ in without})}",
+            f"{' Other partitions show that it was committed.' if committed else ''}",
             f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {ends}".strip(),
         )
 

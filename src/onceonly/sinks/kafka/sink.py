@@ -12,7 +12,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,7 +32,7 @@ from onceonly.checkpoint.sink import (
     Sink,
 )
 from onceonly.counts import count
-from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.filesystems import aws, confined
 from onceonly.filesystems.folders import Folders
 from onceonly.kafka import kafkapython
@@ -45,12 +45,14 @@ from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
-from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open, refusing
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
+
+SHOWN = 4  # partitions, in an error
 
 
 class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
@@ -401,17 +403,6 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         topics = check.topics(self.config, known)
         return Target(self.name, self._connection.librdkafka(), topics, self.config.transaction_timeout)
 
-    @contextmanager
-    def _explained(self, known: Transactions) -> Iterator[None]:
-        """Name the partitions that accept nothing now: a producer only notices that nothing is acknowledged."""
-        try:
-            yield
-        except NotCommitted as error:
-            why = refusing(known, self.config.allowed) if type(error) is NotCommitted else ""
-            if not why:
-                raise
-            raise NotCommitted(error.what, error.why + why, error.todo) from error
-
     @cached_property
     def _arguments(self) -> dict[str, Any]:
         return kafkapython.arguments(self._connection)
@@ -420,3 +411,22 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
     def _transactions(self) -> Iterator[Transactions]:
         with Transactions(self._arguments) as known:
             yield known
+
+    @contextmanager
+    def _explained(self, known: Transactions) -> Iterator[None]:
+        """Name the partitions that accept nothing now: a client only notices that nothing is acknowledged."""
+        try:
+            yield
+        except (NotCommitted, OutcomeUnknown) as error:
+            why = self._refusing(known) if type(error) in (NotCommitted, OutcomeUnknown) else ""
+            if not why:
+                raise
+            raise type(error)(error.what, f"{error.why} {why}".strip(), error.todo) from error
+
+    def _refusing(self, known: Transactions) -> str:
+        """A sentence about them; empty if there is none, or no answer."""
+        with suppress(OnceonlyError):
+            if found := known.refusing(self.config.allowed):
+                more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+                return f"The brokers write nothing there now: {'; '.join(found[:SHOWN])}{more}."
+        return ""
