@@ -2,7 +2,7 @@
 
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
-FileNotFoundError: no such object or bucket. Ended: no such upload. FileExistsError: the request's condition was not met.
+FileNotFoundError: no such object or bucket. Ended: no such upload. FileExistsError: the condition was not met.
 PermissionError: it is not allowed, or there are no credentials. Any other OSError: the effect is not known.
 """
 

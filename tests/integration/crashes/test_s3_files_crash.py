@@ -24,7 +24,6 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 PARTS, VALUES = 2, 12
