@@ -56,8 +56,11 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
             "written.",
         )
     found = {VARIABLES[name]: str(value) for name, value in settings.items() if name in VARIABLES and value}
-    plain = found.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {**found, **({"AWS_ALLOW_HTTP": "true"} if plain else {})}
+    endpoint = found.get("AWS_ENDPOINT_URL", "")
+    # beside an endpoint, delta-rs looks for nothing but keys, unless it is told to
+    chain = endpoint and "AWS_ACCESS_KEY_ID" not in found
+    more = {"AWS_ALLOW_HTTP": endpoint.startswith("http://"), "AWS_FORCE_CREDENTIAL_LOAD": chain}
+    return {**found, **{name: "true" for name, needed in more.items() if needed}}
 
 
 def _against(settings: Mapping[str, Any]) -> str | None:

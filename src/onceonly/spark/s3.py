@@ -13,7 +13,8 @@ from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.paths import spark_uri
 from onceonly.spark import jvm
 
-MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')  # in errors of Spark
+# In errors of Spark. The last one is what it writes application state by, of spark-hadoop-cloud.
+MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"', "internal.io.cloud.PathOutputCommitProtocol")
 PREFIX = "spark.hadoop.fs.s3a."
 # Hadoop's own list, with profiles and web identities. Spark passes keys of its environment to executors as the first
 # two find them.
@@ -58,7 +59,7 @@ def is_missing(error: Exception) -> bool:
 def missing(what: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
-        "A table or folder of it is on S3, and Spark has no jar for s3a://. Only few records of Kafka, into a Delta "
+        "A table or folder of it is on S3, and Spark lacks jars for s3a://. Only few records of Kafka, into a Delta "
         "table, are staged without.",
         "onceonly jars fetch s3; for a Spark of your own, see docs/object-stores.md. Nothing was published.",
     )

@@ -49,11 +49,23 @@ def parted(batch, state):
 
 
 @pytest.fixture
-def root(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+def root(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By the keys of a profile: delta-rs, pyarrow and Spark each find them."""
     root = f"s3://{spark_on_s3.bucket(s3)}/lake"
     places = {f"ONCEONLY_{name.upper()}": f"{root}/{name}" for name in ("state", "spool", "docs")}
     places |= {"ONCEONLY_JARS": str(Settings.from_env().jars)}  # of this checkout, for a project elsewhere
-    for name, value in (s3.environment | places).items():
+    reached = dict(s3.environment)
+    keys = {name.lower(): reached.pop(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    profile = tmp_path / "credentials"
+    profile.write_text("\n".join(["[tests]", *(f"{name} = {value}" for name, value in keys.items())]))
+    reached |= {
+        "AWS_PROFILE": "tests",
+        "AWS_SHARED_CREDENTIALS_FILE": str(profile),
+        "AWS_FORCE_CREDENTIAL_LOAD": "true",
+    }
+    for name in keys:
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in (reached | places).items():
         monkeypatch.setenv(name, value)
     return root
 

@@ -65,6 +65,15 @@ def test_without_keys_the_usual_chain_counts() -> None:
     assert env == {"AWS_PROFILE": "dev", "AWS_REGION": "eu-west-1"}
 
 
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://s3.example.com"])
+def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None:
+    """delta-rs would take keys of the environment or none: `test_all_on_s3` reaches a server by a profile."""
+    found = aws.variables("lake", {"endpoint_url": endpoint, aws.PROFILE: "dev"})
+    assert found["AWS_FORCE_CREDENTIAL_LOAD"] == "true"
+    assert ("AWS_ALLOW_HTTP" in found) == endpoint.startswith("http:")
+    assert "AWS_FORCE_CREDENTIAL_LOAD" not in aws.variables("lake", {"endpoint_url": endpoint, **KEYS})
+
+
 def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEONLY_AWS_CONNECTION", raising=False)
     monkeypatch.setattr(connections, "_connection", lambda conn_id: pytest.fail(conn_id))
