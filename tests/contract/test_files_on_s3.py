@@ -14,7 +14,6 @@ from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.testing.contract import Rows, SinkContract, Stage, Target
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 

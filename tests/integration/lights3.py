@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+import pytest
 from unit.lightfiles import schema_of
 
 from onceonly.checkpoint.model import Handle, Transaction
@@ -16,6 +17,8 @@ from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
+
+pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
 
 
 class LightS3Files(FileWriter):

@@ -1,4 +1,4 @@
-"""A pipeline with two folders of files on S3. Whoever runs it may be killed at any of its requests.
+"""A pipeline with a folder of files on S3. Whoever runs it may be killed at any of its requests.
 
 Its state table is on disk: what happens when that is on S3 is seen in `mortal_s3`.
 """
@@ -19,7 +19,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
-SINKS = ("lake", "late")
+SINKS = ("lake",)
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 

@@ -20,7 +20,7 @@ from onceonly.errors import NotCommitted
 from onceonly.filesystems import s3_trial
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, Upload, is_hidden
-from onceonly.filesystems.s3_client import Bucket
+from onceonly.filesystems.s3_client import Bucket, Ended
 from onceonly.filesystems.s3_uploads import Uploads
 
 FOLDER = ".folder"  # in the folder of a transaction
@@ -67,7 +67,7 @@ class S3Files(FileSystem):
         found = self._bucket.find(staged)
         if found is None:
             raise FileNotFoundError(staged)
-        upload = self._uploads.copying(staged, found, final, nonce)
+        upload = _begun(lambda: self._uploads.copying(staged, found, final, nonce))
         return Ready(Fingerprint(found.bytes, NONCE, nonce), upload)
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
@@ -94,7 +94,7 @@ class S3Files(FileSystem):
             FileNotFoundError: no other upload can be begun.
         """
         for _ in range(TRIES):
-            upload = staged or begin()
+            upload = staged or _begun(begin)
             told = self._uploads.complete(upload, new)
             if not told and upload is not staged:  # begun here, so no other process knows it
                 self._uploads.abort(upload.id, new)
@@ -120,9 +120,17 @@ class S3Files(FileSystem):
         """File by file: whoever repeats it goes on where it ended."""
         for name in list(self._bucket.below(old.path)):
             if name and not name.endswith("/"):  # of a folder as Hadoop marks it
-                with suppress(FileExistsError, FileNotFoundError):  # another process does the same
-                    self.move(old.below(name), new.below(name).path)
-                self.remove(old.below(name))
+                self._take_away(old.below(name), new.below(name))
+
+    def _take_away(self, old: OwnPath, new: OwnPath) -> None:
+        """What it is copied to exists before it is removed; another process may do the same."""
+        try:
+            with suppress(FileExistsError):
+                self.move(old, new.path)
+            self.remove(old)
+        except FileNotFoundError:
+            if self.exists(old.path):
+                raise
 
     def fingerprint(self, path: str) -> Fingerprint:
         found = self._bucket.find(path)
@@ -175,6 +183,14 @@ class S3Files(FileSystem):
         hive = ds.partitioning(by, flavor="hive")
         files, path = arrow(folder)
         return ds.dataset(path, schema, format, files, hive, path).scanner().to_reader()
+
+
+def _begun(begin: Callable[[], Upload]) -> Upload:
+    """An upload that nobody has ended before it had its parts."""
+    for _ in range(TRIES):
+        with suppress(Ended):
+            return begin()
+    return begin()
 
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:

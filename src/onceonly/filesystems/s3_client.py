@@ -2,7 +2,7 @@
 
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
-FileNotFoundError: no such object, upload or bucket. FileExistsError: the condition of the request was not met.
+FileNotFoundError: no such object or bucket. Ended: no such upload. FileExistsError: the condition was not met.
 PermissionError: it is not allowed, or there are no credentials. Any other OSError: the effect is not known.
 """
 
@@ -26,10 +26,15 @@ SCHEMES = ("s3", "s3a")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
 PAGE = 1000  # keys that one request deletes
 MARK = "onceonly"  # in an object's metadata: which file it is
-MISSING = ("404", "NoSuchKey", "NoSuchUpload", "NoSuchBucket", "InvalidPart", "InvalidPartOrder")
+ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
+MISSING = ("404", "NoSuchKey", "NoSuchBucket")
 REFUSED = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
 DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 NO_LOGIN = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.ProfileNotFound, aws.TokenRetrievalError)
+
+
+class Ended(OSError):
+    """The store does not know the upload, or not as it was: it expired, or another process completed or ended it."""
 
 
 class Found(NamedTuple):
@@ -186,6 +191,7 @@ def _told(error: Any, asked: str) -> OSError:
     code = str(error.response.get("Error", {}).get("Code"))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     known: Mapping[tuple[str, ...], type[OSError]] = {
+        ENDED: Ended,
         MISSING: FileNotFoundError,
         REFUSED: FileExistsError,
         DENIED: PermissionError,

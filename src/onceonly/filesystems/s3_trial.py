@@ -41,11 +41,12 @@ def check(bucket: Bucket, uploads: Uploads, target: str) -> None:
 def _try(bucket: Bucket, uploads: Uploads, folder: str) -> None:
     bucket.put(f"{folder}/source", b"tried")
     try:
-        for number in range(ROUNDS):
-            _race(bucket, uploads, f"{folder}/source", f"{folder}/{number}")
+        won = [_race(bucket, uploads, f"{folder}/source", f"{folder}/{number}") for number in range(ROUNDS)]
     finally:
         uploads.end(folder, "")
         bucket.unlink([f"{folder}/{name}" for name in bucket.below(folder)])
+    if not any(won):
+        raise OSError(f"of {WRITERS} uploads that were completed at the same time, none got its name")
 
 
 def _recorded(bucket: Bucket, result: str) -> list[str]:
@@ -55,7 +56,8 @@ def _recorded(bucket: Bucket, result: str) -> list[str]:
         return []
 
 
-def _race(bucket: Bucket, uploads: Uploads, source: str, new: str) -> None:
+def _race(bucket: Bucket, uploads: Uploads, source: str, new: str) -> bool:
+    """Whether one has won; else nobody was told so, and nothing is there."""
     found = bucket.find(source)
     assert found  # it has just been put there
     marks = [uuid.uuid4().hex for _ in range(WRITERS)]
@@ -70,8 +72,10 @@ def _race(bucket: Bucket, uploads: Uploads, source: str, new: str) -> None:
         told = list(pool.map(complete, begun))
     won = [mark for mark, one in zip(marks, told, strict=True) if one]
     there = bucket.find(new)
+    if not won and not there:
+        return False
     if len(won) == 1 and there and there.mark == won[0] and there.bytes == found.bytes:
-        return
+        return True
     raise Unsuitable(
         f"{WRITERS} uploads of one name were completed there at the same time, each on the condition that the name was "
         f"free, and {len(won)} of them were told that they had got it. So two processes could publish other files.",

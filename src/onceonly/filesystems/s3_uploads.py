@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from onceonly.filesystems.interface import AT_ONCE, Upload
-from onceonly.filesystems.s3_client import MARK, Bucket, Found
+from onceonly.filesystems.s3_client import MARK, Bucket, Ended, Found
 
 PART = 512 * 1024 * 1024  # bytes that are copied by one request; the store allows 5 MiB to 5 GiB
 MOST = 10_000  # parts of one upload
@@ -33,6 +33,7 @@ class Uploads:
 
         Raises:
             FileNotFoundError: the object no longer exists.
+            Ended: another process has ended the upload meanwhile.
         """
         if not found.bytes:  # an empty object cannot be copied as a part
             return self.holding(b"", new, mark, lambda: self._bucket.find(old) is not None)
@@ -74,14 +75,14 @@ class Uploads:
         """
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.parts, 1)]
         given: dict[str, Any] = {"UploadId": upload.id, "MultipartUpload": {"Parts": parts}}
-        with suppress(FileExistsError, FileNotFoundError):
+        with suppress(FileExistsError, Ended):
             self._bucket.ask("complete_multipart_upload", Key=self._bucket.key(new), IfNoneMatch="*", **given)
             return True
         return False
 
     def abort(self, id: str, new: str) -> None:
         """End an upload, if it is not completed."""
-        with suppress(FileNotFoundError):
+        with suppress(Ended):
             self._bucket.ask("abort_multipart_upload", Key=self._bucket.key(new), UploadId=id)
 
     def end(self, folder: str, stem: str) -> None:

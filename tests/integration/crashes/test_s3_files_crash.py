@@ -24,10 +24,10 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
-PARTS, VALUES = 4, 12
+PARTS, VALUES = 2, 12
+CHANGES = 14  # of a checkpoint: 7 of its stage, 5 of its commit, 2 of its release
 
 
 @dataclass
@@ -130,7 +130,7 @@ def staged(world: World) -> int:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("number", "after"), [(18, True), (22, False)])
+@pytest.mark.parametrize(("number", "after"), [(9, True)])
 def test_files_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
     world = World.make(tmp_path / "source")
     assert dies(between, world, number, after)
@@ -148,19 +148,20 @@ def test_files_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path:
             break
         world.settle()
         world.check_truth()
-    assert number > 30
+    assert number > CHANGES
     print(f"killed at every change up to {number - PARTS}, in steps of {PARTS}")
 
 
 def test_what_an_expired_upload_lost_is_written_again_from_the_staged_copy(server: S3, tmp_path: Path) -> None:
     world = World.make(tmp_path / "source")
     epoch = staged(world)
-    assert Store(BUCKET).abort_all(f"{world.name}/") == 4, "two files of two sinks"
+    assert Store(BUCKET).abort_all(f"{world.name}/") == 2, "of two files"
     world.through.commit("flights", epoch)
     world.settle()
     world.check_truth()
 
 
+@pytest.mark.heavy
 def test_no_answer_that_is_lost_while_publishing_costs_or_doubles_a_row(between: Proxy, tmp_path: Path) -> None:
     """The client itself asks again, and believes the object."""
     world = World.make(tmp_path / "source")
@@ -187,7 +188,7 @@ def test_any_answer_may_be_lost(between: Proxy, tmp_path: Path, what: Fault) -> 
         world.check_truth()
         if not came:
             break
-    assert number > 20
+    assert number > CHANGES
 
 
 def test_two_committers_at_once_publish_every_file_once(server: S3, tmp_path: Path) -> None:

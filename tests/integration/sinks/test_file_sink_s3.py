@@ -29,7 +29,6 @@ from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 STATE = "0123456789abcdef0123456789abcdef"
@@ -215,6 +214,42 @@ def test_what_was_published_before_it_was_given_up_is_taken_back(lake: Lake) -> 
     assert len(lake.numbers()) == 1
     assert lake.sink.fence(handle, 1) is None and lake.sink.fence(handle, 1) is None
     assert lake.numbers() == lake.listed() == [] and lake.store.uploads(lake.name) == []
+
+
+class Ending(Bucket):
+    """Another process ends an upload as soon as it has been begun, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(BUCKET)
+        self.times = times
+
+    def ask(self, operation: str, **given: Any) -> Any:
+        if operation == "upload_part_copy" and self.times:
+            self.times -= 1
+            super().ask("abort_multipart_upload", Key=given["Key"], UploadId=given["UploadId"])
+        return super().ask(operation, **given)
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_rows_are_kept_though_others_end_each_upload(lake: Lake, times: int) -> None:
+    handle, sink = lake.stage(1, 1, 2), lake.sink
+    sink.__dict__["_place"] = S3Files(Ending(times)), lake.uri
+    if times == 1:
+        assert sink.fence(handle, 1) is None
+    else:
+        with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+            sink.fence(handle, 1)
+    kept = [key for key in lake.store.keys(f"{lake.name}/.lake.staged/") if key.endswith(".jsonl")]
+    assert {"/given-up/" in key for key in kept} == {times == 1} and len(kept) == 2
+    assert lake.sink.fence(handle, 1) is None and lake.numbers() == []
+
+
+def test_an_upload_that_is_ended_while_it_is_made_again_is_made_once_more(lake: Lake) -> None:
+    handle, sink = lake.stage(1, 1, 2), lake.sink
+    lake.store.abort_all(f"{lake.name}/")
+    sink.__dict__["_place"] = S3Files(Ending(1)), lake.uri
+    sink.commit(handle, 1, FakeReceipts(Path("unused")))
+    assert lake.numbers() == lake.listed() == [1, 2]
 
 
 # ---- replacing, taking back, clearing up

@@ -24,7 +24,6 @@ from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(BINARY is None, reason=MISSING),
