@@ -158,7 +158,7 @@ class StateTable:
 
         Nothing depends on it, so a failure only causes a warning.
         """
-        if self._log(view.pipeline).length() <= LONG:
+        if view.rows.unmerged() <= LONG:
             return view
         from onceonly.statetable import compaction  # with delta-rs
 
