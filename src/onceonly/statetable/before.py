@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from onceonly.statetable import row_format
-from onceonly.statetable.log import MERGED, NONE, ROW, WITHOUT_ROWS, Entry, entry
+from onceonly.statetable.log import CREATION, MERGE, MERGED, NONE, ROW, Entry, entry
 
 KEY = "before"
 MOST = 256 << 10  # bytes of rows; they repeat each other, so that about a tenth is written
@@ -59,4 +59,4 @@ def _packed(line: str) -> str | None:
 def _short(each: Entry) -> dict[str, str]:
     if each.row:
         return {ROW: row_format.to_text(each.row)}
-    return {MERGED: "true"} if each.merges else {"operation": min(WITHOUT_ROWS)}
+    return {MERGED: "true"} if each.merges else {"operation": MERGE if each.rewrites else CREATION}

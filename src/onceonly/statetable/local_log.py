@@ -26,16 +26,13 @@ class LocalLog:
         self.table, self.folder = table, table / "_delta_log"
         self._prefix = f"{self.folder}{os.sep}"
         self._kept: int | None = None  # the version up to which the folder is known to be on disk
-        self._seen, self._length = NONE, 0
+        self._seen = NONE
         self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
         newest, checkpoint = self.listing()
-        self._seen, self._length = newest, newest - checkpoint
+        self._seen = newest
         return newest, self._read(newest, checkpoint)
-
-    def length(self) -> int:
-        return self._length
 
     def is_other(self) -> bool:
         """Not told: on a disk, each look at a log comes after one at the state table's identity."""

@@ -22,7 +22,8 @@ BLANK = "\0 \n"
 NONE = -1  # the version of a table that does not exist
 ROW = "row"  # the key of a commit's information which holds its row
 MERGE, MERGED = "OPTIMIZE", "merged"  # the operation of a merge, and the key by which it says so
-WITHOUT_ROWS = {"CREATE TABLE", MERGE, "VACUUM START", "VACUUM END"}  # commits that change no row
+CREATION = "CREATE TABLE"
+WITHOUT_ROWS = {CREATION, MERGE, "VACUUM START", "VACUUM END"}  # commits that change no row
 CONFIGURATION = {
     "delta.appendOnly": "true",
     "delta.logRetentionDuration": "interval 3650 days",  # old entries are removed by `compaction` alone
@@ -46,12 +47,14 @@ class Entry:
 
     Args:
         merges: all rows before it are in merged files from then on.
+        rewrites: another program has put rows into other files, and changed none.
         foreign: it was made by another program and may have changed rows.
     """
 
     version: int
     row: Row | None = None
     merges: bool = False
+    rewrites: bool = False
     foreign: bool = False
 
 
@@ -90,9 +93,6 @@ class Log(Protocol):
             Damaged: an entry is missing or cannot be parsed (also while they are read).
         """
 
-    def length(self) -> int:
-        """How many entries it has since its last log checkpoint, as `entries` has last shown it."""
-
     def is_other(self) -> bool:
         """Whether `entries` has last shown no table, or one that does not go on from what it has shown before."""
 
@@ -125,15 +125,16 @@ def creation(configuration: Mapping[str, str]) -> Commit:
         "createdTime": now(),
     }
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
-    return Commit("CREATE TABLE", [{"protocol": protocol}, {"metaData": metadata}])
+    return Commit(CREATION, [{"protocol": protocol}, {"metaData": metadata}])
 
 
 def entry(version: int, told: Mapping[str, Any]) -> Entry:
     """The entry of a commit that says this of itself."""
     if ROW in told:
         return Entry(version, row_format.from_text(told[ROW]))
-    merges = MERGED in told
-    return Entry(version, merges=merges, foreign=not merges and told.get("operation") not in WITHOUT_ROWS)
+    merges, operation = MERGED in told, told.get("operation")
+    foreign = not merges and operation not in WITHOUT_ROWS
+    return Entry(version, merges=merges, rewrites=not merges and operation == MERGE, foreign=foreign)
 
 
 def parsed(version: int, lines: Iterable[str]) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +36,6 @@ class Query:
         self.pipeline, self.uri = pipeline, uri
         self._table: DeltaTable | None = None
         self._version = version
-        self._scratch: TemporaryDirectory[str] | None = None
 
     def find(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The chosen rows, unsorted, as records of these columns."""
@@ -98,8 +98,9 @@ class Query:
         if self._version is None or local_path(self.uri):
             return None
         files, path = Objects(self.uri), f"{LOG}/{self._version:020}.checkpoint.parquet"
-        self._scratch = TemporaryDirectory(prefix="onceonly-", ignore_cleanup_errors=True)
-        copy = Path(self._scratch.name)
+        scratch = TemporaryDirectory(prefix="onceonly-", ignore_cleanup_errors=True)
+        weakref.finalize(self, scratch.cleanup)
+        copy = Path(scratch.name)
         (copy / LOG).mkdir()
         try:
             (copy / path).write_bytes(files.read(path))

@@ -48,9 +48,10 @@ def path_of(name: str) -> str:
     return f"{name}.parquet"
 
 
-def last_of(add: Mapping[str, Any]) -> int:
-    """The number of the last row in the file that this adds."""
-    return int(json.loads(add["stats"])["maxValues"]["seq"])
+def numbers(add: Mapping[str, Any]) -> list[int]:
+    """The numbers of the rows in the file that this adds."""
+    stats = json.loads(add["stats"])
+    return list(range(stats["minValues"]["seq"], stats["maxValues"]["seq"] + 1))
 
 
 def remove(uri: str, name: str) -> None:

@@ -174,6 +174,10 @@ class Rows:
         old = self.past.merged().covered(_older(where, near)) if _has_older(near) else []
         return [*old, *(row.interval for row in near if row.interval and where.test(row))]
 
+    def unmerged(self) -> int:
+        """How many rows are not in merged files, or a few more."""
+        return len(self._near())
+
     def since(self, seq: int) -> list[Row]:
         """The rows from that number on, as far as the log's entries go back."""
         if self.past.last():

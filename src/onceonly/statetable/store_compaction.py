@@ -7,7 +7,7 @@ again, and the log checkpoint is made on this machine: of the log as it is, but 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,17 +37,20 @@ def merge(log: StoreLog, full: int) -> bool:
     newest, found = log.entries()
     since = _since_merge(found)
     rows = [entry.row for entry in reversed(since) if entry.row]
-    if any(entry.foreign for entry in since) or not rows:
+    if any(entry.foreign or entry.rewrites for entry in since) or not rows:
         return False
-    add = _merged_file(log, since[-1]) if since[-1].merges else None
-    if since[-1].merges and add is None:
+    adds = _merged_files(log, since[-1])
+    if len(adds) != since[-1].merges:
         return False
-    old = _rows_of(log, add["path"]) if add and add["size"] < full else []
-    before = old[-1].seq if old else add["last"] if add else 0
-    if [row.seq for row in (*old, *rows)] != list(range(before - len(old) + 1, before + len(rows) + 1)):
+    held = [number for add in adds for number in row_files.numbers(add)]
+    small = [add["path"] for add in adds if add["size"] < full]
+    old = [row for path in small for row in _rows_of(log, path)]
+    if [row.seq for row in old] != (held if small else []):
+        return False
+    if [row.seq for row in rows] != list(range(max(held, default=0) + 1, rows[-1].seq + 1)):
         return False
     name = f"merged-{uuid.uuid4().hex}"
-    gone = [*([add["path"]] if add and old else []), *(row_files.path_of(row.id) for row in rows)]
+    gone = [*small, *(row_files.path_of(row.id) for row in rows)]
     merged = row_files.put(log.uri, [*old, *rows], name, changes=False)
     log.commit(newest + 1, Commit(MERGE, [merged, *map(_removed, gone)]), None)
     _make_checkpoint(log, since, newest + 1)
@@ -64,10 +67,9 @@ def _since_merge(found: Any) -> list[Entry]:
     return since
 
 
-def _merged_file(log: StoreLog, entry: Entry) -> dict[str, Any] | None:
-    """What that merge has added, and the number of the last row in it; None: nothing."""
-    adds = [action["add"] for action in log.actions(entry.version) if "add" in action]
-    return {**adds[0], "last": row_files.last_of(adds[0])} if len(adds) == 1 else None
+def _merged_files(log: StoreLog, entry: Entry) -> list[Mapping[str, Any]]:
+    """What a merge has added; nothing, if that entry is none."""
+    return [action["add"] for action in log.actions(entry.version) if "add" in action] if entry.merges else []
 
 
 def _rows_of(log: StoreLog, path: str) -> list[Row]:

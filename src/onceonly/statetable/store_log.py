@@ -51,9 +51,6 @@ class StoreLog:
         self._look()
         return self._seen.newest, self._read(self._seen.newest)
 
-    def length(self) -> int:
-        return self._seen.newest - self._seen.checkpoint
-
     @property
     def checkpoint(self) -> int:
         """The version of the last log checkpoint that has been seen; NONE: there is none."""

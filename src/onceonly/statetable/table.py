@@ -158,7 +158,7 @@ class StateTable:
 
         Nothing depends on it, so a failure only causes a warning.
         """
-        if self._log(view.pipeline).length() <= LONG:
+        if view.rows.unmerged() <= LONG:
             return view
         from onceonly.statetable import compaction  # with delta-rs
 
@@ -342,8 +342,9 @@ def _supersedes(row: Row, epochs: Sequence[int]) -> bool:
 
 
 def _unknown(row: Row, uri: str, error: Exception | None) -> OutcomeUnknown:
+    why = f": {' '.join(str(error).split())}" if error else ""
     return OutcomeUnknown(
         f"{row.pipeline} epoch {row.epoch}: whether '{row.event.value}' was recorded is not known.",
-        f"The state table at {uri} did not accept the row, or cannot be read back{f': {error}' if error else ''}.",
+        f"The state table at {uri} did not accept the row, or cannot be read back{why}.",
         "Nothing was deleted. When the table's storage is available again: onceonly recover " + row.pipeline,
     )

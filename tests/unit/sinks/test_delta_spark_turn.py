@@ -74,6 +74,8 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
     monkeypatch.setattr(log, "file_system", lambda uri: files)
     monkeypatch.setattr(log, "takes_plain_append", lambda table: "rowTracking")
     monkeypatch.setattr(stage, "target", lambda *_: table)
+    adds = log.staged_adds(lake.uri, handle["folder"], 1)
+    monkeypatch.setattr(log, "staged_adds", lambda *_: adds)
     monkeypatch.setattr(append, "publish", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda *_: Change([], {}))
     far = DeltaWriter(DeltaSink("lake", BUCKET), BUCKET, Session)

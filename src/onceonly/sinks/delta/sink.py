@@ -219,7 +219,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def target(self, rows: Any) -> log.Table:
         """The table, made from the rows at first; as the traces have just shown it, where a look is a round trip."""
         looked, self._looked = self._looked, None
-        return stage.target(self.config, self.uri, rows, looked)
+        if looked is None:
+            return stage.target(self.config, self.uri, rows)
+        stage.check(self.config, looked)
+        return looked
 
     def landed(self, handle: Handle, decision: int) -> Landed:
         version = self._version_of(handle, evidence.version(decision, handle["folder"]))

@@ -21,21 +21,24 @@ from onceonly.spark import few
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
 
-def target(config: DeltaSink, uri: str, rows: Any, looked: log.Table | None = None) -> log.Table:
+def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     """The table at `uri`, created from the rows' schema on first use.
 
-    Args:
-        looked: the table as a look has just shown it.
     Raises:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
-    table = looked or head.table(uri)
+    table = head.table(uri)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
+    check(config, table)
+    return table
+
+
+def check(config: DeltaSink, table: log.Table) -> None:
+    """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
     check_table(config, table)
     check_replaceable(config, table)
-    return table
 
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
