@@ -11,8 +11,10 @@ from matrix.trial import try_out
 
 
 def main(words: list[str]) -> int:
-    held = [held_in(cell) for cell in selected(words)]
-    table.write()
+    held = []
+    for cell in selected(words):
+        held.append(held_in(cell))
+        table.write()
     return 0 if all(held) else 1
 
 
