@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from matrix import results, table
@@ -33,4 +34,5 @@ def held_in(cell: Cell) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends with it
     sys.exit(main(sys.argv[1:]))
