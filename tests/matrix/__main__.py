@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from matrix import results, table
@@ -11,8 +12,10 @@ from matrix.trial import try_out
 
 
 def main(words: list[str]) -> int:
-    held = [held_in(cell) for cell in selected(words)]
-    table.write()
+    held = []
+    for cell in selected(words):
+        held.append(held_in(cell))
+        table.write()
     return 0 if all(held) else 1
 
 
@@ -31,4 +34,5 @@ def held_in(cell: Cell) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends with it
     sys.exit(main(sys.argv[1:]))

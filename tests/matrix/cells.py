@@ -36,6 +36,11 @@ class Cell:
         return self.name if self.pins or self.part == "python" else TODAY
 
     @property
+    def connect(self) -> bool:
+        """Whether the last run is by a Spark Connect server of that version."""
+        return self.part == "spark" and self.name != "spark-3.5"
+
+    @property
     def extras(self) -> tuple[str, ...]:
         return (*PLAIN, *(["airflow"] if self.dag else []))
 

@@ -14,8 +14,9 @@ from typing import Any
 from matrix import smoke
 from onceonly.airflow import checkpoint_dag
 
+# Airflow reads only files that hold these words, dag and airflow.
 DAG_FILE = """
-from matrix.dag import build
+from matrix.dag import build  # for airflow
 
 dag = build()
 """

@@ -42,9 +42,13 @@ def write(
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """By cell, in their order; those that were never run are missing."""
+    """By cell, in their order."""
     files = {cell.name: FOLDER / f"{cell.name}.json" for cell in CELLS}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return {name: json.loads(file.read_text()) if file.exists() else _never(name) for name, file in files.items()}
+
+
+def _never(name: str) -> dict[str, Any]:
+    return {"cell": name, "outcome": "not run", "why": "not run yet", "versions": {}}
 
 
 def _sentence(why: str) -> str:

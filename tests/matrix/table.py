@@ -1,4 +1,4 @@
-"""The matrix in README.md, between its markers: python -m matrix.table (with PYTHONPATH=tests)."""
+"""The matrix in README.md, between its markers: PYTHONPATH=tests:. python -m matrix.table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from matrix import results
+from matrix.cells import TODAY
 
 PAGE = Path(__file__).parents[2] / "README.md"
 PLACE = re.compile(r"(<!-- matrix -->\n).*?(<!-- /matrix -->)", re.DOTALL)
-PARTS = {  # of a cell's name: what is shown, and the version that is
-    "today": ("today's", None),
+PARTS = {  # of a cell's name: what is shown, and which of its versions
     "spark": ("Spark", "pyspark"),
     "airflow": ("Airflow", "apache-airflow"),
     "kafka": ("Kafka broker", "kafka broker"),
@@ -21,14 +21,14 @@ PARTS = {  # of a cell's name: what is shown, and the version that is
 
 
 def render(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each part, and below the table a sentence for each cell that does not work."""
-    rows = ["| | works | does not |", "| --- | --- | --- |"]
+    """A row for each part: the versions that work, and why others do not."""
+    rows = ["| | works | does not work |", "| --- | --- | --- |"]
     for part, (title, version) in PARTS.items():
-        cells = [cell for name, cell in found.items() if name.partition("-")[0] == part]
-        if version:
-            works = [_shown(cell, version) for cell in cells if cell["outcome"] == results.WORKS]
-            others = [f"{_shown(cell, version)}: {cell['why']}" for cell in cells if cell["outcome"] != results.WORKS]
-            rows.append(f"| {title} | {', '.join(works)} | {'; '.join(others)} |")
+        told = {_shown(cell, version): cell for name, cell in found.items() if _is_of(name, part, cell, version)}
+        inorder = sorted(told, key=_number)
+        works = [shown for shown in inorder if told[shown]["outcome"] == results.WORKS]
+        others = [f"{shown}: {told[shown]['why']}" for shown in inorder if shown not in works]
+        rows.append(f"| {title} | {', '.join(works)} | {'; '.join(others)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -42,8 +42,17 @@ def write() -> None:
     PAGE.write_text(page())
 
 
+def _is_of(name: str, part: str, cell: Mapping[str, Any], version: str) -> bool:
+    """Today's cell is of each part that it has."""
+    return name.partition("-")[0] == part or (name == TODAY and version in cell["versions"])
+
+
 def _shown(cell: Mapping[str, Any], version: str) -> str:
     return str(cell["versions"].get(version, cell["cell"].partition("-")[2]))
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 if __name__ == "__main__":

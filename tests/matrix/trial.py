@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ class Failed(Exception):
 class Trial:
     cell: Cell
     folder: Path
-    env: Mapping[str, str]
+    env: dict[str, str]
     arguments: tuple[str, str]  # topics: the source's, the sink's
 
     def run(self, script: str, point: str) -> tuple[int, str]:
@@ -74,9 +74,21 @@ class Trial:
             raise Failed(f"'{point}' was not reached: {code}\n{printed[-TAIL:]}")
 
     def live(self, script: str) -> None:
+        """To the end of all there is, undisturbed."""
+        if self.cell.connect:
+            self._serve()
         code, printed = self.run(script, "")
         if code:
             raise Failed(f"exit code {code}\n{printed[-TAIL:]}")
+
+    def _serve(self) -> None:
+        """A Spark Connect server, which this process's end stops with the broker."""
+        command = [Environment(self.cell).python.with_name("onceonly"), "services", "up", "--spark"]
+        env = {**without_spark(os.environ), **self.env, "ONCEONLY_SPARK_PORT": "0"}
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise Failed(f"no Spark Connect server: {done.stdout[-TAIL:]}")
+        self.env["SPARK_REMOTE"] = str(Settings.from_env(self.env).embedded_at("spark"))
 
 
 def try_out(cell: Cell) -> dict[str, object]:

@@ -22,14 +22,13 @@ def test_each_cell_has_a_result_with_a_reason(cell: Cell) -> None:
     found = results.read()[cell.name]
     assert found["cell"] == cell.name
     assert (found["outcome"] == results.WORKS) == (not found["why"])
-    for pin in cell.pins if found["outcome"] != results.NOT_INSTALLED else ():
-        name, _, version = pin.partition("==")
-        assert found["versions"][name] == version
-    assert found["versions"]["kafka broker"] == (cell.broker or found["versions"]["kafka broker"])
+    if found["outcome"] in (results.WORKS, results.FAILS):
+        assert dict(pin.split("==") for pin in cell.pins).items() <= found["versions"].items()
+        assert cell.broker in (None, found["versions"]["kafka broker"])
 
 
 def test_no_result_and_no_constraint_is_left_over() -> None:
-    assert {file.stem for file in results.FOLDER.glob("*.json")} == {cell.name for cell in CELLS}
+    assert {file.stem for file in results.FOLDER.glob("*.json")} <= {cell.name for cell in CELLS}
     tried = {cell.packages for cell in CELLS if not cell.missing}
     assert {file.stem for file in CONSTRAINTS.glob("*.txt")} == tried
 
