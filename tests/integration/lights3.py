@@ -18,7 +18,7 @@ from onceonly.sinks.files import stage
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 
-pytest.importorskip("botocore", reason="pip install 'onceonly[s3]'")
+pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 
 
 class LightS3Files(FileWriter):
