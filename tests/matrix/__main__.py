@@ -25,12 +25,12 @@ def held_in(cell: Cell) -> bool:
     try:
         environment.make()
     except NotInstalled as error:
-        return results.write(cell, "not installed", str(error))
+        return results.write(cell, results.NOT_INSTALLED, str(error))
     try:
         found = try_out(cell)
     except Exception as error:
-        return results.write(cell, "fails", f"{type(error).__name__}: {error}", environment.versions())
-    return results.write(cell, "works", "", environment.versions(), found)
+        return results.write(cell, results.FAILS, f"{type(error).__name__}: {error}", environment.versions())
+    return results.write(cell, results.WORKS, "", environment.versions(), found)
 
 
 if __name__ == "__main__":

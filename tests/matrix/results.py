@@ -14,7 +14,7 @@ from onceonly.spark import jars
 
 FOLDER = Path(__file__).with_name("results")
 SHOWN = ("python", "pyspark", "apache-airflow", "deltalake", "confluent-kafka", "kafka-python", "pyarrow")
-WORKS, FAILS, NOT_INSTALLED = "works", "fails", "not installed"
+WORKS, FAILS, NOT_INSTALLED, NOT_RUN = "works", "fails", "not installed", "not run"
 LONGEST = 300  # characters of a reason; whoever runs the matrix sees all of it
 
 
@@ -48,7 +48,7 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def _never(name: str) -> dict[str, Any]:
-    return {"cell": name, "outcome": "not run", "why": "not run yet", "versions": {}}
+    return {"cell": name, "outcome": NOT_RUN, "why": "it was not run yet", "versions": {}}
 
 
 def _sentence(why: str) -> str:

@@ -21,14 +21,15 @@ PARTS = {  # of a cell's name: what is shown, and which of its versions
 
 
 def render(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each part: the versions that work, and why others do not."""
-    rows = ["| | works | does not work |", "| --- | --- | --- |"]
+    """A row for each part: the versions that work, why others do not, and those that were not tried."""
+    rows = ["| | works | does not work | not run yet |", "| --- | --- | --- | --- |"]
     for part, (title, version) in PARTS.items():
         told = {_shown(cell, version): cell for name, cell in found.items() if _is_of(name, part, cell, version)}
         inorder = sorted(told, key=_number)
         works = [shown for shown in inorder if told[shown]["outcome"] == results.WORKS]
-        others = [f"{shown}: {told[shown]['why']}" for shown in inorder if shown not in works]
-        rows.append(f"| {title} | {', '.join(works)} | {'; '.join(others)} |")
+        later = [shown for shown in inorder if told[shown]["outcome"] == results.NOT_RUN]
+        others = [f"{shown}: {told[shown]['why']}" for shown in inorder if shown not in [*works, *later]]
+        rows.append(f"| {title} | {', '.join(works)} | {'; '.join(others)} | {', '.join(later)} |")
     return "\n".join(rows) + "\n"
 
 
