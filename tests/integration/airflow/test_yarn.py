@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import threading
 import time
 import urllib.request
@@ -119,6 +120,8 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
     files = served(yarn)
     assert any("launch_container.sh" in url for url in files), "the NodeManager serves the environment of containers"
     assert [url for url, text in files.items() if SECRET in text or KEY in text] == []
+    left = list((yarn.manager.home / "staging").glob("*/.sparkStaging/application_*"))
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in left} == {0o700}, "the killed driver's is still there"
 
 
 @pytest.mark.heavy
