@@ -40,8 +40,6 @@ def merge(log: StoreLog, full: int) -> bool:
     if any(entry.foreign or entry.rewrites for entry in since) or not rows:
         return False
     adds = _merged_files(log, since[-1])
-    if len(adds) != since[-1].merges:
-        return False
     held = [number for add in adds for number in row_files.numbers(add)]
     small = [add["path"] for add in adds if add["size"] < full]
     old = [row for path in small for row in _rows_of(log, path)]

@@ -108,3 +108,20 @@ def test_a_merge_that_ends_before_its_log_checkpoint_is_taken_up(
     stored.tidy(stored.view("flights"))
     check(stored, 5 * times + 5)
     assert len(DeltaTable(folder(stored)).file_uris()) == 1
+
+
+def test_rows_of_which_the_entries_do_not_tell_are_left_to_delta_rs(
+    stored: StateTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a table that was converted from an older format, or after a merge of nothing."""
+    log: Any = stored._log("flights")
+    pin(stored, 5)
+    real = store_compaction._since_merge
+    with monkeypatch.context() as patched:
+        patched.setattr(store_compaction, "_since_merge", lambda found: [e for e in real(found) if e.version != 1])
+        assert not store_compaction.merge(log, compaction.FULL_FILE)
+    stored.tidy(stored.view("flights"))
+    pin(stored, 5)
+    monkeypatch.setattr(store_compaction, "_merged_files", lambda log, entry: [])
+    assert not store_compaction.merge(log, compaction.FULL_FILE)
+    check(stored, 10)
