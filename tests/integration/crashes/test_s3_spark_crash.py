@@ -24,6 +24,7 @@ from onceonly.testing.fakes import FakeSource
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.heavy,
     pytest.mark.skipif(BINARY is None, reason=MISSING),
     pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
 ]
@@ -115,7 +116,6 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
     check_truth(folder, root, spark)
 
 
-@pytest.mark.heavy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("part", range(PARTS))

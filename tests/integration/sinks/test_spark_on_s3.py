@@ -94,6 +94,7 @@ def test_what_was_not_published_leaves_nothing(uri: str, spark_there: Any, tmp_p
     assert not [key for key in keys(uri) if key.startswith(log.STAGED)]
 
 
+@pytest.mark.heavy
 def test_what_was_published_is_never_discarded(uri: str, spark_there: Any, tmp_path: Path) -> None:
     sink = sink_of(uri)
     handle = sink.stage(transaction(), spark_there.range(ROWS).selectExpr("id AS n"))
@@ -102,6 +103,7 @@ def test_what_was_published_is_never_discarded(uri: str, spark_there: Any, tmp_p
     assert DeltaTable(uri).to_pyarrow_table().num_rows == ROWS
 
 
+@pytest.mark.heavy
 def test_rows_take_the_place_of_others(uri: str, spark_there: Any, tmp_path: Path) -> None:
     sink = sink_of(uri, partition_by=["day"], replace="partitions")
     first = sink.stage(transaction(), spark_there.range(ROWS).selectExpr(*DAYS))
@@ -113,6 +115,7 @@ def test_rows_take_the_place_of_others(uri: str, spark_there: Any, tmp_path: Pat
     assert sorted(DeltaTable(uri).to_pyarrow_table()["n"].to_pylist()) == expected
 
 
+@pytest.mark.heavy
 def test_changes_are_merged(uri: str, spark_there: Any, tmp_path: Path) -> None:
     sink = sink_of(uri, merge=Merge(keys=["n"], order_by=["at"]))
     for epoch in (1, 2):
@@ -124,6 +127,7 @@ def test_changes_are_merged(uri: str, spark_there: Any, tmp_path: Path) -> None:
     assert found == truth
 
 
+@pytest.mark.heavy
 def test_what_a_transform_remembers(uri: str, spark_there: Any, tmp_path: Path) -> None:
     """Through enough checkpoints that runs are merged, and with an attempt that was discarded."""
     sink = StateWriter(StateSink("totals", schema="page INT, views BIGINT", key=["page"], path=uri), uri)
@@ -155,6 +159,7 @@ def committer(folder: str) -> str:
         return str(json.loads(told.read() or b"{}").get("committer"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_table_on_s3_is_a_source(uri: str, spark_there: Any, changes: bool) -> None:
     import pyarrow as pa

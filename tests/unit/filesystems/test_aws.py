@@ -67,7 +67,7 @@ def test_without_keys_the_usual_chain_counts() -> None:
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://s3.example.com"])
 def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None:
-    """delta-rs would take keys of the environment or none: `test_all_on_s3` reaches a server by a profile."""
+    """delta-rs would take keys of the environment or none."""
     found = aws.variables("lake", {"endpoint_url": endpoint, aws.PROFILE: "dev"})
     assert found["AWS_FORCE_CREDENTIAL_LOAD"] == "true"
     assert ("AWS_ALLOW_HTTP" in found) == endpoint.startswith("http:")
