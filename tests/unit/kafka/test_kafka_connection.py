@@ -310,7 +310,8 @@ def test_a_connection_that_is_not_there_or_not_readable(text: str) -> None:
 def test_inside_a_task_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", written(SASL)[0])
     assert in_airflow.from_airflow("kafka_default") == SASL
-    assert in_airflow.handed_over({"kafka_default"}) == lookup.to_environment("kafka_default", SASL)
+    handed_over = lookup.handed_over({"kafka_default"}, in_airflow.from_airflow)
+    assert handed_over == lookup.to_environment("kafka_default", SASL)
 
 
 # --- how a pipeline names one
