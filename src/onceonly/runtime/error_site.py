@@ -33,7 +33,9 @@ def explained(error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def _name(error: BaseException) -> str:
-    return type(error).__name__
+    """PySpark's name also of an error of a worker that it now and then hands on as the JVM's."""
+    name = type(error).__name__
+    return "PythonException" if name == "Py4JJavaError" and WORKER in str(error) else name
 
 
 def _text(error: BaseException) -> str:

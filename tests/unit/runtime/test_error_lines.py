@@ -87,3 +87,14 @@ def test_a_package_that_the_settings_name_is_the_users_own(tmp_path):
 
 def test_an_error_without_text_or_line():
     assert error_site.explained(ValueError(), [Path("/project")]) == "ValueError: "
+
+
+def test_an_error_of_a_worker_has_one_name():
+    """Now and then PySpark hands it on as the JVM's."""
+    worker = (
+        'An error occurred\nTraceback (most recent call last):\n  File "x.py", line 3\nZeroDivisionError: by zero\n'
+    )
+    for name in ("PythonException", "Py4JJavaError"):
+        error = type(name, (Exception,), {})(worker)
+        assert error_site.explained(error, [Path("/project")]) == "PythonException: ZeroDivisionError: by zero"
+    assert error_site.explained(type("Py4JJavaError", (Exception,), {})("no route"), []) == "Py4JJavaError: no route"
