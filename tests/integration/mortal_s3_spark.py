@@ -16,7 +16,7 @@ from unit.lightdelta import no_spark
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import NotCommitted
+from onceonly.errors import Fenced, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
@@ -64,7 +64,7 @@ def settle(folder: Path, root: str, spark: Any) -> None:
         try:
             if not run(folder, root, spark):
                 return
-        except NotCommitted as error:  # another one was first
+        except (NotCommitted, Fenced, OSError) as error:  # another one was first, or clears up at this moment
             print(str(error).splitlines()[0], flush=True)
 
 

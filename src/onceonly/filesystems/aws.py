@@ -23,6 +23,7 @@ VARIABLES = {
 }
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+CHAIN = "AWS_FORCE_CREDENTIAL_LOAD"  # beside an endpoint, delta-rs looks for nothing but keys, unless it is told to
 ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "external_id")  # what only Airflow's own client does
 
 
@@ -50,7 +51,7 @@ def provider(env: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         InvalidPipeline: what reads profiles is not installed.
     """
-    if all(env.get(name) for name in KEYS) or env.get("AWS_ENDPOINT_URL"):
+    if all(env.get(name) for name in KEYS) or (env.get("AWS_ENDPOINT_URL") and env.get(CHAIN, "").lower() != "true"):
         return {}
     if not env.get("AWS_PROFILE") and not any(os.path.exists(path) for path in _files(env)):
         return {}
@@ -84,9 +85,8 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
         )
     found = {VARIABLES[name]: str(value) for name, value in settings.items() if name in VARIABLES and value}
     endpoint = found.get("AWS_ENDPOINT_URL", "")
-    # beside an endpoint, delta-rs looks for nothing but keys, unless it is told to
     chain = endpoint and "AWS_ACCESS_KEY_ID" not in found
-    more = {"AWS_ALLOW_HTTP": endpoint.startswith("http://"), "AWS_FORCE_CREDENTIAL_LOAD": chain}
+    more = {"AWS_ALLOW_HTTP": endpoint.startswith("http://"), CHAIN: chain}
     return {**found, **{name: "true" for name, needed in more.items() if needed}}
 
 
@@ -109,7 +109,7 @@ def for_executors(uri: str, env: Mapping[str, str] = os.environ) -> dict[str, st
 
 
 def _named(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: env[name] for name in sorted({*VARIABLES.values(), "AWS_ALLOW_HTTP"}) if env.get(name)}
+    return {name: env[name] for name in sorted({*VARIABLES.values(), "AWS_ALLOW_HTTP", CHAIN}) if env.get(name)}
 
 
 def _against(settings: Mapping[str, Any]) -> str | None:

@@ -81,11 +81,12 @@ def test_without_a_profile_that_counts_the_client_finds_credentials_itself(
     assert aws.provider(env) == {}
 
 
-def test_a_profile_needs_what_reads_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("env", [{}, {"AWS_ENDPOINT_URL": "http://here", "AWS_FORCE_CREDENTIAL_LOAD": "true"}])
+def test_a_profile_needs_what_reads_profiles(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.delitem(sys.modules, "obstore.auth.boto3", raising=False)
     with pytest.raises(InvalidPipeline, match="profile cannot be read") as refused:
-        aws.provider(PROFILE)
+        aws.provider({**PROFILE, **env})
     assert len(str(refused.value).splitlines()) == 3
 
 
