@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 PLAIN = ("kafka", "services", "spark")  # extras
 TODAY = "today"
+NO_TEST = "its `airflow dags test` fails before the first task, by an error of Airflow's own API"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ CELLS = (
     Cell("spark-4.2", ("pyspark==4.2.1",)),
     Cell("spark-4.3", ("pyspark==4.3.0",), missing="there are no jars of Delta and of its Kafka connector for it yet"),
     Cell("airflow-3.1", ("apache-airflow==3.1.8",), dag=True),
-    Cell("airflow-3.2", ("apache-airflow==3.2.2",), dag=True),
+    Cell("airflow-3.2", ("apache-airflow==3.2.2",), dag=True, missing=NO_TEST),
     Cell("airflow-3.3", ("apache-airflow==3.3.2",), dag=True),
     Cell("kafka-3.6", broker="3.6.2"),
     Cell("kafka-3.9", broker="3.9.2"),

@@ -30,12 +30,26 @@ def build() -> Any:
     return dag
 
 
+def fail_what_was_killed() -> None:
+    """As the scheduler does for a run whose tasks have died."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        for kind in (DagRun, TaskInstance):
+            session.query(kind).filter(kind.state.in_(["running", "queued", "scheduled"])).update(
+                {"state": "failed"}, synchronize_session=False
+            )
+
+
 def main() -> None:
     folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "case.py").write_text(DAG_FILE)
+    fail_what_was_killed()
     smoke.mortal()
     while True:
         run = build().test()
