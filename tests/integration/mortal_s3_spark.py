@@ -16,12 +16,13 @@ from unit.lightdelta import no_spark
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import Fenced, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
+
+MOST = 50  # failures of one process that settles
 
 
 class SparkParts(mortal_s3.Parts):
@@ -59,13 +60,16 @@ def run(folder: Path, root: str, spark: Any, sinks: tuple[str, ...] = mortal_s3.
 
 
 def settle(folder: Path, root: str, spark: Any) -> None:
-    """Until nothing is left, beside others who do the same."""
-    while True:
+    """Until nothing is left, beside others who do the same, and take away what this one is just writing."""
+    failures: list[Exception] = []
+    while len(failures) < MOST:
         try:
             if not run(folder, root, spark):
                 return
-        except (NotCommitted, Fenced, OSError) as error:  # another one was first, or clears up at this moment
+        except Exception as error:  # of Spark as well, whose files are gone; the truth is looked at afterwards
+            failures.append(error)
             print(str(error).splitlines()[0], flush=True)
+    raise failures[-1]
 
 
 def main() -> None:
