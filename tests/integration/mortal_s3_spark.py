@@ -22,8 +22,6 @@ from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
-MOST = 50  # failures of one process that settles
-
 
 class SparkParts(mortal_s3.Parts):
     def __init__(self, folder: Path, root: str, spark: Any) -> None:
@@ -60,16 +58,9 @@ def run(folder: Path, root: str, spark: Any, sinks: tuple[str, ...] = mortal_s3.
 
 
 def settle(folder: Path, root: str, spark: Any) -> None:
-    """Until nothing is left, beside others who do the same, and take away what this one is just writing."""
-    failures: list[Exception] = []
-    while len(failures) < MOST:
-        try:
-            if not run(folder, root, spark):
-                return
-        except Exception as error:  # of Spark as well, whose files are gone; the truth is looked at afterwards
-            failures.append(error)
-            print(str(error).splitlines()[0], flush=True)
-    raise failures[-1]
+    """Until nothing is left."""
+    while run(folder, root, spark):
+        pass
 
 
 def main() -> None:

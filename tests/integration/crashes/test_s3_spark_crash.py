@@ -16,8 +16,7 @@ from deltalake import DeltaTable
 from integration import mortal_s3, mortal_s3_spark, spark_on_s3
 from integration.project import CHILDREN, output, without_spark
 from integration.s3 import BINARY, MISSING, S3
-from integration.s3_proxy import FORK, Kill, Proxy, proxy
-from patience import PATIENCE
+from integration.s3_proxy import Kill, Proxy, proxy
 
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
@@ -120,31 +119,15 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_rows_of_spark_arrive_once_whichever_change_it_dies_at(
-    server: S3, between: Proxy, spark: Any, spark_server: str, tmp_path: Path, part: int, after: bool
+    server: S3, between: Proxy, spark: Any, tmp_path: Path, part: int, after: bool
 ) -> None:
-    """What it left is settled by two at once."""
+    """What it left is settled by another one; two at once are tried with few rows, in test_s3_crash.py."""
     for number in count(part + 1, PARTS):
         root = f"s3://{spark_on_s3.bucket(server)}/lake"
         folder = records(tmp_path / f"source-{number}", root)
         if not dies(between, folder, root, number, after):
             break
-        by_two(spark_server, between.environment, folder, root)
+        mortal_s3_spark.settle(folder, root, spark)
         check_truth(folder, root, spark)
     assert number > 30
     print(f"killed at every change up to {number - PARTS}, in steps of {PARTS}")
-
-
-def by_two(spark_server: str, environment: Any, folder: Path, root: str) -> None:
-    both = [FORK.Process(target=settles, args=(spark_server, dict(environment), folder, root)) for _ in range(2)]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join(2 * PATIENCE)
-        assert each.exitcode == 0
-
-
-def settles(spark_server: str, environment: dict[str, str], folder: Path, root: str) -> None:
-    os.environ.update(environment)
-    spark = spark_on_s3.session(spark_server, environment)
-    mortal_s3_spark.settle(folder, root, spark)
-    spark.stop()
