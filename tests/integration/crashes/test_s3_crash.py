@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from integration import mortal_s3
 from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import FORK, Kill, Proxy, proxy
+from integration.s3_kills import dies
+from integration.s3_proxy import Proxy
 from patience import PATIENCE
 
 from onceonly.coordinator.coordinator import Coordinator
@@ -24,37 +22,6 @@ from onceonly.testing.fakes import FakeSource
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 PARTS = 4
-
-
-@pytest.fixture
-def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return s3
-
-
-@pytest.fixture
-def between(server: S3) -> Iterator[Proxy]:
-    with proxy(server) as running:
-        yield running
-
-
-def dies(between: Proxy, folder: Path, root: str, number: int, after: bool) -> bool:
-    """Let a process run one checkpoint until its change of that number; whether it came so far."""
-    go = FORK.Event()
-    victim = FORK.Process(target=alone, args=(go, str(folder), root, between.environment))
-    victim.start()
-    between.let(Kill(victim.pid or 0, number, after))
-    go.set()
-    victim.join(PATIENCE)
-    assert victim.exitcode in (-signal.SIGKILL, 0)
-    return victim.exitcode != 0
-
-
-def alone(go: Any, folder: str, root: str, environment: dict[str, str]) -> None:
-    os.environ.update(environment)
-    go.wait(PATIENCE)
-    mortal_s3.run(folder, root)
 
 
 def records(folder: Path, root: str) -> Path:
@@ -86,7 +53,7 @@ def check_truth(through: Coordinator, root: str) -> None:
 def test_rows_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
     root = f"s3://{BUCKET}/crash-{next(numbers)}"
     folder = records(tmp_path / "source", root)
-    assert dies(between, folder, root, number, after)
+    assert dies(between, mortal_s3.run, str(folder), root, number, after)
     check_truth(settled(folder, root), root)
 
 
@@ -97,7 +64,7 @@ def test_rows_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: 
     for number in count(part + 1, PARTS):
         root = f"s3://{BUCKET}/crash-{next(numbers)}"
         folder = records(tmp_path / f"source-{number}", root)
-        if not dies(between, folder, root, number, after):
+        if not dies(between, mortal_s3.run, str(folder), root, number, after):
             break
         check_truth(settled(folder, root), root)
     assert number > 24

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from integration import mortal_s3files
 from integration.lights3 import LightS3Files, Store
 from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import FORK, Fault, Kill, Proxy, Request, Rule, proxy
-from patience import PATIENCE
+from integration.s3_kills import dies
+from integration.s3_proxy import Fault, Proxy, Request, Rule
 
 from onceonly import manifests
 from onceonly.checkpoint.model import State
@@ -43,18 +39,11 @@ class OneChange(Rule):
 
 
 @pytest.fixture
-def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in s3.environment.items():
+def between(between: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    """This process asks through it, too."""
+    for name, value in between.environment.items():
         monkeypatch.setenv(name, value)
-    return s3
-
-
-@pytest.fixture
-def between(server: S3) -> Iterator[Proxy]:
-    with proxy(server) as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
-            patch.setenv(name, value)
-        yield running
+    return between
 
 
 @dataclass(frozen=True)
@@ -102,24 +91,6 @@ class World:
         assert staged == []
 
 
-def dies(between: Proxy, world: World, number: int, after: bool) -> bool:
-    """Let a process run one checkpoint until its change of that number; whether it came so far."""
-    go = FORK.Event()
-    victim = FORK.Process(target=alone, args=(go, str(world.folder), world.root, dict(between.environment)))
-    victim.start()
-    between.let(Kill(victim.pid or 0, number, after))
-    go.set()
-    victim.join(PATIENCE)
-    assert victim.exitcode in (-signal.SIGKILL, 0)
-    return victim.exitcode != 0
-
-
-def alone(go: Any, folder: str, root: str, environment: dict[str, str]) -> None:
-    os.environ.update(environment)
-    go.wait(PATIENCE)
-    mortal_s3files.run(folder, root)
-
-
 def staged(world: World) -> int:
     """The epoch of a checkpoint that is staged and decided, and of which nothing is published."""
     through = world.through
@@ -133,7 +104,7 @@ def staged(world: World) -> int:
 @pytest.mark.parametrize(("number", "after"), [(9, True)])
 def test_files_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
     world = World.make(tmp_path / "source")
-    assert dies(between, world, number, after)
+    assert dies(between, mortal_s3files.run, str(world.folder), world.root, number, after)
     world.settle()
     world.check_truth()
 
@@ -144,7 +115,7 @@ def test_files_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path
 def test_files_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: Path, part: int, after: bool) -> None:
     for number in count(part + 1, PARTS):
         world = World.make(tmp_path / f"source-{number}")
-        if not dies(between, world, number, after):
+        if not dies(between, mortal_s3files.run, str(world.folder), world.root, number, after):
             break
         world.settle()
         world.check_truth()

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from integration import mortal_s3, mortal_s3_spark, spark_on_s3
 from integration.project import CHILDREN, output, without_spark
 from integration.s3 import BINARY, MISSING, S3
-from integration.s3_proxy import Kill, Proxy, proxy
+from integration.s3_proxy import Kill, Proxy
 
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
@@ -30,19 +30,6 @@ pytestmark = [
 TESTS = Path(__file__).parents[2]
 PARTS = 4
 RECORDS = 12
-
-
-@pytest.fixture
-def server(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return s3
-
-
-@pytest.fixture
-def between(server: S3) -> Iterator[Proxy]:
-    with proxy(server) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

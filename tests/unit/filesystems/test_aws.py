@@ -117,3 +117,23 @@ def test_a_command_uses_its_connection(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append((name, aws.variables(name, settings))))
     assert CliRunner().invoke(main, ["status"]).exit_code == 0
     assert taken == [("lake", TAKEN_UP)]
+
+
+REACHED = {**{name: "…" for name in aws.KEYS}, "AWS_ENDPOINT_URL": "http://here"}
+
+
+def test_an_executor_is_handed_keys_for_what_is_on_s3_alone() -> None:
+    env = {**REACHED, "HOME": "/root"}
+    assert aws.for_executors("s3://lake/spool", env) == REACHED
+    assert aws.for_executors("/lake/spool", env) == aws.for_executors("s3://lake/spool", {"AWS_PROFILE": "dev"}) == {}
+
+
+def test_a_worker_drops_the_credentials_of_other_work() -> None:
+    worker = {"AWS_PROFILE": "dev", "AWS_SESSION_TOKEN": "old", "HOME": "/root"}
+    aws.adopt(REACHED, worker)
+    assert worker == {**REACHED, "HOME": "/root"}
+
+
+def test_a_driver_elsewhere_is_given_what_the_connection_has_set() -> None:
+    assert aws.taken_up("lake", {**REACHED, "HOME": "/root"}) == REACHED
+    assert aws.taken_up(None, REACHED) == {}

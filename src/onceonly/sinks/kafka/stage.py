@@ -113,6 +113,7 @@ def _part_of(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        aws.adopt(job.storage)  # this worker may have done other work before
         part, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
         try:
             receipt = _stage_part(_repeated(job) if attempt else job, part, batches)
@@ -142,11 +143,6 @@ def _told(error: Exception) -> OnceonlyError | None:
     return kind(**told)
 
 
-def _spool(job: Job, folder: str, part: int) -> SpoolFile:
-    aws.adopt(job.storage)  # this worker may have done other work before
-    return SpoolFile(folder, part)
-
-
 def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
     """One task: write every row to the spool and the output, then make both durable. Without rows it does nothing."""
     spool: SpoolFile | None = None
@@ -160,7 +156,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         limits.check(job.target.topics, Rows(job.target.sink, records, rows, f"Spark partition {part}"))
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if job.spool:
-            spool = spool or _spool(job, job.spool, part)
+            spool = spool or SpoolFile(job.spool, part)
             spool.write(records)
         if job.write:
             output = output or _output(job, id)
