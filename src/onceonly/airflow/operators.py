@@ -141,7 +141,7 @@ class PlanOperator(OnceonlyOperator):
             through, owner, instance = self.planner(), owner_of(context), instance_of(context)
             self._check(context, through)
             again = self._request(context, f"{owner}, {instance}" if instance else owner)
-            planned = through.plan(self.pipeline, owner, alive_in(context), interval, again, instance)
+            planned = through.plan(self._located(), owner, alive_in(context), interval, again, instance)
         checkpoint = planned.checkpoint
         if planned.gap:
             self.log.warning("%s", formatting.gap(self.pipeline.name, planned.gap))
@@ -169,6 +169,16 @@ class PlanOperator(OnceonlyOperator):
         if self.spark_conn_id:
             connections.spark(self.spark_conn_id)
         refuse_second_dag(context, through.state.view(self.pipeline.name).latest)
+
+    def _located(self) -> Pipeline:
+        """On the tables that its names mean now."""
+        from onceonly.airflow import connections
+        from onceonly.clusters import tables
+
+        names = self.pipeline.named_tables
+        if not names:
+            return self.pipeline
+        return self.pipeline.located(tables.find(connections.spark(self.spark_conn_id or "spark"), names))
 
     def _request(self, context: Any, run: str) -> str | None:
         """Names the wish to reprocess: the same for every try of this task, another once the run is cleared."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -59,6 +59,8 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     parts = changing.parts(settings)
     notes += spark.notes(parts.settings) + _of_s3(pipeline, parts.settings)
     notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
+    pipeline = factory.located(pipeline, parts)
+    notes += [f"'{each.table}' is the table at {each.path}" for each in _named(pipeline)]
     found = factory.check(pipeline, parts)
     if pipeline.gate:
         parts.inspector(pipeline).check_suites()
@@ -67,6 +69,10 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
         if isinstance(source, KafkaSource):
             notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
     return [*notes, *found, *_after(pipeline, parts, settings), _state(settings)]
+
+
+def _named(pipeline: Pipeline) -> list[Any]:
+    return [each for each in (*pipeline.sources, *pipeline.sinks) if getattr(each, "table", None)]
 
 
 def _of_s3(pipeline: Pipeline, settings: Settings) -> list[str]:

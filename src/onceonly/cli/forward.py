@@ -39,12 +39,14 @@ def forward(
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     from onceonly.coordinator.forward import Forward
+    from onceonly.runtime import factory
 
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
     spans = [span(given) for given in interval]
     said = Forward(decision, person(), reason, _ends(ends), spans)
-    done = changing.coordinator(settings).forward(pipeline, said)
+    through = changing.coordinator(settings)
+    done = through.forward(factory.located(pipeline, changing.parts(settings)), said)
     if as_json:
         return print_json(queries.to_json(done))
     words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, recorded by {said.who}: {reason}"

@@ -66,7 +66,7 @@ def run(
     asked = span(interval) if interval else None
     with steps.step("check") as words:
         pipeline = target.load_alone(file, settings.project)
-        parts = _checked(pipeline, asked, settings)
+        pipeline, parts = _checked(pipeline, asked, settings)
         words.append(f"pipeline '{pipeline.name}': transform, topic and {_sinks(pipeline)}")
     running = _start(pipeline, parts, steps, file)
     running.again = running.owner if reprocess else None
@@ -202,15 +202,16 @@ def _start(pipeline: Pipeline, parts: LiveParts, steps: show.Steps, file: str) -
     return running
 
 
-def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> LiveParts:
-    """Whatever can be refused is refused before the state table is touched."""
+def _checked(pipeline: Pipeline, interval: Interval | None, settings: Settings) -> tuple[Pipeline, LiveParts]:
+    """Whatever can be refused is refused before the state table is touched. The pipeline has its tables' paths."""
     from onceonly.coordinator.cut import Cut
     from onceonly.runtime import factory
 
     parts = changing.parts(settings)
+    pipeline = factory.located(pipeline, parts)
     Cut(pipeline, parts.sources(pipeline), interval)
     factory.check(pipeline, parts)
-    return parts
+    return pipeline, parts
 
 
 def span(given: tuple[str, str]) -> Interval:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -93,8 +93,10 @@ class SubmitJob:
         """Raises InvalidPipeline, NotCommitted or OutcomeUnknown by the job's exit code, with its last lines."""
         settings = Settings.from_env()
         checkpoint = _pinned(settings, name, epoch)
+        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
+        env |= lookup.handed_over(connections_of(checkpoint), self.connections)
         tail: list[str] = []
-        with self._started([name, str(epoch), owner], settings, checkpoint) as self.process:
+        with submitted(self.spark, "stage", [name, str(epoch), owner], settings, env) as self.process:
             for line in self.process.stdout or ():
                 told = line.rstrip().removeprefix(MARK)
                 self.say(told)
@@ -103,18 +105,6 @@ class SubmitJob:
         if code:
             raise error(code, tail)
 
-    @contextmanager
-    def _started(
-        self, arguments: list[str], settings: Settings, checkpoint: Checkpoint | None
-    ) -> Iterator[subprocess.Popen[str]]:
-        here = replace(self.spark, conf=jvm.class_path(settings) | self.spark.conf)  # where the driver will run
-        env = jvm.environment(settings.jars, records(checkpoint) if checkpoint else None)
-        env |= lookup.handed_over(connections_of(checkpoint), self.connections)
-        with properties(redaction.secret(here.conf)) as hidden:
-            line = [command.spark_submit(), *hidden.arguments, *command.arguments(here, settings, "stage", arguments)]
-            with process.started(line, settings, env, hidden.inherited) as child:
-                yield child
-
     def end(self) -> None:
         """SIGTERM lets Spark take leave of its cluster; SIGKILL follows."""
         if self.process and self.process.poll() is None:
@@ -122,6 +112,18 @@ class SubmitJob:
             last = threading.Timer(process.GRACE, process.send, (self.process, signal.SIGKILL))
             last.daemon = True
             last.start()
+
+
+@contextmanager
+def submitted(
+    spark: Target, step: str, given: Sequence[str], settings: Settings, env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """The program of `step` under spark-submit, with the driver in it."""
+    here = replace(spark, conf=jvm.class_path(settings) | spark.conf)  # where the driver will run
+    with properties(redaction.secret(here.conf)) as hidden:
+        line = [command.spark_submit(), *hidden.arguments, *command.arguments(here, settings, step, given)]
+        with process.started(line, settings, env, hidden.inherited) as child:
+            yield child
 
 
 def _pinned(settings: Settings, name: str, epoch: int) -> Checkpoint | None:

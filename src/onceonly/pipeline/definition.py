@@ -6,17 +6,17 @@ It contains no connection and no secret, so it can be stored with every checkpoi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.catalogs import Found
 from onceonly.pipeline.checks import DOTTED, invalid
 from onceonly.pipeline.dead_letters import check_max_bad
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.names import check_name
 from onceonly.pipeline.registry import build, check_sink, sink_class, sink_from_json, sink_json
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sinks import folder_uri
 from onceonly.pipeline.source_config import EARLIEST
 from onceonly.pipeline.sources import DEAD_LETTER, FAIL, KafkaSource, bad_records, source_json
 from onceonly.pipeline.tables import DeltaSource, FileSource, Stored
@@ -88,8 +88,8 @@ class Pipeline:
             if not isinstance(source, AnySource):
                 raise invalid(f"{source!r}", "is not a source", "Use KafkaSource, DeltaSource or FileSource.")
             written = {target for sink in self.sinks for target in sink.targets()}
-            if isinstance(source, Stored) and f"'{source.path}'" in written:
-                why = f"reads the {source.word} '{source.path}', which it writes to"
+            if isinstance(source, Stored) and source.place in written:
+                why = f"reads the {source.word} {source.place}, which it writes to"
                 raise invalid(
                     f"pipeline '{self.name}'", why, f"It would read its own rows. Write to another {source.word}."
                 )
@@ -233,7 +233,23 @@ class Pipeline:
     @property
     def tables(self) -> dict[str, str]:
         """By topic: the asset of a table or folder that is read, which a sink that writes it has as well."""
-        return {source.topic: folder_uri(source.path) for source in self.sources if isinstance(source, Stored)}
+        return {source.topic: source.asset_uri for source in self.sources if isinstance(source, Stored)}
+
+    @property
+    def named_tables(self) -> set[str]:
+        """The names that a catalog has to be asked for."""
+        return {table for part in (*self.sources, *self.sinks) if (table := getattr(part, "table", None))}
+
+    def located(self, found: Mapping[str, Found]) -> Pipeline:
+        """The same on the tables that were found by their names: all of `named_tables`."""
+
+        def at(part: Any) -> Any:
+            there = found.get(getattr(part, "table", None) or "")
+            return replace(part, path=there.path, table_id=there.table_id) if there else part
+
+        read = tuple(at(source) for source in self.sources)
+        source = read if isinstance(self.source, tuple) else read[0]
+        return replace(self, source=source, sinks=[at(sink) for sink in self.sinks])
 
     @property
     def pool_size(self) -> int | None:
@@ -298,7 +314,10 @@ def _source(data: Mapping[str, Any]) -> AnySource:
 
 
 def _json_of(source: AnySource) -> dict[str, Any]:
-    return source_json(source) if isinstance(source, KafkaSource) else {"kind": source.kind, **asdict(source)}
+    if isinstance(source, KafkaSource):
+        return source_json(source)
+    data = {"kind": source.kind, **asdict(source)}
+    return {name: value for name, value in data.items() if name not in source.later or value != source.later[name]}
 
 
 def _unreadable(data: Any, error: Exception) -> InvalidPipeline:

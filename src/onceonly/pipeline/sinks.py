@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
-from onceonly.pipeline import dead_letters
+from onceonly.pipeline import catalogs, dead_letters
 from onceonly.pipeline.checks import PREFIX, TOPIC, check_connection, condition, invalid
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.merge import Merge
 from onceonly.pipeline.sink_config import SinkConfig
+from onceonly.pipeline.tables import folder_uri
 
 PARTITIONS = "partitions"
 SUFFIXES = {"avro": ".avsc", "json": ".json", "protobuf": ".desc"}  # of schema files
@@ -31,22 +31,29 @@ class DeltaSink(SinkConfig):
             of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
             in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
         merge: rows are changes, of which the table keeps the newest of each key. By default rows are appended.
+        table: in place of path: the name of an existing table in a catalog of Spark, 'catalog.schema.table' or
+            'schema.table'. Each plan looks it up (docs/tables.md).
+        table_id: set by the plan, with path: the id of the table that it has found.
     """
 
-    path: str
+    path: str = ""
     partition_by: Sequence[str] = ()
     add_columns: bool = False
     widen: bool = False
     replace: Literal["partitions"] | Sequence[tuple[str, str, Any]] | None = None
     merge: Merge | None = None
+    table: str | None = None
+    table_id: str | None = None
 
     kind = "delta"
+    later: ClassVar[Mapping[str, Any]] = catalogs.LATER
     writer = "onceonly.sinks.delta.sink:DeltaWriter.make"
     inspectable = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_folder(self)
+        catalogs.check_named(f"sink '{self.name}'", self.path, self.table, self.table_id)
+        check_folder(self, self.path or self.table or "")
         if self.replace is not None and self.replace != PARTITIONS:
             object.__setattr__(self, "replace", tuple(condition(self.name, part) for part in self.replace))
         self._check_replace()
@@ -73,10 +80,10 @@ class DeltaSink(SinkConfig):
             )
 
     def targets(self) -> tuple[str, ...]:
-        return (f"'{self.path}'",)
+        return (f"'{self.path}'" if self.path else f"table '{self.table}'",)
 
     def asset_uris(self) -> tuple[str, ...]:
-        return (folder_uri(self.path),)
+        return (catalogs.table_uri(self.table) if self.table else folder_uri(self.path),)
 
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)
@@ -297,7 +304,7 @@ class FileSink(SinkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_folder(self)
+        check_folder(self, self.path)
         if self.format not in ("parquet", "json", "csv", "avro"):
             raise invalid(f"format '{self.format}'", "is not known", "Use 'parquet', 'json', 'csv' or 'avro'.")
 
@@ -355,16 +362,9 @@ class StateSink(SinkConfig):
         return ()
 
 
-def check_folder(sink: DeltaSink | FileSink) -> None:
-    if not sink.path:
+def check_folder(sink: DeltaSink | FileSink, place: str) -> None:
+    if not place:
         raise invalid(f"sink '{sink.name}'", "has no path", f"Set {type(sink).__name__}(path=…).")
     if isinstance(sink.partition_by, str):
         raise invalid(f"sink '{sink.name}'", "partition_by is a string", "Use a list of column names.")
     object.__setattr__(sink, "partition_by", tuple(sink.partition_by))
-
-
-def folder_uri(path: str) -> str:
-    """The URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
-    if urlsplit(path).scheme:
-        return path
-    return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"

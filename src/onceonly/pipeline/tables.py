@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from onceonly.pipeline import catalogs
 from onceonly.pipeline.checks import TOPIC, invalid
 from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, place
 
@@ -15,10 +16,11 @@ from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, pl
 class Stored:
     """What all of them have in common. The place is a path, and the name need not be."""
 
-    path: str
+    path: str = ""
     name: str | None = None
 
     topic_pattern: ClassVar[None] = None
+    later: ClassVar[Mapping[str, Any]] = {}  # fields that older versions did not have: not stored if they are these
 
     def __post_init__(self) -> None:
         check_name(self.path, self.name)
@@ -26,6 +28,15 @@ class Stored:
     @property
     def topic(self) -> str:
         return self.name or last_part(self.path)
+
+    @property
+    def place(self) -> str:
+        """For people, as the targets of sinks are."""
+        return f"'{self.path}'"
+
+    @property
+    def asset_uri(self) -> str:
+        return folder_uri(self.path)
 
     @property
     def called(self) -> str:
@@ -50,22 +61,41 @@ class DeltaSource(Stored):
         max_versions: chained mode only: the maximum number of versions in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
             pinned.
+        table: in place of path: the name of a table in a catalog of Spark, 'catalog.schema.table' or 'schema.table'.
+            Each plan looks it up (docs/tables.md).
+        table_id: set by the plan, with path: the id of the table that it has found.
     """
 
     changes: bool = False
     start: str | int = EARLIEST
     max_versions: int | None = None
     grace: float = 0.0
+    table: str | None = None
+    table_id: str | None = None
 
     kind: ClassVar[str] = "delta"
+    later: ClassVar[Mapping[str, Any]] = catalogs.LATER
     word: ClassVar[str] = "table"
     counts: ClassVar[str] = "max_versions"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        catalogs.check_named("a DeltaSource", self.path, self.table, self.table_id)
+        check_name(self.table or self.path, self.name or (self.topic if self.table else None))
         check_grace(self.grace)
         check_most(self.counts, self.most)
         object.__setattr__(self, "start", check_start(self.start, self.word, "version"))
+
+    @property
+    def topic(self) -> str:
+        return self.name or (self.table.rpartition(".")[2] if self.table else last_part(self.path))
+
+    @property
+    def place(self) -> str:
+        return super().place if self.path else f"table '{self.table}'"
+
+    @property
+    def asset_uri(self) -> str:
+        return catalogs.table_uri(self.table) if self.table else super().asset_uri
 
     def of(self, topic: str) -> DeltaSource:
         return self
@@ -119,6 +149,13 @@ class FileSource(Stored):
     @property
     def most(self) -> int | None:
         return self.max_decisions
+
+
+def folder_uri(path: str) -> str:
+    """The URI of an asset: an absolute path becomes file://…, a path below ONCEONLY_HOME onceonly://…."""
+    if urlsplit(path).scheme:
+        return path
+    return f"file://{path}" if path.startswith("/") else f"onceonly://{path}"
 
 
 def last_part(path: str) -> str:

@@ -32,7 +32,7 @@ from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
 from onceonly.sources.files import FileReader
 from onceonly.sources.kafka import KafkaReader
-from onceonly.spark import few, s3
+from onceonly.spark import catalog, few, s3
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
@@ -145,6 +145,16 @@ def planner(parts: LiveParts, log: Notify | None = None) -> Coordinator:
         location.make(parts.settings.state)
     location.check_writable(parts.settings.state)
     return coordinator(parts, log)
+
+
+def located(pipeline: Pipeline, parts: LiveParts) -> Pipeline:
+    """The same on the tables that its names mean now. Without names, nothing is asked.
+
+    Raises:
+        InvalidPipeline, NotCommitted: see `spark.catalog.find`.
+    """
+    names = pipeline.named_tables
+    return pipeline.located(catalog.find(parts.spark(), names)) if names else pipeline
 
 
 def check(pipeline: Pipeline, parts: LiveParts) -> list[str]:

@@ -1,4 +1,4 @@
-"""Spark drivers in processes of their own: a stage, or a gate's examination. See `runtime/jobs`."""
+"""Spark drivers in processes of their own: a stage, a gate's examination, a look at a catalog. See `runtime/jobs`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.job_report import Report
 from onceonly.runtime.orphan import die_with_jvm
+from onceonly.spark import catalog
 from onceonly.spark.conf import stay_here
 from onceonly.spark.progress import Say
 from onceonly.views.steps import MARK, lines
@@ -42,6 +43,20 @@ def gate(argv: list[str]) -> int:
     """Examine the staged rows of PIPELINE EPOCH for BY, and write the lines to REPORT; perhaps by CONNECTIONS."""
     name, epoch, by, report, *connections = argv
     return _run(lambda parts, through, say: through.gate(name, int(epoch), by), [report], connections)
+
+
+def tables(names: list[str]) -> int:
+    """Say where the tables of these NAMES are, as JSON in one line."""
+    die_with_jvm()
+    stay_here()
+    _hide_programs()
+    try:
+        found = catalog.find(LiveParts().spark(), names)
+    except Exception as error:
+        say(str(error))
+        return exit_code(error)
+    say(json.dumps({name: vars(each) for name, each in found.items()}))
+    return 0
 
 
 def _run(step: Step, uris: list[str], connections: list[str]) -> int:

@@ -53,6 +53,8 @@ class DeltaReader(AtRest):
         with self._reading():
             newest = max(self._log.times())
             table_id = str(self._log.table(newest).metadata().id)
+        if self._config.table_id not in (None, table_id):
+            raise rules.another_by_name(self._config, self._uri, table_id)
         return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
 
     def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:

@@ -46,6 +46,14 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
         raise _no_feed(config, table.version())
 
 
+def another_by_name(config: DeltaSource, uri: str, found: str) -> SourceLost:
+    return SourceLost(
+        f"the table '{config.table}' is not at {uri} any more.",
+        f"The plan has found the table with the id {config.table_id} there, and now there is {found}.",
+        "Was it dropped and made again? Restore it; the next plan looks its name up again. Nothing was written.",
+    )
+
+
 def _binary(table: DeltaTable) -> str | None:
     partitioned = table.metadata().partition_columns
     found = (field.name for field in table.schema().fields if field.name in partitioned)

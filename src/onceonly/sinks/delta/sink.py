@@ -74,11 +74,15 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
+        if not config.path:
+            raise stage.not_looked_up(config)
         return cls(config, context.locate(config.path), context.spark)
 
     def check(self) -> list[str]:
         """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
-        target = log.open_table(self.uri)
+        target = stage.opened(self.config, self.uri)
+        if target is None and self.config.table:
+            raise stage.another_by_name(self.config, self.uri, None)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]

@@ -11,13 +11,15 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from onceonly.counts import count
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.paths import spark_uri
+from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import head, log, plain
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 
+MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
 
@@ -27,7 +29,9 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     Raises:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
-    table = head.table(uri)
+    table = opened(config, uri)
+    if table is None and config.table:
+        raise another_by_name(config, uri, None)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
@@ -35,10 +39,39 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     return table
 
 
+def opened(config: DeltaSink, uri: str) -> log.Table | None:
+    """The table at `uri`, if there is one. Raises InvalidPipeline if it is managed by its catalog."""
+    try:
+        return head.table(uri)
+    except DeltaError as error:
+        if MANAGED in str(error):
+            raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
+        raise
+
+
 def check(config: DeltaSink, table: log.Table) -> None:
     """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
+    if config.table and (found := str(table.metadata().id)) != config.table_id:
+        raise another_by_name(config, table.table_uri, found)
     check_table(config, table)
     check_replaceable(config, table)
+
+
+def not_looked_up(config: DeltaSink) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{config.name}': where the table '{config.table}' is has not been looked up.",
+        "That is done by the plan of each checkpoint.",
+        "Plan it by Airflow or `onceonly run`. Nothing was written.",
+    )
+
+
+def another_by_name(config: DeltaSink, uri: str, found: str | None) -> NotCommitted:
+    """A table is never made in place of one that somebody has dropped: a catalog would not know it."""
+    return NotCommitted(
+        f"sink '{config.name}': the table '{config.table}' is not at {uri} any more.",
+        f"The plan has found the table with the id {config.table_id} there, and now there is {found or 'none'}.",
+        "Was it dropped, or made again? The next plan looks its name up again. Nothing was written.",
+    )
 
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
@@ -53,7 +86,8 @@ def refuse_foreign_folder(sink: str, uri: str) -> None:
 
 
 def check_table(config: DeltaSink, table: log.Table) -> None:
-    """Refuse a table with another partitioning, or one that deletes transaction identifiers."""
+    """Refuse a table with another partitioning, one that deletes transaction identifiers, or a catalog's."""
+    catalogs.refuse_managed(f"sink '{config.name}'", table.table_uri, table.protocol().writer_features or ())
     if expiry := table.metadata().configuration.get("delta.setTransactionRetentionDuration"):
         raise InvalidPipeline(
             f"sink '{config.name}': the table deletes transaction identifiers ({expiry}).",

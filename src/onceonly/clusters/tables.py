@@ -1,0 +1,42 @@
+"""Looks tables up by their names, by the Spark of a connection: through Spark Connect, else in a child of this process.
+
+A catalog is asked and no rows are read, so nothing runs on a cluster for it: the child is its own master.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from onceonly.clusters import child, process
+from onceonly.clusters.target import Target
+from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.pipeline.catalogs import Found
+from onceonly.runtime.factory import LiveParts
+from onceonly.settings import Settings
+from onceonly.spark import catalog, jvm
+from onceonly.views.steps import MARK
+
+
+def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
+    """Where these tables are now.
+
+    Raises:
+        InvalidPipeline, NotCommitted: see `spark.catalog.find`.
+    """
+    settings = Settings.from_env()
+    if spark.remote:
+        return catalog.find(LiveParts(replace(settings, spark_remote=spark.remote)).spark(), names)
+    env = jvm.environment(settings.jars, records=0)
+    with child.submitted(Target("local[1]", conf=spark.conf), "tables", sorted(names), settings, env) as job:
+        told = job.communicate()[0].splitlines()
+    said = [line.removeprefix(MARK) for line in told if line.startswith(MARK)]
+    if job.returncode == 0 and said:
+        return {name: Found(**each) for name, each in json.loads(said[-1]).items()}
+    kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted
+    raise kind(
+        f"where the tables {', '.join(sorted(names))} are was not found out.",
+        "\n".join(process.telling(told)),
+        "Nothing was planned.",
+    )

@@ -1,0 +1,63 @@
+"""Tables that a catalog knows by name. A plan looks each name up, and its checkpoint is about the table found then.
+
+Where the catalog also decides which commits count, the folder of a table alone is no evidence of what was published: a
+commit may be in `_delta_log/_staged_commits`, or known to the catalog only. Source: Delta protocol, "Catalog-managed
+tables".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.checks import invalid
+
+NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
+LATER: Mapping[str, Any] = {"table": None, "table_id": None}  # fields that older definitions do not have
+
+MANAGED = {"catalogManaged", "catalogManaged-preview", "catalogOwned-preview", "coordinatedCommits-preview"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a catalog has said of a name: the table's path or URI, and its id in Delta."""
+
+    path: str
+    table_id: str
+
+
+def check_named(what: str, path: str, table: str | None, table_id: str | None) -> None:
+    """Refuse anything but a path, a name, or a name with what was found by it. Raises InvalidPipeline."""
+    if table is None:
+        if table_id is not None:
+            raise invalid(what, "has a table_id, and no table", "Set table='catalog.schema.table' alone.")
+        return
+    if not isinstance(table, str) or not NAME.fullmatch(table):
+        raise invalid(
+            what, f"has the table {table!r}, which is no name in a catalog", "Write 'schema.table' or with its catalog."
+        )
+    if bool(path) != bool(table_id):
+        raise invalid(what, "has a path and a table", "Set one of the two: a table's path is looked up by its name.")
+
+
+def refuse_managed(whose: str, uri: str, features: Iterable[str]) -> None:
+    """Raise InvalidPipeline if, by these features of a table, its catalog decides which commits count."""
+    if found := MANAGED & set(features):
+        raise managed(whose, uri, ", ".join(sorted(found)))
+
+
+def managed(whose: str, uri: str, what: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{whose}: the table at {uri} is managed by its catalog ({what}).",
+        "The catalog decides which commits to it count. So its folder does not show what was published, and "
+        "whether a commit has happened could not be found out after a crash.",
+        "Use an external table without that feature (docs/tables.md). Nothing was written.",
+    )
+
+
+def table_uri(table: str) -> str:
+    """Of the asset: whoever reads or writes the table by this name has the same one."""
+    return f"catalog://{table.replace('.', '/')}"

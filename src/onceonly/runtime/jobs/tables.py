@@ -1,0 +1,7 @@
+"""Says, for a plan, where tables are. Arguments: their NAMES."""
+
+import sys
+
+from onceonly.runtime.spark_job import tables
+
+sys.exit(tables(sys.argv[1:]))
