@@ -3,6 +3,10 @@
 set -euo pipefail
 
 case "${1:-}" in
+  driver | executor) cd "$(mktemp -d)" ;; # Spark copies its jars to where it begins, where this user may write nothing
+esac
+
+case "${1:-}" in
   driver)
     shift
     exec "$SPARK_HOME/bin/spark-submit" \

@@ -1,4 +1,4 @@
-"""Runs the pods of a real Kubernetes API as processes of this machine: a scheduler and a kubelet of one node, for tests.
+"""Runs the pods of a real Kubernetes API as processes of this machine: a scheduler and a kubelet of one node.
 
 No container runtime is needed: a pod is a process group in its own mount namespace, where its volumes, and the names of
 services, are as a pod sees them. The image is this machine and `docker/entrypoint.sh`; limits are not enforced.
@@ -58,7 +58,8 @@ exec "$@"
 
 def can_run() -> bool:
     """Whether this user may make mount namespaces with overlays."""
-    asked = "mount -t tmpfs t /mnt && mkdir /mnt/a /mnt/w && mount -t overlay o -o lowerdir=/opt,upperdir=/mnt/a,workdir=/mnt/w /opt"
+    overlay = "mount -t overlay overlay -o lowerdir=/opt,upperdir=/mnt/above,workdir=/mnt/work /opt"
+    asked = f"mount -t tmpfs tmpfs /mnt && mkdir /mnt/above /mnt/work && {overlay}"
     return bool(shutil.which("unshare")) and subprocess.run(["unshare", "-m", "sh", "-c", asked]).returncode == 0
 
 
@@ -124,8 +125,8 @@ class Kubelet:
         meta, [container] = pod["metadata"], pod["spec"]["containers"]
         address = f"127.0.1.{next(self._addresses)}"
         try:
-            env = self._environment(pod, container, address)
             folder = self.folder / meta["uid"]
+            env = {**self._environment(pod, container, address), "TMPDIR": str(folder)}
             mounts = list(self._mounts(pod, container, folder))
         except LookupError:  # a ConfigMap that comes after its pod
             return

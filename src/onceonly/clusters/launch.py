@@ -36,18 +36,13 @@ class SparkSubmit:
                 if self.ended:
                     self.end()
                 told = self.child.communicate()[0].splitlines()
-                return self.child.returncode, [line for line in told if not _is_frame(line)][-process.TAIL :]
+                return self.child.returncode, process.telling(told)
 
     def end(self) -> None:
         """At once: it has no cluster to take leave of."""
         self.ended = True
         if self.child:
             process.send(self.child, signal.SIGKILL)
-
-
-def _is_frame(line: str) -> bool:
-    """Of a stack trace of Java: what went wrong stands before it."""
-    return line.startswith(("\tat ", "\t... "))
 
 
 def require_one(cluster: Cluster, job: Job, code: int, lines: Sequence[str]) -> str:

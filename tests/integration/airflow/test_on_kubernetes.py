@@ -147,7 +147,9 @@ def test_a_killed_pod_is_followed_by_one_that_a_second_try_finds(
 
 def test_a_run_in_airflow_whose_driver_is_a_pod(world: World, api: Kubernetes, namespace: str, tmp_path: Path) -> None:
     """Deferred and resumed."""
+    spark = os.environ["AIRFLOW_CONN_SPARK"]
     with Airflow(tmp_path / "airflow", "").initialised():
+        os.environ["AIRFLOW_CONN_SPARK"] = spark
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
     assert "from here on a triggerer waits for it" in ran["log"]
