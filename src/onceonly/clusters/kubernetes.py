@@ -15,7 +15,6 @@ import requests
 from onceonly.clusters import http, kubeconfig
 from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
 from onceonly.clusters.launch import require_one
-from onceonly.clusters.process import TAIL
 from onceonly.errors import NotCommitted
 from onceonly.runtime.jobs import program
 from onceonly.spark.conf import conf as ours
@@ -23,6 +22,7 @@ from onceonly.spark.conf import conf as ours
 AT_WORK = {"Pending", "Running", "Unknown"}  # Unknown: its node does not answer
 TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotation
 DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
+LINES = 200  # of a log: the last ones are often the frames of a stack trace
 UPLOAD = "spark.kubernetes.file.upload.path"
 TODO = "Is it what the connection's host names, and can it be reached from where tasks and triggers run?"
 
@@ -72,7 +72,7 @@ class Kubernetes:
         if not names:
             return []
         container = DRIVER if DRIVER in names else names[0]
-        which = {"container": container, "tailLines": str(TAIL)}
+        which = {"container": container, "tailLines": str(LINES)}
         answer = self._ask("GET", f"pods/{application}/log", params=which)
         return answer.text.splitlines() if answer.status_code == 200 else []
 

@@ -35,8 +35,8 @@ class SparkSubmit:
             with process.started(line, job.settings, env, [*hidden.inherited, *inherited]) as self.child:
                 if self.ended:
                     self.end()
-                told = self.child.communicate()[0]
-                return self.child.returncode, told.splitlines()[-process.TAIL :]
+                told = self.child.communicate()[0].splitlines()
+                return self.child.returncode, process.telling(told)
 
     def end(self) -> None:
         """At once: it has no cluster to take leave of."""

@@ -48,6 +48,11 @@ def started(
             job.stdout.close()
 
 
+def telling(lines: Sequence[str]) -> list[str]:
+    """The last ones, without the frames of Java's stack traces: what went wrong stands before them."""
+    return [line for line in lines if not line.startswith(("\tat ", "\t... "))][-TAIL:]
+
+
 def _end(job: subprocess.Popen[str]) -> None:
     """SIGTERM first, so that Spark can take leave of its cluster; then SIGKILL to whoever of the group is left."""
     if job.poll() is None:

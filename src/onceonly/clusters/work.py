@@ -21,7 +21,7 @@ from onceonly.clusters.child import connections_of
 from onceonly.clusters.driver import Driver
 from onceonly.clusters.interface import Cluster, Job
 from onceonly.clusters.launch import SparkSubmit
-from onceonly.clusters.process import TAIL
+from onceonly.clusters.process import TAIL, telling
 from onceonly.clusters.target import Target
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
 from onceonly.filesystems import aws
@@ -198,5 +198,5 @@ class Submission:
 def _tail(driver: Driver) -> list[str]:
     """What helps to see why it left no report; nothing depends on it."""
     with suppress(OnceonlyError):
-        return [*driver.tail()][-TAIL:]
+        return telling(driver.tail())
     return []
