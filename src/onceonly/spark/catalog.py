@@ -14,7 +14,7 @@ from onceonly.pipeline.catalogs import Found, refuse_managed
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
 KNOWN = ("", "file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
-NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "CATALOG_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+NO_TABLE = ("NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_MISSING_DELTA_TABLE")  # in the names of errors
 CREATE = "CREATE TABLE {} (…) USING delta"
 
 

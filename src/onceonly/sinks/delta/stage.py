@@ -31,7 +31,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     """
     table = opened(config, uri)
     if table is None and config.table:
-        raise another_by_name(config, uri, None)
+        raise another_by_name(config, None)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
@@ -52,7 +52,7 @@ def opened(config: DeltaSink, uri: str) -> log.Table | None:
 def check(config: DeltaSink, table: log.Table) -> None:
     """Refuse a table that the sink cannot write to as its configuration says. Raises InvalidPipeline."""
     if config.table and (found := str(table.metadata().id)) != config.table_id:
-        raise another_by_name(config, table.table_uri, found)
+        raise another_by_name(config, found)
     check_table(config, table)
     check_replaceable(config, table)
 
@@ -65,10 +65,10 @@ def not_looked_up(config: DeltaSink) -> InvalidPipeline:
     )
 
 
-def another_by_name(config: DeltaSink, uri: str, found: str | None) -> NotCommitted:
+def another_by_name(config: DeltaSink, found: str | None) -> NotCommitted:
     """A table is never made in place of one that somebody has dropped: a catalog would not know it."""
     return NotCommitted(
-        f"sink '{config.name}': the table '{config.table}' is not at {uri} any more.",
+        f"sink '{config.name}': the table '{config.table}' is not at {config.path} any more.",
         f"The plan has found the table with the id {config.table_id} there, and now there is {found or 'none'}.",
         "Was it dropped, or made again? The next plan looks its name up again. Nothing was written.",
     )
