@@ -17,7 +17,6 @@ from typing import Any
 
 from integration.store_server import installed
 
-from onceonly.dev.demo.wait import until
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
 
@@ -165,7 +164,6 @@ class Kubernetes:
             role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account}
             binding = {"metadata": {"name": account}, "subjects": whom, "roleRef": role}
             self.ask("POST", f"{roles}/rolebindings", binding)
-            until(lambda account=account: self.token(name, account), f"{account} has a token", 60)
 
     def secret(self, namespace: str, name: str, values: Mapping[str, str]) -> None:
         data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}

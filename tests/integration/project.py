@@ -91,9 +91,19 @@ class Project:
             mode=mode,
             source=KafkaSource(topic=self.topic, max_records=most),
             transform=f"transforms_{self.topic}:{transform}",
-            sinks=[DeltaSink("numbers", path=f"lake/{mode}", partition_by=["part"])],
+            sinks=[self._sink(mode)],
             gate=self._gate(),
         )
+
+    def set_table(self, name: str) -> None:
+        """Of every pipeline of the project: the table of that name, also in child processes."""
+        (self.folder / "table").write_text(name)
+
+    def _sink(self, mode: str) -> DeltaSink:
+        named = self.folder / "table"
+        if named.exists():
+            return DeltaSink("numbers", table=named.read_text())
+        return DeltaSink("numbers", path=f"lake/{mode}", partition_by=["part"])
 
     def set_gate(self, **options: object) -> None:
         """Of every pipeline of the project, also in child processes."""

@@ -16,7 +16,7 @@ from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, pl
 class Stored:
     """What all of them have in common. The place is a path, and the name need not be."""
 
-    path: str = ""
+    path: str
     name: str | None = None
 
     topic_pattern: ClassVar[None] = None
@@ -66,6 +66,7 @@ class DeltaSource(Stored):
         table_id: set by the plan, with path: the id of the table that it has found.
     """
 
+    path: str = ""
     changes: bool = False
     start: str | int = EARLIEST
     max_versions: int | None = None

@@ -99,8 +99,8 @@ def test_a_pod_is_ended_and_ended_again(api: ApiServer) -> None:
 
 def test_the_last_lines_of_the_driver_among_other_containers(api: ApiServer) -> None:
     api.pod("one", "Failed", {}, NAME)
-    api.logs["one"] = "\n".join(str(number) for number in range(100))
-    assert cluster(api).tail("one") == [str(number) for number in range(88, 100)]
+    api.logs["one"] = "\n".join(str(number) for number in range(300))
+    assert cluster(api).tail("one") == [str(number) for number in range(100, 300)]
     assert cluster(api).tail("gone") == []
     assert cluster(api).where("one") == "kubectl logs -n spark one"
 
