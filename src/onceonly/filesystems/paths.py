@@ -9,7 +9,9 @@ LOCAL_SCHEMES = ("", "file")
 
 
 def spark_uri(uri: str) -> str:
-    """The URI by which Spark knows what everybody else calls s3://."""
+    """The URI by which Spark knows what everybody else calls s3://, or writes with %20: it takes a path literally."""
+    if urlsplit(uri).scheme.lower() == "file":
+        return f"file://{local_path(uri)}"
     return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
 
 

@@ -105,6 +105,23 @@ def test_each_way_to_write(project: Project, spark: SparkSession, table: str, ho
     assert again.checkpoint is None, "there is nothing left to read"
 
 
+@pytest.mark.parametrize("folder", ["in parts", "50%20off", "données#1"])
+def test_folders_that_a_uri_would_write_otherwise(
+    project: Project, spark: SparkSession, table: str, folder: str
+) -> None:
+    """By name and by path. Spark writes the rows, as the table is partitioned by text."""
+    place = project.folder / folder
+    spark.sql(f"DROP TABLE {table}")
+    create(spark, table, place, "PARTITIONED BY (part)")
+    run(project, by_name(project, table))
+    assert numbers(place) == Counter(range(8))
+    other = project.folder / f"{folder} by path"
+    sinks = [DeltaSink("numbers", path=str(other), partition_by=["part"])]
+    run(project, replace(project.pipeline(), name="by_path", sinks=sinks))
+    assert numbers(other) == Counter(range(8))
+    assert len([each for each in project.folder.iterdir() if each.name.startswith(folder[:2])]) == 2
+
+
 def test_a_table_is_read_by_its_name(project: Project, spark: SparkSession, table: str) -> None:
     spark.sql(f"INSERT INTO {table} SELECT id, 'x' FROM range(20)")
     module = project.folder / f"transforms_{project.topic}.py"

@@ -110,6 +110,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
         changes.write(self.config, staged, rows)
         adds = log.staged_adds(self.uri, folder, 1)
+        if not adds:
+            stage.require_seen(self.config, staged, rows.sparkSession)
         changes.check_staged(self.config, adds)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)

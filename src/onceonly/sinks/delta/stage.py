@@ -150,6 +150,22 @@ def write(uri: str, rows: Any) -> None:
         rows.write.format("delta").mode("append").save(spark_uri(uri))
 
 
+def require_seen(config: DeltaSink, uri: str, spark: Any) -> None:
+    """Nothing was written: was there nothing to write, or did Spark write elsewhere? Its append makes what is not there.
+
+    Raises:
+        NotCommitted: by that URI, Spark knows another folder.
+    """
+    ours = str(DeltaTable(uri).metadata().id)
+    seen = spark.sql(f"DESCRIBE DETAIL delta.`{spark_uri(uri)}`").collect()[0]["id"]
+    if seen != ours:
+        raise NotCommitted(
+            f"sink '{config.name}': Spark does not write to {uri}, where its rows were to be staged.",
+            f"The table made there has the id {ours}, and the one that Spark sees has {seen}.",
+            "Does the path have characters that mean something in a URI? Use another one. Nothing was published.",
+        )
+
+
 @contextmanager
 def _tiny_log(spark: Any) -> Iterator[None]:
     """Read the staged table's log, which has one entry, in one task instead of Delta's default of 50."""
