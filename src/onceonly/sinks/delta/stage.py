@@ -151,7 +151,7 @@ def write(uri: str, rows: Any) -> None:
 
 
 def require_seen(config: DeltaSink, uri: str, spark: Any) -> None:
-    """Nothing was written: was there nothing to write, or did Spark write elsewhere? Its append makes what is not there.
+    """Nothing was written: was there nothing to write, or did Spark write elsewhere? It makes what is not there.
 
     Raises:
         NotCommitted: by that URI, Spark knows another folder.
