@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.pipeline.catalogs import Found, refuse_managed
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
-KNOWN = ("", "file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
+KNOWN = ("file", "s3", "gs", "abfs", "abfss", "az", "hdfs")
 NO_TABLE = ("NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_MISSING_DELTA_TABLE")  # in the names of errors
 CREATE = "CREATE TABLE {} (…) USING delta"
 
@@ -66,12 +65,13 @@ def _found(name: str, detail: Mapping[str, Any]) -> Found:
 
 
 def _path(name: str, location: str) -> str:
-    place = urlsplit(location)
-    scheme = SCHEMES.get(place.scheme, place.scheme)
+    """Hadoop writes its paths literally: '%' and '#' have no special meaning."""
+    named, _, rest = location.partition(":")
+    scheme = SCHEMES.get(named, named)
     if scheme not in KNOWN:
         raise InvalidPipeline(
             f"the table '{name}' is where only its own platform can reach it.",
             f"Its location is {location}: the commit, and recovery, write to it without Spark.",
             "Use an external table in an object store. Nothing was written.",
         )
-    return unquote(place.path) if scheme in ("", "file") else location.replace(f"{place.scheme}:", f"{scheme}:", 1)
+    return rest.removeprefix("//") if scheme == "file" else f"{scheme}:{rest}"

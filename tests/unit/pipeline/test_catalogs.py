@@ -100,7 +100,8 @@ class Session:
 @pytest.mark.parametrize(
     ("location", "path"),
     [
-        ("file:/lake/my%20orders", "/lake/my orders"),
+        ("file:/lake/my orders", "/lake/my orders"),
+        ("file:/lake/50%20off#1", "/lake/50%20off#1"),
         ("file:///lake/orders", "/lake/orders"),
         ("s3a://lake/orders", "s3://lake/orders"),
         ("s3://lake/orders", "s3://lake/orders"),
