@@ -169,8 +169,8 @@ GUARDS = [
     Mutant(
         "an error while staging leaves what is staged",
         STAGE,
-        "            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded\n",
-        "",
+        "            self._publisher.discard(mine, [mine.attempt])  # ours alone, and surely not recorded\n",
+        "            pass\n",
         "stage-fails",
     ),
     Mutant(

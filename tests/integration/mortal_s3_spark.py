@@ -67,7 +67,7 @@ def main() -> None:
     from onceonly.settings import Settings
     from onceonly.spark.session import session
 
-    spark = session(Settings.from_env(), {"spark.master": "local[2]"})
+    spark = session(Settings.from_env(), {"spark.master": "local[2]"}, records=0)  # as for few: it starts sooner
     spark.range(1).collect()
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark with three workers of one core, and a Connect server whose executors run on them.
+"""A standalone cluster of Spark with a few workers of one core, and a Connect server whose executors run on them.
 
 It is set up to lose tasks and executors: eager speculation, and executors that end when they are idle.
 """
@@ -87,8 +87,11 @@ class SparkCluster:
 
     def up(self) -> None:
         """What does not run."""
-        for service in (self.master, *self.workers, self.driver):
+        self.master.launch()
+        self.master.wait()  # others that do not find it ask again after seconds
+        for service in (*self.workers, self.driver):
             service.launch()
+        for service in (*self.workers, self.driver):
             service.wait()
 
     def down(self) -> None:
@@ -131,10 +134,10 @@ def with_children(executor: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def cluster(home: Path, env: Mapping[str, str]) -> Iterator[SparkCluster]:
+def cluster(home: Path, env: Mapping[str, str], workers: int = WORKERS) -> Iterator[SparkCluster]:
     """One that runs, until the caller has done with it."""
     master = Master(home, port=0)
-    found = SparkCluster(master, [SmallWorker(master, env, number) for number in range(WORKERS)], Driver(master))
+    found = SparkCluster(master, [SmallWorker(master, env, number) for number in range(workers)], Driver(master))
     try:
         found.up()
         yield found

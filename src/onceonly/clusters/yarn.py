@@ -28,6 +28,8 @@ from onceonly.spark import s3
 AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
 LAST = 8192  # bytes of a log
 CONTAINER = re.compile(r"container_\w+")
+# Lines of a log that say nothing of why: frames of Java, and what the NodeManager puts around a log.
+FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)|\*+$|(End of )?LogType:|$")
 TODO = "Is it what 'yarn_resourcemanager_webapp_address' in the connection's extra names? It may be repeated."
 KERBEROS = "requests_kerberos"
 FILES = "spark.yarn.dist.files"
@@ -153,7 +155,8 @@ def _log(app: Mapping[str, Any]) -> list[str]:
     scheme = "https" if app["amContainerLogs"].startswith("https:") else "http"
     url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
     answer = http.ask("YARN's NodeManager", "GET", url, "", params={"size": f"-{LAST}"}, **_login())
-    return answer.text.splitlines() if answer.status_code == 200 else []
+    lines = answer.text.splitlines() if answer.status_code == 200 else []
+    return [line for line in lines if not FRAME.match(line)]
 
 
 def _user() -> str:

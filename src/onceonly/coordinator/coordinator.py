@@ -20,7 +20,7 @@ from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, 
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
-from onceonly.coordinator.messages import because, fenced
+from onceonly.coordinator.messages import because, fenced, unsettled, unswept
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher
 from onceonly.coordinator.rename import refuse_renamed
@@ -220,7 +220,13 @@ class Coordinator:
 
     def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
         """Discard every attempt that was claimed before this abort began, whatever has happened since."""
-        left = self._publisher.discard(aborting, list(aborting.claims), gone)
+        try:
+            left = self._publisher.discard(aborting, list(aborting.claims), gone)
+        except Exception as error:
+            now = self.state.view(aborting.pipeline).require(aborting.epoch)
+            if now.last_seq != aborting.last_seq:
+                return now  # another process has ended this abort meanwhile, which may be why it failed here
+            raise unsettled(error, aborting) from error
         return self._record_aborted(aborting, {"gone": left} if left else {})
 
     def _record_aborted(self, mine: Checkpoint, body: Mapping[str, Any]) -> Checkpoint:
@@ -245,7 +251,7 @@ class Coordinator:
         try:
             sweep(self.state, self.parts, name, before)
         except Exception as error:
-            errors.append(error)
+            errors.append(unswept(error, name))
         if errors:
             raise errors[0]
         now = self.state.view(name) if before.open else before
@@ -269,7 +275,7 @@ class Coordinator:
             except Fenced:
                 continue  # another process has settled it since it was read
             except Exception as error:
-                errors.append(error)
+                errors.append(unsettled(error, checkpoint))
         return errors
 
     def _settle_staged(self, staged: Checkpoint) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.errors import Fenced, OnceonlyError
+from onceonly.errors import Fenced, OnceonlyError, OutcomeUnknown
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
@@ -31,3 +31,23 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
 def cause(error: Exception) -> str:
     """What an error says, to be a part of another's why."""
     return f"{error.what} {error.why}" if isinstance(error, OnceonlyError) else f"{type(error).__name__}: {error}"
+
+
+def unsettled(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
+    """What is met while a checkpoint is settled; what nobody classified (of Spark, of a store) is told in our words."""
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    return in_words(error, name, f"{name} epoch {epoch}: not everything that it has staged could be settled.")
+
+
+def unswept(error: Exception, name: str) -> OnceonlyError:
+    """The same of a sweep."""
+    return in_words(error, name, f"{name}: not everything that ended attempts have staged could be removed.")
+
+
+def in_words(error: Exception, name: str, what: str) -> OnceonlyError:
+    if isinstance(error, OnceonlyError):
+        return error
+    todo = f"What is recorded stands, and the rest stays to be settled. Fix the cause, then: onceonly recover {name}"
+    unknown = OutcomeUnknown(what, cause(error), todo)
+    unknown.__cause__ = error
+    return unknown

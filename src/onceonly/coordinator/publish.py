@@ -9,7 +9,7 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.checkpoint.sink import KeepsCopies, Sink
 from onceonly.coordinator.id_pool import discard_idle
-from onceonly.coordinator.messages import cause, fenced
+from onceonly.coordinator.messages import cause, fenced, unsettled
 from onceonly.coordinator.sweep import revoke
 from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
@@ -40,7 +40,7 @@ class Publisher:
             try:
                 view = self.finish(view, checkpoint.epoch)
             except Exception as error:
-                errors.append(error)
+                errors.append(unsettled(error, checkpoint))
         return view, errors
 
     def finish(self, view: View, epoch: int) -> View:

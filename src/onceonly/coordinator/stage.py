@@ -58,10 +58,34 @@ class Stager:
             sinks = {sink.name: self._parts.sink(pipeline, sink.name) for sink in pipeline.sinks}
             lineage.check_stage(self._transitions.state, pipeline, self._parts, seen, sinks.values())
             body = self._stage_sinks(pipeline, sinks, checkpoint, produce)
-        except BaseException:
-            self._publisher.discard(checkpoint, [checkpoint.attempt])  # ours alone, and surely not recorded
+        except BaseException as error:
+            self._remove(checkpoint, error)
             raise
         return self.record(checkpoint, **body)
+
+    def _remove(self, mine: Checkpoint, error: BaseException) -> None:
+        """What this attempt wrote before that error.
+
+        Raises:
+            Fenced: something has ended the attempt, and removes what it wrote too: so it may have failed by that.
+        """
+        try:
+            self._publisher.discard(mine, [mine.attempt])  # ours alone, and surely not recorded
+        except Exception:
+            self._check_still_mine(mine, error)
+            raise
+        if isinstance(error, Exception):
+            self._check_still_mine(mine, error)
+
+    def _check_still_mine(self, mine: Checkpoint, error: BaseException) -> None:
+        try:
+            now = self._transitions.state.view(mine.pipeline).require(mine.epoch)
+        except Exception:  # not known; the caller raises what it has met
+            return
+        try:
+            _check_claim(mine, now)
+        except Fenced as fenced_off:
+            raise fenced_off from error
 
     def claim(self, name: str, epoch: int, owner: str | None, since: int | None = None) -> Checkpoint:
         """Take the next attempt; what is staged or decided already is returned as it is. Raises Fenced."""

@@ -18,6 +18,8 @@ from integration.project import CHILDREN, output, without_spark
 from integration.s3 import BINARY, MISSING, S3
 from integration.s3_proxy import Kill, Proxy
 
+from onceonly.errors import Fenced
+from onceonly.sinks.delta import changes
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
@@ -102,17 +104,43 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
     check_truth(folder, root, spark)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_is_taken_for_ended_while_spark_writes_is_told_so(
+    server: S3, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """What it meets is an error of Spark or of the store, because another one has removed what it writes."""
+    root = f"s3://{spark_on_s3.bucket(server)}/lake"
+    folder, write = records(tmp_path / "source", root), changes.write
+
+    def overtaken(*given: Any) -> None:
+        monkeypatch.setattr(changes, "write", write)
+        steps = [lambda: mortal_s3_spark.settle(folder, root, spark), lambda: write(*given)]
+        for step in steps if when == "before" else reversed(steps):
+            step()
+
+    through = mortal_s3_spark.coordinator(folder, root, spark)
+    planned = through.plan(mortal_s3.flights(*mortal_s3.SINKS), "slow", lambda checkpoint: False).checkpoint
+    assert planned
+    monkeypatch.setattr(changes, "write", overtaken)
+    with pytest.raises(Fenced, match=r"(?s)ownership was lost.*This process stops") as caught:
+        through.stage("flights", planned.epoch, through.parts.produce, "slow")  # type: ignore[attr-defined]
+    assert caught.value.__cause__ is not None
+    check_truth(folder, root, spark)
+
+
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_rows_of_spark_arrive_once_whichever_change_it_dies_at(
-    server: S3, between: Proxy, spark: Any, tmp_path: Path, part: int, after: bool
+    server: S3, between: Proxy, spark: Any, tmp_path: Path, part: int
 ) -> None:
-    """What it left is settled by another one; two at once are tried with few rows, in test_s3_crash.py."""
-    for number in count(part + 1, PARTS):
+    """After each change that the server has made, and before the first. Before any other one, it is as after the last.
+
+    What it left is settled by another one; two at once are tried with few rows, in test_s3_crash.py.
+    """
+    for number in count(part, PARTS):
         root = f"s3://{spark_on_s3.bucket(server)}/lake"
         folder = records(tmp_path / f"source-{number}", root)
-        if not dies(between, folder, root, number, after):
+        if not dies(between, folder, root, max(number, 1), after=number > 0):
             break
         mortal_s3_spark.settle(folder, root, spark)
         check_truth(folder, root, spark)

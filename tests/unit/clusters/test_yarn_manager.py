@@ -73,6 +73,17 @@ def test_an_application_that_it_does_not_know_is_gone() -> None:
         made.end(ONE)
 
 
+def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
+    said = 'ERROR ApplicationMaster: Cannot run program "/no/such/python"'
+    frames = ["\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1110)"] * 20
+    end = ["\t... 8 more", "End of LogType:stderr.", "*" * 71, ""]
+    answers: dict[str, tuple[int, Any]] = {"GET /ws/v1/node": (200, "\n".join([said, *frames, *end]))}
+    with manager(answers) as url:
+        logs = f"{url}/node/containerlogs/container_1_0001_01_000001/etl"
+        answers["GET apps"] = app("FAILED", amContainerLogs=logs, amHostHttpAddress=url.removeprefix("http://"))
+        assert addresses.at(f"yarn+{url}").tail(ONE) == [said]
+
+
 def test_an_answer_that_is_none_says_nothing_about_the_application() -> None:
     with manager({"GET": (500, "<html>"), "PUT": (403, {"RemoteException": {"message": "User x cannot"}})}) as url:
         made = addresses.at(f"yarn+{url}")

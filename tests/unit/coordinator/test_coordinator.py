@@ -827,7 +827,7 @@ def unfinished(world: World, state: State, monkeypatch) -> None:
     if state is State.ABORTING:
         world.stage()
         world.lake.fail("discard", "before")
-        with pytest.raises(ConnectionError):
+        with pytest.raises(OutcomeUnknown):
             world.abort()
     world.ended.add("run-1")
 

@@ -78,6 +78,16 @@ def test_after_the_commit_of_another_program_delta_rs_merges(stored: StateTable)
     assert len(DeltaTable(folder(stored)).file_uris()) == 1
 
 
+def test_what_another_program_has_set_stays(stored: StateTable) -> None:
+    """A commit that touches no row: no number of a row shows that it is there."""
+    pin(stored, 5)
+    DeltaTable(folder(stored)).alter.set_table_properties({"delta.checkpointInterval": "1000"})
+    pin(stored, 5)
+    stored.tidy(stored.view("flights"))
+    check(stored, 10)
+    assert DeltaTable(folder(stored)).metadata().configuration["delta.checkpointInterval"] == "1000"
+
+
 @pytest.mark.parametrize("kept", [slice(1, None), slice(None, -1), slice(0)])
 def test_a_merged_file_that_lacks_a_row_is_left_alone(
     stored: StateTable, monkeypatch: pytest.MonkeyPatch, kept: slice
