@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.filesystems.paths import spark_uri
+from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import head, log, plain
@@ -40,7 +41,18 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
 
 
 def opened(config: DeltaSink, uri: str) -> log.Table | None:
-    """The table at `uri`, if there is one. Raises InvalidPipeline if it is managed by its catalog."""
+    """The table at `uri`, if there is one.
+
+    Raises:
+        InvalidPipeline: delta-rs cannot find one there, or its catalog manages it.
+    """
+    local = local_path(uri)
+    if local and unquote(str(local)) != str(local):
+        raise InvalidPipeline(
+            f"sink '{config.name}': there can be no table at {local}.",
+            "What looks like an escape of a URI ('%' and two digits) is taken for one by delta-rs, in any path.",
+            "Name the folder otherwise. Nothing was written.",
+        )
     try:
         return head.table(uri)
     except DeltaError as error:
