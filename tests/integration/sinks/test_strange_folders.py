@@ -38,10 +38,9 @@ def read_back(batches):
 """
 
 
-@pytest.mark.parametrize("name", ["my home", "50%off", "données", "a+b=c#1"])
-def test_every_sink_in_a_folder_of_that_name(tmp_path: Path, broker: str, spark_server: str, name: str) -> None:
+def test_every_sink_in_a_folder_of_a_strange_name(tmp_path: Path, broker: str, spark_server: str) -> None:
     topic = f"strange_{uuid.uuid4().hex[:8]}"
-    folder = tmp_path / name
+    folder = tmp_path / "my données a+b=c#1 50%off"
     folder.mkdir()
     project = make_project(folder, broker, spark_server, topic)
     module = folder / f"transforms_{topic}.py"
@@ -81,7 +80,7 @@ def test_every_sink_in_a_folder_of_that_name(tmp_path: Path, broker: str, spark_
     assert Counter(n for rows in parquet for n in rows["n"].to_pylist()) == want
     lines = [json.loads(line) for file in (lake / "json").glob("*.json*") for line in file.read_text().splitlines()]
     assert Counter(row["n"] for row in lines) == want
-    found = [row for file in (lake / "csv").glob("*.csv") for row in csv.DictReader(file.open())]
+    found = [row for file in (lake / "csv").glob("*.csv") for row in csv.DictReader(file.read_text().splitlines())]
     assert Counter(int(row["n"]) for row in found) == want
     assert len(list((lake / "avro").glob("*.avro"))) >= 1
     sent = Counter(int(record.value or b"") for record in committed(broker, f"{topic}_out"))
