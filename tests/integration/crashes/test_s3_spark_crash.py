@@ -19,6 +19,7 @@ from integration.s3 import BINARY, MISSING, S3
 from integration.s3_proxy import Kill, Proxy
 
 from onceonly.errors import Fenced
+from onceonly.filesystems import objects
 from onceonly.sinks.delta import changes
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
@@ -114,9 +115,11 @@ def test_who_is_taken_for_ended_while_spark_writes_is_told_so(
 
     def overtaken(*given: Any) -> None:
         monkeypatch.setattr(changes, "write", write)
+        monkeypatch.setattr(objects, "_kept", objects._Kept())  # the other one is another process
         steps = [lambda: mortal_s3_spark.settle(folder, root, spark), lambda: write(*given)]
         for step in steps if when == "before" else reversed(steps):
             step()
+        monkeypatch.setattr(objects, "_kept", objects._Kept())
 
     through = mortal_s3_spark.coordinator(folder, root, spark)
     planned = through.plan(mortal_s3.flights(*mortal_s3.SINKS), "slow", lambda checkpoint: False).checkpoint
