@@ -98,7 +98,10 @@ class Brokers:
             self.nodes[number].signal(signal.SIGKILL)
 
     def down(self) -> None:
+        """By SIGKILL: the last ones would wait for others that could take over from them."""
         for node in self.nodes.values():
+            if node.daemon.running():
+                node.signal(signal.SIGKILL)
             node.daemon.stop()
 
     def is_whole(self) -> bool:

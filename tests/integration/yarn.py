@@ -28,6 +28,10 @@ SCHEDULER = {
     "yarn.scheduler.capacity.root.nightly.user-limit-factor": "10",
     "yarn.scheduler.capacity.maximum-am-resource-percent": "1.0",
 }
+SOON = {  # milliseconds; by default a container waits for the next second, and a node for half a minute
+    "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "100",
+    "yarn.resourcemanager.connect.retry-interval.ms": "200",
+}
 PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])  # the code beside these tests
 HERE = {"SPARK_LOCAL_IP": machine.LOCALHOST, "PYTHONPATH": PATH}
 PLACES = [("spark.yarn.appMasterEnv", HERE), ("spark.executorEnv", HERE)]
@@ -56,7 +60,7 @@ class ResourceManager(Service):
                 for name, each in zip(names, taken[1:], strict=True)
             }
             place = {"yarn.resourcemanager.webapp.address": f"{machine.LOCALHOST}:{port}"}
-            file.write_text(json.dumps({**places, **place, "yarn.resourcemanager.hostname": machine.LOCALHOST}))
+            file.write_text(json.dumps({**SOON, **places, **place, "yarn.resourcemanager.hostname": machine.LOCALHOST}))
         return dict(json.loads(file.read_text()))
 
     def is_ready(self, port: int) -> bool:
@@ -137,6 +141,7 @@ class Yarn:
             "spark.yarn.am.memory": "512m",
             "spark.executor.instances": "1",
             "spark.executor.memoryOverhead": "384m",
+            "spark.yarn.scheduler.heartbeat.interval-ms": "200",
             "spark.ui.enabled": "false",
         }
         conf = {**CONF, **mine, **extra.pop("conf", {})}
@@ -146,6 +151,7 @@ class Yarn:
     def up(self) -> None:
         for service in (self.manager, self.node):
             service.launch()
+        for service in (self.manager, self.node):
             service.wait()
 
     def down(self) -> None:

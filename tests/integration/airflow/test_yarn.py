@@ -95,7 +95,7 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
 ) -> None:
     world.plan("slow")
     lost = world.submit()
-    world.until_at_work()
+    until(lambda: world.now.attempt == 1, "the driver has claimed the checkpoint", PATIENCE)
     assert application(yarn, lost)["queue"] == "root.default"
     master(world).send_signal(signal.SIGKILL)
     state = fired(trigger(lost))["state"]
@@ -103,7 +103,6 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
     until(lambda: not world.processes(), "nothing of the driver is left", PATIENCE)
     with pytest.raises(NotCommitted, match=rf"(?s)left no report.*{lost.driver} is FAILED.*yarn logs -applicationId"):
         world.require_staged(lost, state)
-    (world.project.folder / "at-work").unlink()
 
     second = world.submit()
     world.until_at_work()

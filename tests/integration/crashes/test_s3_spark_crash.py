@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration import mortal_s3, mortal_s3_spark, spark_on_s3
+from integration.kafka_reader import until
 from integration.project import CHILDREN, output, without_spark
 from integration.s3 import BINARY, MISSING, S3
 from integration.s3_proxy import Kill, Proxy
+from patience import PATIENCE
 
+from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import Fenced
-from onceonly.sinks.delta import changes
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
@@ -104,28 +107,45 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
     check_truth(folder, root, spark)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_who_is_taken_for_ended_while_spark_writes_is_told_so(
-    server: S3, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """What it meets is an error of Spark or of the store, because another one has removed what it writes."""
+def test_who_is_taken_for_ended_while_spark_writes_is_told_so(server: S3, spark: Any, tmp_path: Path) -> None:
+    """Another one removes what its Spark is writing, and publishes the rows itself."""
     root = f"s3://{spark_on_s3.bucket(server)}/lake"
-    folder, write = records(tmp_path / "source", root), changes.write
-
-    def overtaken(*given: Any) -> None:
-        monkeypatch.setattr(changes, "write", write)
-        steps = [lambda: mortal_s3_spark.settle(folder, root, spark), lambda: write(*given)]
-        for step in steps if when == "before" else reversed(steps):
-            step()
-
+    folder = records(tmp_path / "source", root)
     through = mortal_s3_spark.coordinator(folder, root, spark)
     planned = through.plan(mortal_s3.flights(*mortal_s3.SINKS), "slow", lambda checkpoint: False).checkpoint
     assert planned
-    monkeypatch.setattr(changes, "write", overtaken)
-    with pytest.raises(Fenced, match=r"(?s)ownership was lost.*This process stops") as caught:
-        through.stage("flights", planned.epoch, through.parts.produce, "slow")  # type: ignore[attr-defined]
-    assert caught.value.__cause__ is not None
+    slowly = waiting(str(tmp_path))
+
+    def produce(checkpoint: Checkpoint) -> dict[str, Any]:
+        made = through.parts.produce(checkpoint)  # type: ignore[attr-defined]
+        return {name: rows.coalesce(1).mapInPandas(slowly, rows.schema) for name, rows in made.items()}
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(through.stage, "flights", planned.epoch, produce, "slow")
+        until((tmp_path / "at-work").exists, PATIENCE, "a task of it")
+        try:
+            mortal_s3_spark.settle(folder, root, spark)
+        finally:
+            (tmp_path / "go-on").touch()
+        with pytest.raises(Fenced, match=r"(?s)ownership was lost.*This process stops") as caught:
+            slow.result()
+    print(f"what it met: {caught.value.__cause__!r}")
     check_truth(folder, root, spark)
+
+
+def waiting(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """It is sent to workers, which do not know this module."""
+
+    def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+        import pathlib
+        import time
+
+        pathlib.Path(folder, "at-work").touch()
+        while not pathlib.Path(folder, "go-on").exists():
+            time.sleep(0.05)
+        yield from batches
+
+    return slowly
 
 
 @pytest.mark.timeout(3600)
