@@ -72,6 +72,7 @@ class GateOperator(SparkOperator):
         if done.verdict:
             self.docs = docs_page(done)
             self._log(done.verdict)
+            self._tell(done, what="of_gate")
         for trouble in notices.notify_held(self.on_held, context, done) if done.held else ():
             self.log.warning("%s", trouble)
         try:

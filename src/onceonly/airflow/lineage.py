@@ -1,4 +1,4 @@
-"""What operators tell OpenLineage: which offsets a checkpoint has read, and what it has published where.
+"""What operators tell OpenLineage: which offsets a checkpoint has read, what its gate found, what is published where.
 
 All is put together while the task's own process is at work. The provider asks for it in a child process, in which
 neither the state table nor a connection may be opened.
@@ -28,6 +28,7 @@ class Lineage:
     inputs: Sequence[datasets.Read] = ()
     outputs: Sequence[datasets.Written] = ()
     checkpoints: Sequence[dict[str, Any]] = ()
+    judged: Sequence[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]] = ()  # with the gate's checks of it
 
 
 def on() -> bool:
@@ -55,6 +56,20 @@ def of(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
     )
 
 
+def of_gate(parts: LiveParts, checkpoint: Checkpoint) -> Lineage:
+    """What its gate found in the rows that are staged for each of its outputs."""
+    sinks = (checkpoint.verdict or {}).get("sinks", {})
+    aims = (aim for aim in datasets.aimed_at(parts, checkpoint) if aim.sink in sinks)
+    judged = [(aim, queries.without_secrets(sinks[aim.sink]["checks"])) for aim in aims]
+    return Lineage(judged=judged, checkpoints=[_named(checkpoint)])
+
+
+def of_abort(parts: LiveParts, checkpoint: Checkpoint) -> Lineage:
+    """What it does not bring. An output would say that something was written."""
+    missed = [{"namespace": aim.namespace, "name": aim.name} for aim in datasets.aimed_at(parts, checkpoint)]
+    return Lineage(checkpoints=[{**_named(checkpoint), "unpublished": missed}])
+
+
 def _named(checkpoint: Checkpoint) -> dict[str, Any]:
     told = queries.to_json(checkpoint)
     return {name: told[name] for name in ("pipeline", "epoch", "state", "attempt", "decision", "interval", "gate")}
@@ -67,7 +82,7 @@ def facets(lineage: Lineage) -> Any:
 
     made = RunFacet().with_additional_properties(checkpoints=list(lineage.checkpoints))
     return OperatorLineage(
-        inputs=[_input(each) for each in lineage.inputs],
+        inputs=[*map(_input, lineage.inputs), *(_judged(*each) for each in lineage.judged)],
         outputs=[_output(each) for each in lineage.outputs],
         run_facets={"onceonly_checkpoints": made} if lineage.checkpoints else {},
     )
@@ -80,6 +95,18 @@ def _input(read: datasets.Read) -> Any:
     told = {"unit": read.range.unit, "id": read.range.topic_id, "partitions": spans}
     offsets: Any = InputDatasetFacet().with_additional_properties(**told)  # of a class that is made for them
     return InputDataset(read.namespace, read.name, inputFacets={"onceonly_offsets": offsets})
+
+
+def _judged(staged: datasets.Dataset, checks: Sequence[Mapping[str, Any]]) -> Any:
+    from openlineage.client.generated.base import InputDataset
+    from openlineage.client.generated.data_quality_assertions_dataset import (
+        Assertion,
+        DataQualityAssertionsDatasetFacet,
+    )
+
+    made = [Assertion(assertion=each["what"], success=each["ok"], column=each.get("column")) for each in checks]
+    facet = DataQualityAssertionsDatasetFacet(assertions=made)
+    return InputDataset(staged.namespace, staged.name, inputFacets={"dataQualityAssertions": facet})
 
 
 def _output(written: datasets.Written) -> Any:

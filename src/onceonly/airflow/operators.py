@@ -69,12 +69,12 @@ class OnceonlyOperator(BaseOperator):
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
 
-    def _tell(self, *checkpoints: Checkpoint) -> None:
-        """What they have read and published: OpenLineage's provider asks for it when the task has ended."""
+    def _tell(self, *checkpoints: Checkpoint, what: str = "of") -> None:
+        """What the function of that name in `lineage` says: OpenLineage's provider asks when the task has ended."""
         from onceonly.airflow import lineage, stats
 
         with stats.harmless():
-            self.told = lineage.of(OnceonlyOperator.parts(self), *checkpoints) if lineage.on() else None
+            self.told = getattr(lineage, what)(OnceonlyOperator.parts(self), *checkpoints) if lineage.on() else None
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         from onceonly.airflow import lineage
@@ -319,9 +319,10 @@ class AbortOperator(CheckpointOperator):
             raise AirflowSkipException(f"{self.pipeline}: nothing was planned, so there is nothing to abort")
         why = notices.why_aborted(context, sorted(self.upstream_task_ids))
         try:
-            self.coordinator().abort(self.pipeline, epoch, why, owner_of(context))
+            done = self.coordinator().abort(self.pipeline, epoch, why, owner_of(context))
         except Fenced as fenced:
             raise AirflowSkipException(str(fenced)) from fenced
+        self._tell(done, what="of_abort")
 
 
 class RecoverOperator(OnceonlyOperator):

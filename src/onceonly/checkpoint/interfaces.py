@@ -118,7 +118,7 @@ class Findings:
 
     Args:
         sinks: by name {"rows": int, "path": "in process" | "spark", "checks": [{"what", "ok", "severity": "critical" |
-            "warning" | "info", "observed": text}]}.
+            "warning" | "info", "observed": text, and "column" where it is about one}]}.
         docs: path or URI of the Data Docs' files.
     """
 

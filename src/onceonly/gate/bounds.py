@@ -11,7 +11,7 @@ from onceonly.counts import count
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.gate import Fresh, Gate
 
-Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}
+Check = dict[str, Any]  # {"what", "ok", "severity", "observed"}, and "column" where it is about one
 
 
 def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
@@ -28,8 +28,8 @@ def check(gate: Gate, checkpoint: Checkpoint, sink: Sink) -> list[Check]:
     return found
 
 
-def critical(what: str, ok: bool, observed: str) -> Check:
-    return {"what": what, "ok": ok, "severity": "critical", "observed": observed}
+def critical(what: str, ok: bool, observed: str, **column: str) -> Check:
+    return {"what": what, "ok": ok, "severity": "critical", "observed": observed, **column}
 
 
 def newest(rows: Any, sink: str, column: str) -> datetime | None:
@@ -59,7 +59,7 @@ def _fresh(fresh: Fresh, checkpoint: Checkpoint, latest: datetime | None) -> Che
     ok = latest is not None and (until - latest).total_seconds() <= fresh.within
     observed = f"{latest:%Y-%m-%dT%H:%M:%SZ}" if latest else "only nulls"
     what = f"newest '{fresh.column}' at most {fresh.within:g} s before {until:%Y-%m-%dT%H:%M:%SZ}"
-    return critical(what, ok, observed)
+    return critical(what, ok, observed, column=fresh.column)
 
 
 def _of(bounds: Any, sink: str) -> Any:

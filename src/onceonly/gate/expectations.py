@@ -81,6 +81,7 @@ def _checks(result: Any) -> Iterator[Check]:
             "ok": bool(each.success),
             "severity": "critical" if raised else severity,  # an expectation that could not run always counts
             "observed": raised or _observed(seen),
+            **({"column": column} if isinstance(column := config.kwargs.get("column"), str) else {}),
         }
 
 

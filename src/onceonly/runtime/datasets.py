@@ -6,7 +6,7 @@ Source: OpenLineage's spec, "Naming Conventions". Spark's own events name tables
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sink_config import SinkConfig
+from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.tables import Stored
 
 if TYPE_CHECKING:
@@ -68,9 +69,19 @@ def written(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
         if "topics" in handle:
             yield from _topics(parts, config, handle)
         elif uris := _uris(config, handle):
-            places = (_place(parts.settings.locate(uri.removeprefix(BELOW_HOME))) for uri in uris)
             counted = _counted(handle, len(uris))
+            places = _places(parts, uris)
             yield from (Written(*place, name, *counted, _columns(handle)) for place in places)
+
+
+def aimed_at(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[Written]:
+    """What it would publish or would have published, by the same names; nothing is read, so nothing is counted."""
+    for config in Pipeline.from_json(checkpoint.definition).sinks:
+        handle = checkpoint.handles.get(config.name, {})
+        if topics := handle.get("topics") or (config.allowed if isinstance(config, KafkaSink) else ()):
+            yield from (Written(_brokers(parts, config), topic, config.name) for topic in topics)
+        else:
+            yield from (Written(*place, config.name) for place in _places(parts, _uris(config, handle)))
 
 
 def _topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> Iterator[Written]:
@@ -83,6 +94,10 @@ def _topics(parts: LiveParts, config: SinkConfig, handle: Mapping[str, Any]) -> 
 def _uris(config: SinkConfig, handle: Mapping[str, Any]) -> tuple[str, ...]:
     place = handle.get("uri") or handle.get("target")
     return config.asset_uris() and ((str(place),) if place else config.asset_uris())
+
+
+def _places(parts: LiveParts, uris: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return (_place(parts.settings.locate(uri.removeprefix(BELOW_HOME))) for uri in uris)
 
 
 def _counted(handle: Mapping[str, Any], among: int) -> tuple[int | None, int | None, int | None]:

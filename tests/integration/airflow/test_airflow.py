@@ -94,12 +94,10 @@ class Watched:
     metrics: dict[tuple[str, ...], float]
     events: Path
 
-    def event(self, task: str) -> Any:
-        """The last one of OpenLineage about a task that has succeeded."""
+    def event(self, task: str, kind: str = "COMPLETE") -> Any:
+        """The last one of OpenLineage about a task that has succeeded, or ended as `kind` says."""
         told = [json.loads(line) for line in self.events.read_text().splitlines()]
-        return [each for each in told if each["eventType"] == "COMPLETE" and each["job"]["name"].endswith(f".{task}")][
-            -1
-        ]
+        return [each for each in told if each["eventType"] == kind and each["job"]["name"].endswith(f".{task}")][-1]
 
 
 @pytest.fixture
@@ -193,6 +191,30 @@ def test_a_stage_that_fails_is_aborted_and_the_fixed_rerun_publishes(airflow: Ai
     fixed = airflow.run(project, "chained")
     assert fixed["run"] == "success"
     assert project.published() == Counter(range(8))
+
+
+def test_who_watches_is_told_what_a_gate_refused_and_which_table_did_not_come(
+    airflow: Airflow, project: Project, watched: Watched
+) -> None:
+    project.set_gate(min_rows=9)
+    produce(project, range(8))
+    failed = airflow.run(project, "chained")
+    assert (failed["tasks"]["gate"], failed["tasks"]["abort"]) == ("failed", "success"), failed["log"][-5000:]
+    assert not project.published()
+    counted = [("planned",), ("staged",), ("verdict", "failed"), ("aborted",)]
+    mine = "numbers_chained"
+    assert [watched.metrics.get((f"onceonly.{name}", *tags, mine)) for name, *tags in counted] == [1, 1, 1, 1]
+    if not LINEAGE:
+        return
+    place = ("file", str(project.folder / "home" / "lake" / "chained"))
+    gate, abort = watched.event("gate", "FAIL"), watched.event("abort")
+    (staged,) = gate["inputs"]
+    assert (staged["namespace"], staged["name"]) == place
+    (check,) = staged["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert (check["assertion"], check["success"]) == ("at least 9 rows", False)
+    (named,) = abort["run"]["facets"]["onceonly_checkpoints"]["checkpoints"]
+    assert (named["state"], named["unpublished"]) == ("aborted", [dict(zip(("namespace", "name"), place, strict=True))])
+    assert [gate["outputs"], abort["inputs"], abort["outputs"]] == [[], [], []]
 
 
 def test_a_missing_connection_is_found_before_anything_is_planned(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +16,8 @@ from unit.world import World
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.gate import Gate
+from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.datasets import Read, Written
 from onceonly.settings import Settings
@@ -223,3 +227,135 @@ def test_the_parent_of_sparks_own_events_is_the_task_where_airflow_asks_for_it(
     if asked:
         assert found["spark.openlineage.parentJobName"] == "flights.stage"
         assert found["spark.openlineage.parentRunId"] != found["spark.openlineage.rootParentRunId"]
+
+
+# ---- the gate and the abort: nothing of either is an output
+
+
+GATED: dict[str, Any] = {"sinks": [DeltaSink("lake", "lake/flights")], "gate": Gate(min_rows={"lake": 9})}
+
+
+def taken_by_provider(task: Any, state: str) -> Any:
+    """What the provider takes of the task that has ended, as events show it."""
+    pytest.importorskip("airflow.providers.openlineage")
+    from airflow.providers.openlineage.extractors import ExtractorManager
+    from airflow.utils.state import TaskInstanceState
+    from openlineage.client.serde import Serde
+
+    found = ExtractorManager().extract_metadata(
+        SimpleNamespace(run_id="a run"), task, TaskInstanceState(state), SimpleNamespace()
+    )
+    return json.loads(Serde.to_json(found))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """OpenLineage is asked for."""
+    from onceonly.airflow import lineage, operators
+
+    monkeypatch.setattr(lineage, "on", lambda: True)
+    monkeypatch.setattr(operators.OnceonlyOperator, "parts", lambda self: parts(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("found", "on_fail", "state"),
+    [(None, "abort", "success"), ("critical", "abort", "failed"), ("critical", "hold", "failed")],
+)
+@pytest.mark.usefixtures("told")
+def test_a_gate_tells_its_checks_of_what_is_staged_whether_its_task_fails_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None, on_fail: str, state: str
+) -> None:
+    from airflow.sdk import DAG
+
+    from onceonly.airflow import GateOperator
+    from onceonly.airflow.versions import AirflowFailException
+
+    world = World(tmp_path, **{**GATED, "gate": Gate(min_rows={"lake": 9}, on_fail=on_fail)})
+    world.plan("airflow:flights:a run")
+    world.stage()
+    world.parts.inspector(world.pipeline).find(found)
+    monkeypatch.setattr(GateOperator, "coordinator", lambda self: world.coordinator)
+    with DAG("flights", schedule=None):
+        task = GateOperator(task_id="gate", pipeline="flights", epoch=1)
+    with pytest.raises(AirflowFailException) if state == "failed" else nullcontext():
+        task._judged(context())
+    event = taken_by_provider(task, state)
+    (staged,) = event["inputs"]
+    assert (staged["namespace"], staged["name"]) == ("file", str(tmp_path / "lake" / "flights"))
+    (check,) = staged["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert (check["assertion"], check["success"]) == ("a fake check", state == "success")
+    assert event["outputs"] == []
+    (named,) = event["run_facets"]["onceonly_checkpoints"]["checkpoints"]
+    assert (named["epoch"], named["gate"]) == (1, "passed" if state == "success" else "failed")
+
+
+@pytest.mark.usefixtures("told")
+def test_a_check_of_a_column_names_it(tmp_path: Path) -> None:
+    from onceonly.airflow import lineage
+
+    world = World(tmp_path, **GATED)
+    world.plan()
+    checks = [
+        {"what": "carrier is not null", "ok": False, "severity": "warning", "observed": "3", "column": "carrier"},
+        {"what": "at least 9 rows", "ok": True, "severity": "critical", "observed": "11"},
+    ]
+    seen = {"outcome": "warning", "sinks": {"lake": {"rows": 11, "checks": checks}}}
+    made = lineage.of_gate(parts(tmp_path), replace(world.stage(), verdict=seen))
+    pytest.importorskip("airflow.providers.openlineage")
+    assertions = lineage.facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
+    assert [(each.assertion, each.success, each.column) for each in assertions] == [
+        ("carrier is not null", False, "carrier"),
+        ("at least 9 rows", True, None),
+    ]
+
+
+@pytest.mark.usefixtures("told")
+def test_an_abort_tells_which_outputs_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk import DAG
+
+    from onceonly.airflow import AbortOperator, notices
+
+    sinks = [
+        DeltaSink("lake", "lake/flights"),
+        KafkaSink(name="late", topic="late"),
+        StateSink("seen", schema="i INT", key=["i"]),
+    ]
+    world = World(tmp_path, sinks=sinks)
+    world.plan("airflow:flights:a run")
+    monkeypatch.setattr(AbortOperator, "coordinator", lambda self: world.coordinator)
+    monkeypatch.setattr(notices, "why_aborted", lambda *_: "told to")
+    with DAG("flights", schedule=None):
+        task = AbortOperator(task_id="abort", pipeline="flights", epoch=1)
+    task.execute(context())
+    event = taken_by_provider(task, "success")
+    (named,) = event["run_facets"]["onceonly_checkpoints"]["checkpoints"]
+    assert named["state"] == "aborted"
+    assert named["unpublished"] == [
+        {"namespace": "file", "name": str(tmp_path / "lake" / "flights")},
+        {"namespace": "kafka://one:9092", "name": "late"},
+    ]
+    assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("what", ["of", "of_gate", "of_abort"])
+def test_no_event_shows_the_password_of_an_address(tmp_path: Path, what: str) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from openlineage.client.serde import Serde
+
+    from onceonly.airflow import lineage
+
+    secret = "s3://key:hunter2@bucket/lake/flights"
+    world = World(tmp_path, sinks=[DeltaSink("lake", secret)])
+    world.plan()
+    staged = world.stage()
+    checks = [{"what": f"in(values={secret})", "ok": True, "severity": "info", "observed": secret}]
+    done = replace(
+        staged,
+        published={"lake": {}},
+        reason=f"cannot write {secret}",
+        handles={"lake": {**staged.handles["lake"], "uri": secret}},
+        verdict={"outcome": "passed", "sinks": {"lake": {"rows": 1, "checks": checks}}},
+    )
+    event = Serde.to_json(lineage.facets(getattr(lineage, what)(parts(tmp_path), done)))
+    assert "lake/flights" in event and "hunter2" not in event
