@@ -1,4 +1,4 @@
-"""Draw the secrets of docker-compose.yml into docker/secrets, once: `python3 docker/make_secrets.py`."""
+"""Draw the secrets of the containers into docker/secrets, once: `python3 docker/make_secrets.py`."""
 
 import base64
 import json
@@ -16,7 +16,13 @@ def airflow_users() -> str:
     return json.dumps({"admin": secrets.token_urlsafe(18)})
 
 
+def aws_credentials() -> str:
+    """Of the store of docker-compose.s3.yml, as AWS' own tools keep them."""
+    return f"[default]\naws_access_key_id = onceonly\naws_secret_access_key = {secrets.token_urlsafe(24)}\n"
+
+
 DRAW = {
+    "aws_credentials": aws_credentials,
     "airflow_fernet_key": fernet_key,
     "airflow_jwt_secret": lambda: secrets.token_urlsafe(48),
     "airflow_secret_key": lambda: secrets.token_urlsafe(48),

@@ -14,16 +14,36 @@ import yaml
 from onceonly.spark import jars
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def merged(*files: str) -> dict[str, Any]:
+    """As Compose merges them: of a service, what the later file says of a setting counts, and lists are joined."""
+    found: dict[str, Any] = {}
+    for file in files:
+        found = _joined(found, yaml.safe_load((ROOT / file).read_text()))
+    return found
+
+
+def _joined(one: Any, other: Any) -> Any:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {**one, **{key: _joined(one[key], value) if key in one else value for key, value in other.items()}}
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *(each for each in other if each not in one)]
+    return other
+
+
+COMPOSE = merged("docker-compose.yml")
+STORED = merged("docker-compose.yml", "docker-compose.s3.yml")
+SERVICES: dict[str, dict[str, Any]] = STORED["services"]
 RUNS_ONCE = "airflow-init"
 
 
 def test_it_is_valid_compose() -> None:
     schema = json.loads((ROOT / "tests/data/compose_spec.json").read_text())
-    newer = {"name"} | {key for key in COMPOSE if key.startswith("x-")}
-    known = {key: COMPOSE[key] for key in COMPOSE if key not in newer}
-    jsonschema.validate(known, schema, cls=jsonschema.Draft201909Validator)
+    for compose in (COMPOSE, STORED):
+        newer = {"name"} | {key for key in compose if key.startswith("x-")}
+        known = {key: compose[key] for key in compose if key not in newer}
+        jsonschema.validate(known, schema, cls=jsonschema.Draft201909Validator)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -54,7 +74,7 @@ def test_secrets_come_from_files(name: str) -> None:
     """None stands in the environment, each file that is read is granted, and each one granted is declared."""
     service = SERVICES[name]
     granted = set(service.get("secrets", []))
-    assert set(re.findall(r"/run/secrets/(\w+)", json.dumps(service))) <= granted <= set(COMPOSE["secrets"])
+    assert set(re.findall(r"/run/secrets/(\w+)", json.dumps(service))) <= granted <= set(STORED["secrets"])
     for key in service.get("environment", {}):
         assert not re.search(r"PASSWORD|SECRET|_KEY|SQL_ALCHEMY", key) or key.endswith(("_CMD", "_FILE"))
 
@@ -117,7 +137,7 @@ def test_every_secret_is_drawn() -> None:
     spec.loader.exec_module(module)
 
     assert {f"docker/secrets/{name}" for name in module.DRAW} == {
-        secret["file"] for secret in COMPOSE["secrets"].values()
+        secret["file"] for secret in STORED["secrets"].values()
     }
     assert all(draw() != draw() for draw in module.DRAW.values())
 
@@ -125,3 +145,22 @@ def test_every_secret_is_drawn() -> None:
 def test_the_broker_is_the_one_that_is_tested() -> None:
     tested = re.search(r'name="kafka_2.13" rev="([\d.]+)"', jars.IVY.read_text())
     assert tested and SERVICES["kafka"]["image"] == f"apache/kafka:{tested[1]}"
+
+
+def test_with_the_store_every_process_that_works_reaches_it() -> None:
+    """The state table is there from the first step on, and whoever has the address has the key."""
+    for name in ("spark-worker", *(name for name in SERVICES if name.startswith("airflow-"))):
+        told = SERVICES[name]["environment"]
+        assert told["AWS_ENDPOINT_URL"] == "http://s3:7070"
+        assert told["AWS_SHARED_CREDENTIALS_FILE"] == "/run/secrets/aws_credentials"
+        assert {told[f"ONCEONLY_{each}"] for each in ("STATE", "SPOOL", "DOCS")} == {
+            f"s3://lake/onceonly/{each}" for each in ("state", "spool", "docs")
+        }
+        assert "aws_credentials" in SERVICES[name]["secrets"]
+    assert "s3" in SERVICES[RUNS_ONCE]["depends_on"] and "postgres" in SERVICES[RUNS_ONCE]["depends_on"]
+
+
+def test_the_store_is_the_one_that_is_tested() -> None:
+    tested = re.search(r"versitygw@v([\d.]+)", (ROOT / ".ci/run").read_text())
+    assert tested and SERVICES["s3"]["image"] == f"onceonly-s3:{tested[1]}"
+    assert f"versitygw@v{tested[1]}" in (ROOT / "docker/s3.Dockerfile").read_text()
