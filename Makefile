@@ -32,7 +32,7 @@ test: setup  ## unit, contract, integration: all but the heavy ones; ARGS='-k na
 	$(BIN)/pytest -m 'not heavy' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 unit: setup  ## the tests that need no service, on a state table in memory
-	ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
+	PYTHONDONTWRITEBYTECODE= ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
 
 heavy: setup  ## the tests that take minutes each on real services, of which `make test` takes some; ARGS='-k name' selects
 	$(BIN)/pytest -m heavy -n 2 --dist loadfile --durations 20 $(ARGS)

@@ -75,7 +75,8 @@ class Airflow:
         printed = output(project.child("airflow_run.py", *arguments))
         results = [line for line in printed.splitlines() if line.startswith("RESULT ")]
         assert results, printed[-5000:]
-        result: dict[str, Any] = json.loads(results[-1].removeprefix("RESULT "))
+        decoder = json.JSONDecoder()  # what a child process logs late may stand behind it
+        result: dict[str, Any] = decoder.raw_decode(results[-1].removeprefix("RESULT "))[0]
         return result | {"log": printed}
 
 
