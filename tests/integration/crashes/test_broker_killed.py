@@ -14,7 +14,7 @@ from integration.dying import arrived, check_truth, fill, nothing_is_left
 from onceonly.checkpoint.model import State
 from onceonly.errors import OutcomeUnknown
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy]
 NUMBERS = range(400)
 
 

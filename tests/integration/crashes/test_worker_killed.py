@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
 WORKERS = 2
 NUMBERS = range(400)
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")
