@@ -147,6 +147,8 @@ class Pins:
         start = self._boundary(view, interval.start, None)
         end = self._boundary(view, interval.end, start)
         range_ = offsets.between(self.log, self.log.topic_id, start, end)
+        if not set(range_.partitions) <= set(self.log.partitions):
+            self._log = None  # a partition may be younger than our look at the log
         offsets.check_held(range_, self.log)
         return range_
 

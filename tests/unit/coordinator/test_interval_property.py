@@ -155,6 +155,16 @@ def test_a_boundary_that_is_younger_than_the_look_at_the_log(tmp_path):
     assert early.range(pinned).partitions == {0: (0, 1), 2: (0, 1)}
 
 
+def test_a_partition_that_is_younger_than_the_look_at_the_log(tmp_path):
+    """Only its times were asked when it was there: it has lost nothing."""
+    source, pinned = FakeSource("flights", tmp_path), Pinned()
+    write(source, ((0, 1), (0, 7)))
+    early = Pins(FLIGHTS, source, FLIGHTS.source, Interval(at(0), at(5)), now=at(60))
+    assert sorted(early.log.partitions) == [0]
+    write(source, ((2, 1), (2, 7)))
+    assert early.range(pinned).partitions == {0: (0, 1), 2: (0, 1)}
+
+
 class AnySource(FakeSource):
     """Answers anything: two lookups may see different logs, and one may be old when it is used."""
 
