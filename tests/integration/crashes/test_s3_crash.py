@@ -1,4 +1,4 @@
-"""A process is killed at a request that it sends to a real S3 server, before or after the server has done it."""
+"""A process is killed at a request that it sends to a store's server, before or after the server has done it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration import mortal_s3
-from integration.s3 import BINARY, BUCKET, MISSING, S3
 from integration.s3_kills import dies
 from integration.s3_proxy import Proxy
+from integration.store_server import StoreServer
+from integration.stores import everywhere, on_most
 from patience import PATIENCE
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+pytestmark = pytest.mark.integration
 numbers = count()
 PARTS = 4
 
@@ -49,20 +50,26 @@ def check_truth(through: Coordinator, root: str) -> None:
 
 
 @pytest.mark.crash
+@on_most
 @pytest.mark.parametrize(("number", "after"), [(11, True), (26, False)])
-def test_rows_arrive_once_wherever_it_dies_on_s3(between: Proxy, tmp_path: Path, number: int, after: bool) -> None:
-    root = f"s3://{BUCKET}/crash-{next(numbers)}"
+def test_rows_arrive_once_wherever_it_dies_on_a_store(
+    server: StoreServer, between: Proxy, tmp_path: Path, number: int, after: bool
+) -> None:
+    root = server.uri(f"crash-{next(numbers)}")
     folder = records(tmp_path / "source", root)
     assert dies(between, mortal_s3.run, str(folder), root, number, after)
     check_truth(settled(folder, root), root)
 
 
 @pytest.mark.heavy
+@everywhere
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_rows_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: Path, part: int, after: bool) -> None:
+def test_rows_arrive_once_whichever_change_it_dies_at(
+    server: StoreServer, between: Proxy, tmp_path: Path, part: int, after: bool
+) -> None:
     for number in count(part + 1, PARTS):
-        root = f"s3://{BUCKET}/crash-{next(numbers)}"
+        root = server.uri(f"crash-{next(numbers)}")
         folder = records(tmp_path / f"source-{number}", root)
         if not dies(between, mortal_s3.run, str(folder), root, number, after):
             break
@@ -72,8 +79,8 @@ def test_rows_arrive_once_whichever_change_it_dies_at(between: Proxy, tmp_path: 
 
 
 @pytest.mark.heavy
-def test_rows_arrive_once_when_the_server_is_killed_all_the_time(server: S3, tmp_path: Path) -> None:
-    root = f"s3://{BUCKET}/crash-{next(numbers)}"
+def test_rows_arrive_once_when_the_server_is_killed_all_the_time(server: StoreServer, tmp_path: Path) -> None:
+    root = server.uri(f"crash-{next(numbers)}")
     folder = records(tmp_path / "source", root)
     done = threading.Event()
 

@@ -12,11 +12,10 @@ from itertools import count
 
 import pytest
 import unit.statetable.test_state_contract as contract
-from integration import azure, gcs
-from integration import s3 as s3_server
 from integration.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Rule, proxy
 from integration.s3_writers import Rival, race, race_on, reach, write
 from integration.store_server import BUCKET, StoreServer
+from integration.stores import MOST, everywhere, running
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event
@@ -26,9 +25,6 @@ from onceonly.statetable import table as state
 from onceonly.statetable.table import Lost, StateTable
 
 pytestmark = pytest.mark.integration
-SERVERS = {"s3": s3_server, "azure": azure, "gcs": gcs}
-MOST = ["s3", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("azure", "gcs"))]
-everywhere = pytest.mark.parametrize("store", list(SERVERS), indirect=True)
 survives_sigkill = pytest.mark.parametrize("store", ["s3"], indirect=True)  # while it writes
 can_ignore_conditions = pytest.mark.parametrize(
     "store", ["s3", pytest.param("gcs", marks=pytest.mark.heavy)], indirect=True
@@ -38,15 +34,8 @@ numbers = count()
 
 @pytest.fixture(scope="module", params=MOST)
 def store(request) -> Iterator[StoreServer]:
-    """A real server of this test process alone: a test may kill it, and starts it again."""
-    server = SERVERS[request.param]
-    if server.BINARY is None:
-        pytest.skip(server.MISSING)
-    if request.param == "s3":
-        yield request.getfixturevalue("s3")
-    else:
-        with server.server() as running:
-            yield running
+    with running(request, request.param) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,30 @@
+"""The object stores whose servers this machine may have: S3, and emulators of Azure and Google."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from integration import azure, gcs
+from integration import s3 as s3_server
+from integration.store_server import StoreServer
+
+SERVERS: dict[str, Any] = {"s3": s3_server, "azure": azure, "gcs": gcs}
+MOST = ["s3", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("azure", "gcs"))]
+everywhere = pytest.mark.parametrize("store", list(SERVERS), indirect=True)
+on_most = pytest.mark.parametrize("store", MOST, indirect=True)
+
+
+@contextmanager
+def running(request: pytest.FixtureRequest, name: str) -> Iterator[StoreServer]:
+    """The server of that store, of this test process alone: a test may kill it, and starts it again."""
+    server = SERVERS[name]
+    if server.BINARY is None:
+        pytest.skip(server.MISSING)
+    if name == "s3":
+        yield request.getfixturevalue("s3")
+    else:
+        with server.server() as made:
+            yield made
