@@ -15,8 +15,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.dev.demo.wait import until
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import lock
@@ -164,8 +166,13 @@ def refused(delta: Delta, rows: Any, words: list[str]) -> None:
     with pytest.raises(Exception) as error:
         delta.stage(rows)
     assert all(word in str(error.value) for word in words), str(error.value)[:1000]
-    delta.writer().discard(transaction(), None)
-    assert delta.staged() == []
+
+    def removed() -> bool:
+        """Other tasks of the job that failed may still write for a moment."""
+        delta.writer().discard(transaction(), None)
+        return delta.staged() == []
+
+    until(removed, "what it wrote is removed", PATIENCE)
     assert delta.ns() == []
 
 

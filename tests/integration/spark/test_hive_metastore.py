@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration.airflow.test_airflow import Airflow
-from integration.project import make_project, produce
+from integration.project import make_project, produce, without_spark
 from integration.standalone import ROOT, SHORT
 from patience import PATIENCE
 
@@ -43,7 +43,9 @@ def hive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def sql(conf: Mapping[str, str], *statements: str) -> Any:
     line = [sys.executable, "-m", "integration.sql_alone", json.dumps(conf), *statements]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        line, env=without_spark(os.environ), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     rows = [line for line in done.stdout.splitlines() if line.startswith("ROWS ")]
     assert rows, done.stdout + done.stderr[-3000:]
     return json.loads(rows[-1].removeprefix("ROWS "))

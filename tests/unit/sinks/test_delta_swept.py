@@ -16,6 +16,7 @@ from unit.lightdelta import LightDelta, LightParts
 from onceonly.checkpoint.model import Checkpoint, State, Transaction
 from onceonly.coordinator import sweep
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.errors import OutcomeUnknown
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -151,7 +152,7 @@ def test_a_look_that_failed_is_repeated(world: World, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as now:
         now.setattr(LightDelta, "discard", broken)
-        with pytest.raises(OSError, match="does not answer"):
+        with pytest.raises(OutcomeUnknown, match="does not answer"):
             world.recover()
     world.recover()
     assert not late.parent.exists()

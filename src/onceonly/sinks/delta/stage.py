@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -40,7 +40,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
     return table
 
 
-def opened(config: DeltaSink, uri: str) -> log.Table | None:
+def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = head.table) -> log.Table | None:
     """The table at `uri`, if there is one.
 
     Raises:
@@ -54,7 +54,7 @@ def opened(config: DeltaSink, uri: str) -> log.Table | None:
             "Name the folder otherwise. Nothing was written.",
         )
     try:
-        return head.table(uri)
+        return by(uri)
     except DeltaError as error:
         if MANAGED in str(error):
             raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
