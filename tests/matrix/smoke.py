@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from integration import everything
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 POINTS = ("after stage of KafkaWriter", "after commit of DeltaWriter")
 RECORDS = 2_000
 NAME = "matrix"
+ONCE = "MATRIX_ONCE"  # the folder of points at which one process dies
 
 
 def pipeline(topic: str, out: str) -> Pipeline:
@@ -48,16 +50,27 @@ def transform(batch: DataFrame, state: DataFrame) -> tuple[dict[str, DataFrame],
 
 @cache
 def mortal() -> None:
-    """From here on, this process dies where MATRIX_POINT says."""
+    """From here on, this process dies where MATRIX_POINT says, or MATRIX_ONCE."""
 
     def reach(point: str) -> None:
         if point == os.environ.get("MATRIX_POINT"):
             print(f"dies {point}", flush=True)
             os.killpg(0, signal.SIGKILL)
+        if ONCE in os.environ and taken(Path(os.environ[ONCE], point)):
+            os.kill(os.getpid(), signal.SIGKILL)  # not the group: the scheduler's, or the worker's
 
     for sink in (DeltaWriter, KafkaWriter):
         for step in ("stage", "commit"):
             around(sink, step, f"{step} of {sink.__name__}", reach)
+
+
+def taken(file: Path) -> bool:
+    """Whether it was there; of several processes, one has taken it."""
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def main() -> None:
