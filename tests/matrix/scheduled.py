@@ -18,7 +18,7 @@ import requests
 from integration import standalone
 
 from matrix import smoke
-from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.checkpoint.model import State
 from onceonly.dev.demo.standalone import USER, Standalone, free_port
 from onceonly.dev.demo.wait import until
 from onceonly.settings import Settings
@@ -46,19 +46,13 @@ def build() -> tuple[DAG, DAG]:
     return checkpoint_dag(pipeline, schedule=None), recovery_dag(RECOVERY, schedule=None)
 
 
-def at_decision(checkpoint: Checkpoint, row: Row) -> None:
-    """From its decision on, the process of a commit may die. Named by ONCEONLY_NOTIFY."""
-    if row.event is Event.COMMITTING:
-        smoke.mortal()
-
-
 def main() -> None:
     settings = Settings.from_env()
     with airflow(settings) as running:
         states, tries = finish(running, smoke.NAME)
+        require(not (left := list(deaths(settings).iterdir())), f"not reached: {left}")
+        require(min(tries["stage"], tries["commit"]) > 1, f"not both were retried: {tries}")
         require("deferred" in states["stage"], f"the stage was never deferred: {states}")
-        require(min(tries["stage"], tries["commit"]) > 1, f"nothing was retried: {tries}")
-        require(not list(deaths(settings).iterdir()), "a point was not reached")
         while states["plan"] != {"skipped"}:
             states, _ = finish(running, smoke.NAME)
         finish(running, RECOVERY)
@@ -81,7 +75,7 @@ def airflow(settings: Settings) -> Iterator[Standalone]:
     try:
         cluster.up()
         connection = {"AIRFLOW_CONN_SPARK": cluster.connection(), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
-        running.start({**connection, "ONCEONLY_NOTIFY": "matrix.scheduled:at_decision"})
+        running.start({**connection, "ONCEONLY_NOTIFY": "matrix.smoke:at_event"})
         for dag in (smoke.NAME, RECOVERY):
             until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", LIMIT)  # type: ignore[misc]
         yield running

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from integration import everything
 from integration.points import around
@@ -23,9 +23,6 @@ from onceonly.runtime import factory, owners
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # Staged, with open transactions; published in the table, and not in the topic.
 POINTS = ("after stage of KafkaWriter", "after commit of DeltaWriter")
@@ -39,13 +36,12 @@ def pipeline(topic: str, out: str) -> Pipeline:
     whole = everything.pipeline(topic, out)
     (source,) = whole.sources
     sinks = [replace(sink, ids="unique") if isinstance(sink, KafkaSink) else sink for sink in whole.sinks]
-    transform = "matrix.smoke:transform"
-    return replace(whole, name=NAME, transform=transform, source=replace(source, max_records=RECORDS), sinks=sinks)
+    return replace(whole, name=NAME, source=replace(source, max_records=RECORDS), sinks=sinks)
 
 
-def transform(batch: DataFrame, state: DataFrame) -> tuple[dict[str, DataFrame], DataFrame]:
-    mortal()  # the process that stages may be one that another has started
-    return everything.transform(batch, state)
+def at_event(*_: object) -> None:
+    """Named by ONCEONLY_NOTIFY where another process stages or commits: so it is mortal before it opens its sinks."""
+    mortal()
 
 
 @cache
