@@ -11,7 +11,8 @@ import sys
 from dataclasses import replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from integration import everything
 from integration.points import around
@@ -23,13 +24,11 @@ from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 # Staged, with open transactions; published in the table, and not in the topic.
 POINTS = ("after stage of KafkaWriter", "after commit of DeltaWriter")
 RECORDS = 2_000
 NAME = "matrix"
+ONCE = "MATRIX_ONCE"  # the folder of points at which one process dies
 
 
 def pipeline(topic: str, out: str) -> Pipeline:
@@ -37,27 +36,37 @@ def pipeline(topic: str, out: str) -> Pipeline:
     whole = everything.pipeline(topic, out)
     (source,) = whole.sources
     sinks = [replace(sink, ids="unique") if isinstance(sink, KafkaSink) else sink for sink in whole.sinks]
-    transform = "matrix.smoke:transform"
-    return replace(whole, name=NAME, transform=transform, source=replace(source, max_records=RECORDS), sinks=sinks)
+    return replace(whole, name=NAME, source=replace(source, max_records=RECORDS), sinks=sinks)
 
 
-def transform(batch: DataFrame, state: DataFrame) -> tuple[dict[str, DataFrame], DataFrame]:
-    mortal()  # the process that stages may be one that another has started
-    return everything.transform(batch, state)
+def at_event(*_: object) -> None:
+    """Named by ONCEONLY_NOTIFY where another process stages or commits: so it is mortal before it opens its sinks."""
+    mortal()
 
 
 @cache
 def mortal() -> None:
-    """From here on, this process dies where MATRIX_POINT says."""
+    """From here on, this process dies where MATRIX_POINT says, or MATRIX_ONCE."""
 
     def reach(point: str) -> None:
         if point == os.environ.get("MATRIX_POINT"):
             print(f"dies {point}", flush=True)
             os.killpg(0, signal.SIGKILL)
+        if ONCE in os.environ and taken(Path(os.environ[ONCE], point)):
+            os.kill(os.getpid(), signal.SIGKILL)  # not the group: the scheduler's, or the worker's
 
     for sink in (DeltaWriter, KafkaWriter):
         for step in ("stage", "commit"):
             around(sink, step, f"{step} of {sink.__name__}", reach)
+
+
+def taken(file: Path) -> bool:
+    """Whether it was there; of several processes, one has taken it."""
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -30,9 +29,9 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 4, 5, tzinfo=UTC))
-SECONDS = 600  # for one process
+SECONDS = 1800  # for one process, of which one runs a whole Airflow
+TO_LEAVE = 120
 TAIL = 6000
-STAGING, CLAIMED = POINTS[0], ": claimed, attempt"
 DEFAULTS = """\
 spark.master local[2]
 spark.sql.shuffle.partitions 2
@@ -71,26 +70,21 @@ class Trial:
             yield child
         finally:
             if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
+                self._end(child)
+
+    @staticmethod
+    def _end(child: subprocess.Popen[str]) -> None:
+        child.terminate()  # an Airflow and a cluster are ended by whoever has started them
+        try:
+            child.communicate(timeout=TO_LEAVE)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
 
     def die(self, script: str, point: str) -> None:
-        if self.cell.dag and point == STAGING:  # which another process does there, and ends with its parent
-            return self._kill(script, CLAIMED)
         code, printed = self.run(script, point)
         if f"dies {point}" not in printed:
             raise Failed(f"'{point}' was not reached: {code}\n{printed[-TAIL:]}")
-
-    def _kill(self, script: str, words: str) -> None:
-        """SIGKILL when it prints these words."""
-        with self._started(script, "") as child:
-            assert child.stdout
-            printed = []
-            for line in child.stdout:
-                printed.append(line)
-                if words in line:
-                    return os.killpg(child.pid, signal.SIGKILL)
-        raise Failed(f"'{words}' was not printed\n{''.join(printed)[-TAIL:]}")
 
     def live(self, script: str) -> None:
         """To the end of all there is, undisturbed."""
@@ -120,11 +114,13 @@ def try_out(cell: Cell) -> dict[str, object]:
         settings = Settings.from_env(env)
         StateTable.make(settings.state)
         load.load(settings, topic, DAYS)
-        trial, script = Trial(cell, folder, env, (topic, out)), "dag.py" if cell.dag else "smoke.py"
-        started = time.monotonic()
-        for point in POINTS:
-            trial.die(script, point)
-        trial.live(script)
+        trial, started = Trial(cell, folder, env, (topic, out)), time.monotonic()
+        if cell.dag:
+            trial.live("scheduled.py")
+        else:
+            for point in POINTS:
+                trial.die("smoke.py", point)
+            trial.live("smoke.py")
         seconds = time.monotonic() - started
         return {"seconds": round(seconds), "rows": judge(settings, broker, out)}
 
@@ -141,19 +137,6 @@ def environment(cell: Cell, folder: Path, broker: str) -> dict[str, str]:
         "ONCEONLY_JARS": str(Environment(cell).jars),
         "ONCEONLY_KAFKA_BOOTSTRAP": broker,
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "tests", ".")),
-        **(of_airflow(folder / "airflow") if cell.dag else {}),
-    }
-
-
-def of_airflow(folder: Path) -> dict[str, str]:
-    return {
-        "AIRFLOW_HOME": str(folder),
-        "AIRFLOW__API_AUTH__JWT_SECRET": uuid.uuid4().hex,  # without one, dag.test() of 3.2 has no API
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
-        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW_CONN_SPARK": json.dumps({"conn_type": "generic", "host": "local[2]"}),
     }
 
 

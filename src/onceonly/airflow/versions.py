@@ -5,7 +5,7 @@ Each name is looked for when it is first asked for, as every process of Airflow 
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
@@ -27,6 +27,20 @@ _MISSING: dict[str, Any] = {
     "CronPartitionTimetable": type("CronPartitionTimetable", (), {}),  # before 3.2: no schedule is one
     "NEVER_EXPIRE": None,  # before 3.3: there is no store of task states
 }
+_LACKS = (  # docs/versions.md
+    ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
+    ((3, 3), "a run that is deleted and made again under its id is taken for the first one, and plans nothing again"),
+)
+
+
+def notes() -> list[str]:
+    """What the installed Airflow cannot do, for `onceonly check`. Does not import Airflow, which takes seconds."""
+    try:
+        version = metadata.version("apache-airflow-core")
+    except metadata.PackageNotFoundError:
+        return []
+    series = tuple(int(part) for part in version.split(".")[:2])
+    return [f"with Airflow {version}, {lack}" for since, lack in _LACKS if series < since]
 
 
 def __getattr__(name: str) -> Any:

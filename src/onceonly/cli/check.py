@@ -52,12 +52,13 @@ def check(file: str, as_json: bool) -> None:
 
 def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     """What was found, line by line; raises what is wrong."""
+    from onceonly.airflow import versions as airflow
     from onceonly.runtime import factory
     from onceonly.spark import check as spark
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
-    notes += spark.notes(parts.settings) + _of_s3(pipeline, parts.settings)
+    notes += spark.notes(parts.settings) + airflow.notes() + _of_s3(pipeline, parts.settings)
     notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
     pipeline = factory.located(pipeline, parts)
     notes += [f"'{each.table}' is the table at {each.path}" for each in _named(pipeline)]
