@@ -35,6 +35,7 @@ CONF = {
 class Master(Service):
     name = "standalone-master"
     port_variable, default_port = "ONCEONLY_TESTS_MASTER_PORT", 0
+    seconds_to_start = PATIENCE
 
     def command(self, port: int) -> Sequence[str]:
         if not (self.folder / "ports").exists():  # started again, it is where it was
@@ -72,6 +73,7 @@ class Worker(Service):
 
     name = "standalone-worker"
     port_variable, default_port = "ONCEONLY_TESTS_WORKER_PORT", 0
+    seconds_to_start = PATIENCE
     cores, memory, host = 4, "4g", machine.LOCALHOST
 
     def __init__(self, master: Master, env: Mapping[str, str], number: int | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +128,7 @@ def demo(folder: Path) -> Iterator[OnCluster]:
 def main() -> int:
     if s3.BINARY is None:
         raise SystemExit(s3.MISSING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends with it
     home = Settings.from_env()
     jars.fetch(home.jars, ("s3", "hdfs"), jars.SETTINGS)
     with TemporaryDirectory(prefix="onceonly-cluster-") as folder, demo(Path(folder)) as shown:
