@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from onceonly.settings import Settings
 from onceonly.spark.conf import ELSEWHERE
 
 GRACE = 3.0  # seconds from SIGTERM to SIGKILL; Airflow gives a task five
+FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)")  # of a stack trace of Java
 TAIL = 12  # lines of the output that go into an error
 
 
@@ -50,7 +52,11 @@ def started(
 
 def telling(lines: Sequence[str]) -> list[str]:
     """The last ones, without the frames of Java's stack traces: what went wrong stands before them."""
-    return [line for line in lines if not line.startswith(("\tat ", "\t... "))][-TAIL:]
+    return without_frames(lines)[-TAIL:]
+
+
+def without_frames(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not FRAME.match(line)]
 
 
 def _end(job: subprocess.Popen[str]) -> None:

@@ -36,7 +36,7 @@ def find(spark: Target, names: Iterable[str]) -> Mapping[str, Found]:
         return {name: Found(**each) for name, each in json.loads(said[-1]).items()}
     kind = InvalidPipeline if job.returncode == InvalidPipeline.exit_code else NotCommitted
     raise kind(
-        f"where the tables {', '.join(sorted(names))} are is not known.",
+        f"it is not known where these tables are: {', '.join(sorted(names))}.",
         "\n".join(process.telling(told)),
         "Nothing was planned.",
     )

@@ -20,6 +20,7 @@ import requests
 from onceonly.clusters import http
 from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
 from onceonly.clusters.launch import require_one
+from onceonly.clusters.process import without_frames
 from onceonly.clusters.properties import hidden_file
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime.jobs import program
@@ -28,8 +29,7 @@ from onceonly.spark import s3
 AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
 LAST = 8192  # bytes of a log
 CONTAINER = re.compile(r"container_\w+")
-# Lines of a log that say nothing of why: frames of Java, and what the NodeManager puts around a log.
-FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)|\*+$|(End of )?LogType:|$")
+AROUND = re.compile(r"\*+$|(End of )?LogType:|$")  # what the NodeManager puts around a log
 TODO = "Is it what 'yarn_resourcemanager_webapp_address' in the connection's extra names? It may be repeated."
 KERBEROS = "requests_kerberos"
 FILES = "spark.yarn.dist.files"
@@ -156,7 +156,7 @@ def _log(app: Mapping[str, Any]) -> list[str]:
     url = f"{scheme}://{node}/ws/v1/node/containers/{container[0]}/logs/stderr"
     answer = http.ask("YARN's NodeManager", "GET", url, "", params={"size": f"-{LAST}"}, **_login())
     lines = answer.text.splitlines() if answer.status_code == 200 else []
-    return [line for line in lines if not FRAME.match(line)]
+    return [line for line in without_frames(lines) if not AROUND.match(line)]
 
 
 def _user() -> str:

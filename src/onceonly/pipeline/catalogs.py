@@ -54,7 +54,7 @@ def managed(whose: str, uri: str, what: str) -> InvalidPipeline:
         f"{whose}: the table at {uri} is managed by its catalog ({what}).",
         "The catalog decides which commits to it count. So its folder does not show what was published, and "
         "after a crash it would not be known whether a commit has happened.",
-        "Use an external table without that feature (docs/tables.md). Nothing was written.",
+        "Use an external table without that feature (docs/catalogs.md). Nothing was written.",
     )
 
 

@@ -62,7 +62,7 @@ class DeltaSource(Stored):
         grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
             pinned.
         table: in place of path: the name of a table in a catalog of Spark, 'catalog.schema.table' or 'schema.table'.
-            Each plan looks it up (docs/tables.md).
+            Each plan looks it up (docs/catalogs.md).
         table_id: set by the plan, with path: the id of the table that it has found.
     """
 

@@ -42,12 +42,12 @@ def _refused(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotC
             f"no catalog of Spark has a table '{name}'.",
             first,
             f"Create it, as in {CREATE.format(quoted)}, or correct its name: the catalogs are those of Spark's own "
-            "configuration (docs/tables.md). Nothing was written.",
+            "configuration (docs/catalogs.md). Nothing was written.",
         )
     if "VIEW" in first:
         return InvalidPipeline(f"'{name}' is a view.", first, "Name the Delta table. Nothing was written.")
     return NotCommitted(
-        f"where the table '{name}' is could not be asked.",
+        f"the catalog could not be asked where the table '{name}' is.",
         first,
         "See Spark's log, and try again. Nothing was written.",
     )

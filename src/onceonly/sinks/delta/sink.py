@@ -81,8 +81,6 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def check(self) -> list[str]:
         """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
         target = stage.opened(self.config, self.uri, log.open_table)
-        if target is None and self.config.table:
-            raise stage.another_by_name(self.config, None)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
             return [f"{self.name}: {self.uri} will be created by the first stage"]

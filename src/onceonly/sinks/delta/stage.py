@@ -31,8 +31,6 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
     table = opened(config, uri)
-    if table is None and config.table:
-        raise another_by_name(config, None)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
@@ -45,6 +43,7 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
 
     Raises:
         InvalidPipeline: delta-rs cannot find one there, or its catalog manages it.
+        NotCommitted: there is none, and a catalog has named it.
     """
     local = local_path(uri)
     if local and unquote(str(local)) != str(local):
@@ -54,11 +53,14 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
             "Name the folder otherwise. Nothing was written.",
         )
     try:
-        return by(uri)
+        table = by(uri)
     except DeltaError as error:
         if MANAGED in str(error):
             raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
         raise
+    if table is None and config.table:
+        raise another_by_name(config, None)
+    return table
 
 
 def check(config: DeltaSink, table: log.Table) -> None:
@@ -71,7 +73,7 @@ def check(config: DeltaSink, table: log.Table) -> None:
 
 def not_looked_up(config: DeltaSink) -> InvalidPipeline:
     return InvalidPipeline(
-        f"sink '{config.name}': where the table '{config.table}' is has not been looked up.",
+        f"sink '{config.name}': the table '{config.table}' has not been looked up.",
         "That is done by the plan of each checkpoint.",
         "Plan it by Airflow or `onceonly run`. Nothing was written.",
     )
