@@ -3,8 +3,8 @@
 for path in onceonly.manifests.files("lake/delays"): ...
 onceonly.manifests.dataset("lake/delays").to_table()
 
-An hdfs:// folder is read over HTTP, as the sink writes it (`onceonly.filesystems.webhdfs`), and an s3:// folder by the
-same client (`onceonly.filesystems.s3_client`).
+An hdfs:// folder is read over HTTP, as the sink writes it (`onceonly.filesystems.webhdfs`), and one of an object store
+by the client that publishes there (`onceonly.filesystems.places`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def files(folder: str | Path) -> list[Any]:
-    """The files of every completely published checkpoint, in order of their names: paths, or URIs on HDFS and S3.
+    """The files of every completely published checkpoint, in order of their names: paths, or URIs of other storage.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -33,8 +33,8 @@ def files(folder: str | Path) -> list[Any]:
     if on_hdfs := _hdfs(folder):
         cluster, root = on_hdfs
         return sorted(f"{root}/{path}" for path in _listed(_manifests(cluster, root)))
-    if on_s3 := _s3(folder):
-        on, root = on_s3
+    if stored := _stored(folder):
+        on, root = stored
         return sorted(f"{root}/{path}" for path in _listed(_on_store(on, root)))
     local = Path(folder)
     if not local.is_dir():
@@ -54,11 +54,11 @@ def dataset(folder: str | Path) -> Any:
     if on_hdfs := _hdfs(folder):
         cluster, root = on_hdfs
         return cluster.dataset([cluster.path(uri) for uri in found], cluster.path(root), kind)
-    if on_s3 := _s3(folder):
-        from onceonly.filesystems.s3 import arrow
+    if stored := _stored(folder):
+        from onceonly.filesystems import places
 
-        fs, base = arrow(on_s3[1])
-        paths = [uri.removeprefix("s3://") for uri in found]
+        fs, base = places.arrow(stored[1])
+        paths = [uri.partition("://")[2] for uri in found]
         return ds.dataset(paths, format=kind, filesystem=fs, partitioning="hive", partition_base_dir=base)
     return ds.dataset(found, format=kind, partitioning="hive", partition_base_dir=str(folder))
 
@@ -100,9 +100,9 @@ def _manifests(cluster: Cluster, root: str) -> dict[str, Any]:
     return _all(names, lambda name: fs.cat_file(f"{place}/{name}"))
 
 
-def _s3(folder: str | Path) -> tuple[FileSystem, str] | None:
+def _stored(folder: str | Path) -> tuple[FileSystem, str] | None:
     """The file system and the folder's URI; None for another folder."""
-    if not str(folder).startswith(("s3://", "s3a://")):
+    if "://" not in str(folder) or str(folder).startswith("file:"):
         return None
     from onceonly.filesystems import places
 

@@ -1,11 +1,15 @@
 """Azurite, Microsoft's emulator of Azure Blob Storage, where it is installed.
 
 npm install --global --prefix ~/.local azurite@3.35.0
+
+Spark's connector sees each folder twice there: by the marker that it has put, and by what is in it. So a proxy before
+the emulator leaves the marker out of a list that also has the folder.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow.fs as pafs
+from integration.s3_proxy import Answer, Handler, proxy
 from integration.store_server import BUCKET, KEY, StoreServer, installed
 
 from onceonly.dev.demo.standalone import free_port
@@ -22,15 +27,36 @@ BINARY = installed("azurite-blob", ".local/bin")
 MISSING = "azurite is not installed: npm install --global --prefix ~/.local azurite@3.35.0"
 ACCOUNT = "onceonlytests"
 SECRET = base64.b64encode(KEY.encode()).decode()
+FOLDER = re.compile(rb"<BlobPrefix><Name>(.*?)/</Name>")
+MARKER = rb"<Blob><Name>%s</Name>.*?</Blob>"
+
+
+class Translator(Handler):
+    """A list names each folder once."""
+
+    def _ask(self, body: bytes) -> Answer | None:
+        found = super()._ask(body)
+        if found is None or self.command != "GET" or "comp=list" not in self.path:
+            return found
+        status, headers, listed = found
+        for folder in FOLDER.findall(listed):
+            listed = re.sub(MARKER % re.escape(folder), b"", listed)
+        return status, headers, listed
 
 
 @dataclass
 class Azure(StoreServer):
     """See `StoreServer`."""
 
+    front: int = 0  # the port of the translator
     scheme = "az"
     timeout = "AZURE_TIMEOUT"
+    handler = Translator
     end = signal.SIGTERM  # it writes its index every 5 s, and at the end: SIGKILL loses what it has acknowledged
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.environment_at(self.front)
 
     def environment_at(self, port: int) -> Mapping[str, str]:
         return {
@@ -67,6 +93,8 @@ def server() -> Iterator[Azure]:
         try:
             made.start()
             made.make_container()
-            yield made
+            with proxy(made) as translator:
+                made.front = translator.port
+                yield made
         finally:
             made.kill(signal.SIGKILL)

@@ -3,8 +3,8 @@
 go install github.com/fsouza/fake-gcs-server@v1.56.1
 
 delta-rs uses Google's XML API, of which the emulator knows no put, no upload in parts, and no `start-after` of a list.
-So a proxy before it makes a put one of the JSON API, under the same condition, joins parts, and shortens lists. What
-arbitrates is the emulator.
+So a proxy before it makes a put one of the JSON API, under the same condition, joins parts, and shortens lists. Of the
+JSON API itself it knows no condition of a copy: the proxy makes such a copy a put. What arbitrates is the emulator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from integration.s3_proxy import Answer, Handler, proxy
 from integration.store_server import BUCKET, StoreServer, installed
@@ -27,6 +28,8 @@ from integration.store_server import BUCKET, StoreServer, installed
 from onceonly.dev.demo.standalone import free_port
 
 BINARY = installed("fake-gcs-server", "go/bin")
+JSON = ("/storage/v1/", "/upload/", "/download/")  # of the emulator's own API
+COPY = re.compile(r"/storage/v1(/b/[^/]+/o/.+?)/rewriteTo/b/([^/]+)/o/(.+)")
 ENTRY = re.compile(rb"<Contents><Key>(.*?)</Key>.*?</Contents>")
 MISSING = "fake-gcs-server is not installed: go install github.com/fsouza/fake-gcs-server@v1.56.1"
 UPLOAD = b"<InitiateMultipartUploadResult><UploadId>%s</UploadId></InitiateMultipartUploadResult>"
@@ -40,7 +43,9 @@ class Translator(Handler):
     def _ask(self, body: bytes) -> Answer | None:
         self.headers.replace_header("Host", f"127.0.0.1:{self.server.upstream}")
         asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
-        if self.command in ("PUT", "POST"):
+        if copied := COPY.fullmatch(urlsplit(self.path).path):
+            return self._copy(body, asked, *copied.groups())
+        if self.command in ("PUT", "POST") and not self.path.startswith(JSON):
             return self._part(body, asked) if {"uploads", "uploadId"} & set(asked) else self._put(body)
         found = super()._ask(body)
         after = asked.get("start-after")
@@ -58,6 +63,41 @@ class Translator(Handler):
         self.headers.replace_header("Content-Length", str(len(whole)))
         found = self._put(whole)
         return (200, {}, UPLOADED) if found and found[0] == 200 else found
+
+    def _copy(self, body: bytes, asked: Mapping[str, list[str]], source: str, bucket: str, name: str) -> Answer | None:
+        """With conditions, of the client of this file system; without, as Spark's connector asks."""
+        if "ifGenerationMatch" not in asked:
+            return super()._ask(body)
+        self.command, self.path = "GET", f"/storage/v1{source}"
+        self.headers.replace_header("Content-Length", "0")
+        found = super()._ask(b"")
+        if found is None or found[0] != 200:
+            return found
+        if [json.loads(found[2])["generation"]] != asked["ifSourceGenerationMatch"]:
+            return 412, {}, b"{}"
+        self.path += "?alt=media"
+        content = super()._ask(b"")
+        return self._insert(bucket, unquote(name), json.loads(body), content[2]) if content else None
+
+    def _insert(self, bucket: str, name: str, told: Mapping[str, Any], content: bytes) -> Answer | None:
+        """A put in one request, with what the object's metadata says, on the condition that the name is free."""
+        head = json.dumps({**told, "name": name}).encode()
+        kinds = b"application/json", b"application/octet-stream"
+        parts = [
+            b"--part\r\nContent-Type: %s\r\n\r\n%s\r\n" % each for each in zip(kinds, (head, content), strict=True)
+        ]
+        body = b"".join([*parts, b"--part--\r\n"])
+        for header, value in (("Content-Length", str(len(body))), ("Content-Type", "multipart/related; boundary=part")):
+            del self.headers[header]
+            self.headers[header] = value
+        self.command = "POST"
+        self.path = f"/upload/storage/v1/b/{bucket}/o?uploadType=multipart&ifGenerationMatch=0"
+        found = super()._ask(body)
+        if found is None or found[0] != 200:
+            return found
+        size = str(len(content))
+        made = {"done": True, "resource": json.loads(found[2]), "objectSize": size, "totalBytesRewritten": size}
+        return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
 
     def _put(self, body: bytes) -> Answer | None:
         bucket, _, name = self.path.lstrip("/").partition("/")

@@ -206,6 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         conditional = "*" in self.headers.get_all("If-None-Match", []) or "x-goog-if-generation-match" in self.headers
         asked = urlsplit(self.path)
+        conditional |= "ifGenerationMatch=0" in asked.query
         request = Request(self.command, unquote(asked.path), conditional, unquote(asked.query))
         time.sleep(self.server.delay)
         with self.server.one:
@@ -256,7 +257,8 @@ class Handler(BaseHTTPRequestHandler):
             upstream.close()
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        length = headers.get("Content-Length", str(len(body))) if self.command == "HEAD" else str(len(body))
+        told = {name.lower(): value for name, value in headers.items()}
+        length = told.get("content-length", str(len(body))) if self.command == "HEAD" else str(len(body))
         self.send_response_only(status)
         for name, value in headers.items():
             if name.lower() != "content-length":

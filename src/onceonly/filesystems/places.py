@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import pyarrow.fs as pafs
+
 from onceonly.errors import InvalidPipeline
+from onceonly.filesystems import azure_names, google_names
 from onceonly.filesystems.interface import FileSystem
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
@@ -24,7 +27,22 @@ def of(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str] | None:
     scheme = urlsplit(uri).scheme.lower()
     if scheme == "hdfs":
         return _hdfs(uri, webhdfs)
-    return _s3(uri) if scheme in ("s3", "s3a") else None
+    if scheme in ("s3", "s3a"):
+        return _s3(uri)
+    if scheme in azure_names.SCHEMES:
+        return _azure(uri)
+    return _google(uri) if scheme in google_names.SCHEMES else None
+
+
+def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
+    """pyarrow's file system of an object store, by credentials of the environment, and the path there."""
+    if uri.startswith("s3://"):
+        from onceonly.filesystems import s3
+
+        return s3.arrow(uri)
+    from onceonly.filesystems import copies
+
+    return copies.arrow(uri)
 
 
 def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
@@ -32,9 +50,7 @@ def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:
         from onceonly.filesystems.hdfs import HdfsFiles
         from onceonly.filesystems.webhdfs import Cluster, split
     except ImportError as error:
-        raise InvalidPipeline(
-            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[hdfs]'"
-        ) from error
+        raise _not_installed(uri, error, "hdfs") from error
     cluster = Cluster(uri, address)
     return HdfsFiles(cluster), cluster.root + split(uri)[1]
 
@@ -45,9 +61,35 @@ def _s3(uri: str) -> tuple[FileSystem, str]:
         from onceonly.filesystems.s3 import S3Files
         from onceonly.filesystems.s3_client import Bucket, split
     except ImportError as error:
-        raise InvalidPipeline(
-            f"{uri} cannot be reached: '{error.name}' is not installed.", todo="pip install 'onceonly[stores]'"
-        ) from error
+        raise _not_installed(uri, error, "stores") from error
     name, path = split(uri)
     bucket = Bucket(name)
     return S3Files(bucket), f"{bucket.root}/{path}"
+
+
+def _azure(uri: str) -> tuple[FileSystem, str]:
+    """By whichever of its names, it is the same place."""
+    place = azure_names.parse(uri)
+    try:
+        from onceonly.filesystems.azure_client import Container
+        from onceonly.filesystems.copies import CopiedFiles
+    except ImportError as error:
+        raise _not_installed(uri, error, "azure") from error
+    return CopiedFiles(Container(place)), place.uri
+
+
+def _google(uri: str) -> tuple[FileSystem, str]:
+    name, path = google_names.parse(uri)
+    try:
+        from onceonly.filesystems.copies import CopiedFiles
+        from onceonly.filesystems.google_client import Bucket
+    except ImportError as error:
+        raise _not_installed(uri, error, "google") from error
+    bucket = Bucket(name)
+    return CopiedFiles(bucket), f"{bucket.root}/{path}"
+
+
+def _not_installed(uri: str, error: ImportError, extra: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{uri} cannot be reached: '{error.name}' is not installed.", todo=f"pip install 'onceonly[{extra}]'"
+    )

@@ -1,66 +1,44 @@
 """S3: a file gets its final name when its upload is completed, on the condition that the name is free.
 
 The staged files are copied into uploads by the store itself, and stay until the outcome is recorded. What of the
-uploads has been lost by then is made again from them. An upload that is completed is durable, so nothing is synced.
-
-There are no folders. That of a transaction exists as long as a small object in it (`FOLDER`), which is its sign.
+uploads has been lost by then is made again from them.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from onceonly.errors import NotCommitted
-from onceonly.filesystems import s3_trial
+from onceonly.filesystems import trial
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, Upload, is_hidden
+from onceonly.filesystems.interface import Fingerprint, Ready, Upload
+from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles
 from onceonly.filesystems.s3_client import Bucket, Ended
 from onceonly.filesystems.s3_uploads import Uploads
 
-FOLDER = ".folder"  # in the folder of a transaction
-NONCE = "nonce"  # in a fingerprint: what the object's metadata has to say
 TRIES = 3  # uploads of one file in one commit: others may end one while they clear up
 
 
-class S3Files(FileSystem):
+class S3Files(ObjectFiles):
+    server = "AWS_ENDPOINT_URL or the connection"
+
     def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
         self._bucket, self._uploads = bucket, Uploads(bucket)
 
-    def check(self, target: str) -> None:
-        """Raises Unsuitable also for a store that completes two uploads of one name; that is tried once."""
-        try:
-            if self._bucket.entries(f"{target}/_delta_log", most=1):
-                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
-            if self.exists(target):
-                raise Unsuitable(f"{target} is not a folder.", "Choose another path.")
-            s3_trial.check(self._bucket, self._uploads, target)
-        except PermissionError as error:
-            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
-            raise Unsuitable(f"{error}.", todo) from error
-        except FileNotFoundError as error:
-            raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
-        except OSError as error:
-            raise NotCommitted(
-                f"{target} cannot be reached.",
-                f"{error}.",
-                "Start the server, or correct AWS_ENDPOINT_URL or the connection. Nothing was published.",
-            ) from error
+    def try_out(self, target: str) -> None:
+        """Refuse a store that completes two uploads of one name."""
 
-    def same(self, one: str, other: str) -> bool:
-        return one == other
+        def begin(source: str, found: Found, new: str, mark: str) -> Callable[[], bool]:
+            upload = self._uploads.copying(source, found, new, mark)
+            return lambda: self._uploads.complete(upload, new)
 
-    def probe(self, folder: OwnPath, target: str) -> None:
-        """`check` has tried what matters."""
-        self.begin(folder)
-
-    def begin(self, folder: OwnPath) -> None:
-        self._bucket.put(f"{folder.path}/{FOLDER}", b"")
+        trial.check(self._bucket, target, begin, lambda folder: self._uploads.end(folder, ""))
 
     def ready(self, staged: str, final: str) -> Ready:
         nonce = uuid.uuid4().hex
@@ -115,67 +93,6 @@ class S3Files(FileSystem):
 
     def end_uploads(self, target: str, stem: str) -> None:
         self._uploads.end(target, stem)
-
-    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
-        """File by file: whoever repeats it goes on where it ended."""
-        for name in list(self._bucket.below(old.path)):
-            if name and not name.endswith("/"):  # of a folder as Hadoop marks it
-                self._take_away(old.below(name), new.below(name))
-
-    def _take_away(self, old: OwnPath, new: OwnPath) -> None:
-        """What it is copied to exists before it is removed; another process may do the same."""
-        try:
-            with suppress(FileExistsError):
-                self.move(old, new.path)
-            self.remove(old)
-        except FileNotFoundError:
-            if self.exists(old.path):
-                raise
-
-    def fingerprint(self, path: str) -> Fingerprint:
-        found = self._bucket.find(path)
-        if found is None:
-            raise FileNotFoundError(path)
-        return Fingerprint(found.bytes, NONCE, found.mark)
-
-    def exists(self, path: str) -> bool:
-        return self._bucket.find(path) is not None
-
-    def size(self, path: str) -> int | None:
-        found = self._bucket.find(path)
-        return found.bytes if found else None
-
-    def read(self, path: str) -> str:
-        return self._bucket.get(path).decode()
-
-    def write(self, path: str, text: str) -> None:
-        self._bucket.put(path, text.encode())
-
-    def make_folder(self, folder: str, root: str) -> None:
-        return
-
-    def sync_names(self, folder: str) -> None:
-        return
-
-    def make_durable(self, folder: str) -> None:
-        return
-
-    def visible(self, folder: str) -> Iterator[str]:
-        for name in self._bucket.below(folder):
-            if name and not name.endswith("/") and not any(map(is_hidden, name.split("/"))):
-                yield name
-
-    def names(self, folder: str) -> list[str]:
-        return self._bucket.entries(folder)
-
-    def remove(self, file: OwnPath) -> None:
-        self._bucket.unlink([file.path])
-
-    def remove_empty(self, folder: str) -> None:
-        return
-
-    def delete(self, folder: OwnPath) -> None:
-        self._bucket.unlink([f"{folder.path}/{name}" for name in self._bucket.below(folder.path)])
 
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None

@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from botocore import exceptions as aws
@@ -21,11 +21,11 @@ from botocore.config import Config
 
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.interface import AT_ONCE
+from onceonly.filesystems.object_files import MARK, Found
 
 SCHEMES = ("s3", "s3a")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
 PAGE = 1000  # keys that one request deletes
-MARK = "onceonly"  # in an object's metadata: which file it is
 ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
 MISSING = ("404", "NoSuchKey", "NoSuchBucket")
 REFUSED = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
@@ -35,14 +35,6 @@ NO_LOGIN = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.ProfileNotF
 
 class Ended(OSError):
     """The store does not know the upload, or not as it was: it expired, or another process completed or ended it."""
-
-
-class Found(NamedTuple):
-    """An object: its size, its version by content, and the mark in its metadata; empty if it has none."""
-
-    bytes: int
-    etag: str
-    mark: str
 
 
 class Bucket:

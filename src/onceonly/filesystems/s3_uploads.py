@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from onceonly.filesystems.interface import AT_ONCE, Upload
-from onceonly.filesystems.s3_client import MARK, Bucket, Ended, Found
+from onceonly.filesystems.object_files import MARK, Found
+from onceonly.filesystems.s3_client import Bucket, Ended
 
 PART = 512 * 1024 * 1024  # bytes that are copied by one request; the store allows 5 MiB to 5 GiB
 MOST = 10_000  # parts of one upload

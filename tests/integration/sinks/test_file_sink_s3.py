@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.lights3 import LightS3Files, Store
+from integration.light_stores import LightStoreFiles, Store
 from integration.s3 import BINARY, BUCKET, MISSING, S3
 from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.filesystems import s3_trial, s3_uploads
+from onceonly.filesystems import s3_uploads, trial
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.interface import Ready
 from onceonly.filesystems.s3 import S3Files
@@ -48,8 +48,8 @@ class Lake:
         return f"s3://{BUCKET}/{self.name}/lake"
 
     @property
-    def sink(self) -> LightS3Files:
-        return LightS3Files(self.uri, files=2)
+    def sink(self) -> LightStoreFiles:
+        return LightStoreFiles(self.uri, files=2)
 
     @property
     def files(self) -> S3Files:
@@ -295,7 +295,7 @@ def test_what_one_attempt_clears_up_costs_another_no_row(lake: Lake) -> None:
 def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_trial, "_passed", set())
+    monkeypatch.setattr(trial, "_passed", set())
     between.let(Always(Fault.UNCONDITIONAL))
     with pytest.raises(InvalidPipeline, match="of them were told that they had got it"):
         lake.sink.check()
@@ -313,11 +313,11 @@ def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypa
         lake.sink.check()
     lake.put(f"{lake.name}/table/_delta_log/00000000000000000000.json", "{}")
     with pytest.raises(InvalidPipeline, match="is a Delta table"):
-        LightS3Files(f"s3://{BUCKET}/{lake.name}/table").check()
+        LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
     with pytest.raises(InvalidPipeline, match="NoSuchBucket"):
-        LightS3Files("s3://nowhere/lake").check()
+        LightStoreFiles("s3://nowhere/lake").check()
     with pytest.raises(InvalidPipeline, match="must name a bucket and a folder"):
-        LightS3Files(f"s3://{BUCKET}").check()
+        LightStoreFiles(f"s3://{BUCKET}").check()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(InvalidPipeline, match="SignatureDoesNotMatch") as told:
         lake.sink.check()
@@ -346,7 +346,7 @@ def test_a_checkpoint_costs_few_requests(lake: Lake, between: Proxy) -> None:
     """Without lists while it is published: a commit does not depend on what a list shows."""
     lake.sink.check()
     lake.commit(lake.stage(1, 1))
-    sink = LightS3Files(lake.uri)
+    sink = LightStoreFiles(lake.uri)
     between.let(Rule())
     handle = sink.stage(transaction(2), [2])
     staged = len(between.seen)

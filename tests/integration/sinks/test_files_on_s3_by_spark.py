@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from integration import spark_on_s3
-from integration.lights3 import Store
+from integration.light_stores import Store
 from integration.s3 import BINARY, BUCKET, MISSING, S3
 from unit.lightdelta import transaction
 

@@ -123,7 +123,7 @@ OTHERWISE = {
     "dev/services/daemon.py stop",  # its own record
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
-    "filesystems/s3_trial.py _try",  # of a trial that has just been made
+    "filesystems/trial.py _try",  # of a trial that has just been made
     "statetable/arbitration.py _remove",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
     "statetable/compaction.py tidy",  # merged files, which no entry of the log names any more

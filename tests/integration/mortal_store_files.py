@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from integration.lights3 import LightS3Files
+from integration.light_stores import LightStoreFiles
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
@@ -31,7 +31,7 @@ class Parts(FakeParts):
         self.root = root
 
     def sink(self, pipeline: Pipeline, name: str) -> Any:
-        return LightS3Files(f"{self.root}/{name}", name, files=2)
+        return LightStoreFiles(f"{self.root}/{name}", name, files=2)
 
 
 def flights(most: int = 6) -> Pipeline:

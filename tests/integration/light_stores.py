@@ -1,4 +1,4 @@
-"""A file sink on S3 that stages without Spark, and how a reader that is not ours sees its folder."""
+"""A file sink on an object store that stages without Spark, and how a reader that is not ours sees its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onceonly.sinks.files.sink import FileWriter
 pytest.importorskip("botocore", reason="pip install 'onceonly[stores]'")
 
 
-class LightS3Files(FileWriter):
+class LightStoreFiles(FileWriter):
     """JSON lines; `files` files in each checkpoint, in folders by their number."""
 
     def __init__(self, uri: str, name: str = "lake", files: int = 1) -> None:
@@ -49,6 +49,48 @@ class LightS3Files(FileWriter):
         }
 
 
+class Reader:
+    """What a store shows to the client of delta-rs, where ours is another one; `root`: of a bucket."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def keys(self, prefix: str) -> list[str]:
+        import obstore
+
+        return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page if each["size"])
+
+    def text(self, key: str) -> str:
+        import obstore
+
+        return bytes(obstore.get(self._store, key).bytes()).decode()
+
+    def put(self, key: str, text: str) -> None:
+        import obstore
+
+        obstore.put(self._store, key, text.encode())
+
+    def delete(self, key: str) -> None:
+        import obstore
+
+        obstore.delete(self._store, key)
+
+    def uploads(self, prefix: str) -> list[tuple[str, str]]:
+        return []
+
+    def numbers(self, prefix: str, field: str = "n") -> list[int]:
+        """As a plain reader of the folder finds them: of every file that is not hidden."""
+        shown = [key for key in self.keys(prefix) if key.endswith(".jsonl") and "/." not in key and "/_" not in key]
+        lines = (line for key in shown for line in self.text(key).splitlines())
+        return sorted(json.loads(line)[field] for line in lines)
+
+    @property
+    def _store(self) -> Any:
+        from obstore.store import from_url
+
+        return from_url(self.root)
+
+
 @cache
 def client(endpoint: str, region: str) -> Any:
     """boto's own client, as anybody has it."""
@@ -57,10 +99,11 @@ def client(endpoint: str, region: str) -> Any:
     return session.get_session().create_client("s3", region_name=region, endpoint_url=endpoint)
 
 
-class Store:
-    """What the server of the environment shows."""
+class Store(Reader):
+    """What the S3 server of the environment shows."""
 
     def __init__(self, bucket: str) -> None:
+        super().__init__(f"s3://{bucket}")
         self.client, self.bucket = client(os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_REGION"]), bucket
 
     def keys(self, prefix: str) -> list[str]:
@@ -80,8 +123,7 @@ class Store:
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=id)
         return len(found)
 
-    def numbers(self, prefix: str, field: str = "n") -> list[int]:
-        """As a plain reader of the folder finds them: of every file that is not hidden."""
-        shown = [key for key in self.keys(prefix) if key.endswith(".jsonl") and "/." not in key and "/_" not in key]
-        lines = (line for key in shown for line in self.text(key).splitlines())
-        return sorted(json.loads(line)[field] for line in lines)
+
+def reader(root: str) -> Reader:
+    """Of a bucket."""
+    return Store(root.removeprefix("s3://")) if root.startswith("s3://") else Reader(root)

@@ -1,46 +1,55 @@
-"""The suite on the file sink of a real S3 server; its rows are staged without Spark."""
+"""The suite on the file sink of real object stores; its rows are staged without Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pytest
-from integration.lights3 import LightS3Files, Store
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.light_stores import LightStoreFiles, reader
+from integration.store_server import StoreServer
+from integration.stores import MOST, running
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink
 from onceonly.testing.contract import Rows, SinkContract, Stage, Target
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+pytestmark = pytest.mark.integration
 numbers = count()
 
 
 @dataclass(frozen=True)
 class Files(Target):
     name: str
+    root: str
     shows_each = True
 
     def sink(self) -> Sink:
-        return LightS3Files(f"s3://{BUCKET}/{self.name}/out", files=2)
+        return LightStoreFiles(f"{self.root}/{self.name}/out", files=2)
 
     def published(self) -> list[int]:
-        return Store(BUCKET).numbers(f"{self.name}/out/")
+        return reader(self.root).numbers(f"{self.name}/out/")
 
     def traces(self, txn: Transaction) -> list[Any]:
         """Objects, and uploads that are open."""
-        store, prefix = Store(BUCKET), f"{self.name}/"
+        store, prefix = reader(self.root), f"{self.name}/"
         return [key for key in store.keys(prefix) if txn.name in key] + store.uploads(prefix)
+
+
+@pytest.fixture(scope="module", params=MOST)
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with running(request, request.param) as made:
+        yield made
 
 
 class TestFiles(SinkContract):
     @pytest.fixture
-    def target(self, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Target:
-        for name, value in s3.environment.items():
+    def target(self, store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Target:
+        for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
-        return Files(f"files-contract-{next(numbers)}")
+        return Files(f"files-contract-{next(numbers)}", store.uri("").rstrip("/"))
 
     @pytest.fixture
     def make_rows(self) -> Rows:

@@ -1,0 +1,110 @@
+"""Azure Blob Storage and Google Cloud Storage: a file gets its final name by a copy that the store itself makes.
+
+The copy takes two conditions: the name is free, and the staged object is the one that was staged. It gives the new
+object a mark, so what is there afterwards tells whose it is. Whoever wants to end such a move removes the staged
+object: then no process that still hangs in a commit has anything to copy.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from onceonly.filesystems import trial
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.interface import Fingerprint, Ready, Upload
+from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles, Store
+
+
+class CopyingStore(Store, Protocol):
+    server: str  # in errors: what names the server
+
+    def copy(self, old: str, found: Found, new: str, mark: str) -> None:
+        """Copy an object whole, with that mark in place of its metadata; on the store's side.
+
+        Args:
+            found: the object as it was seen; another one is not copied.
+        Raises:
+            FileExistsError: the name is taken. It may be by this very copy, whose first answer was lost.
+            FileNotFoundError: the object no longer exists, or is another one.
+        """
+
+
+class CopiedFiles(ObjectFiles):
+    def __init__(self, store: CopyingStore) -> None:
+        super().__init__(store)
+        self._copying, self.server = store, store.server
+
+    def try_out(self, target: str) -> None:
+        def begin(source: str, found: Found, new: str, mark: str) -> Callable[[], bool]:
+            def copy() -> bool:
+                try:
+                    self._copying.copy(source, found, new, mark)
+                except FileExistsError:
+                    return False
+                return True
+
+            return copy
+
+        trial.check(self._store, target, begin)
+
+    def ready(self, staged: str, final: str) -> Ready:
+        found = self._store.find(staged)
+        if found is None:
+            raise FileNotFoundError(staged)
+        return Ready(Fingerprint(found.bytes, NONCE, uuid.uuid4().hex), Upload("", found.etag, ()))
+
+    def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+        """The old object stays."""
+        found = self._store.find(old.path)
+        wanted = ready.upload.source if ready and ready.upload else None
+        if found is None or (wanted and found.etag != wanted):
+            raise FileNotFoundError(old.path)
+        self._copy(old.path, found, new, ready.print.digest if ready else uuid.uuid4().hex)
+
+    def create(self, path: str, text: str, folder: OwnPath) -> None:
+        """What is copied is written before the sign is looked for, and is removed with the folder."""
+        nonce = uuid.uuid4().hex
+        new = folder.below(f".new-{nonce}")
+        self.write(new.path, text)
+        try:
+            found = self._store.find(new.path)
+            if found is None or not self.exists(f"{folder.path}/{FOLDER}"):
+                raise FileNotFoundError(folder.path)
+            self._copy(new.path, found, path, nonce)
+        finally:
+            self.remove(new)
+
+    def _copy(self, old: str, found: Found, new: str, nonce: str) -> None:
+        try:
+            self._copying.copy(old, found, new, nonce)
+        except FileExistsError:
+            there = self._store.find(new)
+            if there is None or there.mark != nonce:
+                raise
+
+    def delete(self, folder: OwnPath) -> None:
+        """The sign goes first: whoever writes something there later looks for it afterwards."""
+        self.remove(folder.below(FOLDER))
+        super().delete(folder)
+
+    def rows(
+        self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        hive = ds.partitioning(by, flavor="hive")
+        files, path = arrow(folder)
+        return ds.dataset(path, schema, format, files, hive, path).scanner().to_reader()
+
+
+def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
+    """pyarrow's view of a store, by the client of delta-rs, and the path there."""
+    from obstore.fsspec import FsspecStore
+
+    scheme: Any
+    scheme, _, path = uri.partition("://")
+    return pafs.PyFileSystem(pafs.FSSpecHandler(FsspecStore(scheme))), path

@@ -1,0 +1,159 @@
+"""Files on an object store: what does not depend on how it gives a file its final name.
+
+There are no folders. That of a transaction exists as long as a small object in it (`FOLDER`), which is its sign. What a
+store has acknowledged is durable, so nothing is synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from onceonly.errors import NotCommitted
+from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden
+
+FOLDER = ".folder"  # in the folder of a transaction
+NONCE = "nonce"  # in a fingerprint: what the object's metadata has to say
+MARK = "onceonly"  # in an object's metadata: which file it is
+
+
+class Found(NamedTuple):
+    """An object: its size, its version, and the mark in its metadata; empty if it has none."""
+
+    bytes: int
+    etag: str
+    mark: str
+
+
+class Store(Protocol):
+    """Requests to one bucket, with the errors of a local file system. Paths are URIs below `root`.
+
+    FileNotFoundError: no such object or bucket. FileExistsError: the condition was not met. PermissionError: it is not
+    allowed, or there are no credentials. Any other OSError: the effect is not known.
+    """
+
+    name: str
+    root: str
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def find(self, uri: str) -> Found | None: ...
+
+    def get(self, uri: str) -> bytes: ...
+
+    def put(self, uri: str, content: bytes) -> None: ...
+
+    def below(self, folder: str) -> Iterator[str]:
+        """The names of all objects below a folder, relative to it; of what marks a folder, with a slash at the end."""
+
+    def entries(self, folder: str, most: int | None = None) -> list[str]:
+        """The names in a folder: of objects and of folders."""
+
+    def unlink(self, uris: Sequence[str]) -> None:
+        """Delete these objects, as far as they exist."""
+
+
+class ObjectFiles(FileSystem):
+    """Whoever extends it says how a file is moved."""
+
+    server = "the connection"  # in errors: what may name another server
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def check(self, target: str) -> None:
+        """Raises Unsuitable also for a store that gives one name to two files; that is tried once."""
+        try:
+            if self._store.entries(f"{target}/_delta_log", most=1):
+                raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            if self.exists(target):
+                raise Unsuitable(f"{target} is not a folder.", "Choose another path.")
+            self.try_out(target)
+        except PermissionError as error:
+            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+            raise Unsuitable(f"{error}.", todo) from error
+        except FileNotFoundError as error:
+            raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
+        except OSError as error:
+            raise NotCommitted(
+                f"{target} cannot be reached.",
+                f"{error}.",
+                f"Start the server, or correct {self.server}. Nothing was published.",
+            ) from error
+
+    def try_out(self, target: str) -> None:
+        """Raises Unsuitable: two processes could publish other files under one name."""
+
+    def same(self, one: str, other: str) -> bool:
+        return one == other
+
+    def probe(self, folder: OwnPath, target: str) -> None:
+        """`check` has tried what matters."""
+        self.begin(folder)
+
+    def begin(self, folder: OwnPath) -> None:
+        self._store.put(f"{folder.path}/{FOLDER}", b"")
+
+    def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
+        """File by file: whoever repeats it goes on where it ended."""
+        for name in list(self._store.below(old.path)):
+            if name and not name.endswith("/"):
+                self._take_away(old.below(name), new.below(name))
+
+    def _take_away(self, old: OwnPath, new: OwnPath) -> None:
+        """What it is copied to exists before it is removed; another process may do the same."""
+        try:
+            with suppress(FileExistsError):
+                self.move(old, new.path)
+            self.remove(old)
+        except FileNotFoundError:
+            if self.exists(old.path):
+                raise
+
+    def fingerprint(self, path: str) -> Fingerprint:
+        found = self._store.find(path)
+        if found is None:
+            raise FileNotFoundError(path)
+        return Fingerprint(found.bytes, NONCE, found.mark)
+
+    def exists(self, path: str) -> bool:
+        return self._store.find(path) is not None
+
+    def size(self, path: str) -> int | None:
+        found = self._store.find(path)
+        return found.bytes if found else None
+
+    def read(self, path: str) -> str:
+        return self._store.get(path).decode()
+
+    def write(self, path: str, text: str) -> None:
+        self._store.put(path, text.encode())
+
+    def make_folder(self, folder: str, root: str) -> None:
+        return
+
+    def sync_names(self, folder: str) -> None:
+        return
+
+    def make_durable(self, folder: str) -> None:
+        return
+
+    def visible(self, folder: str) -> Iterator[str]:
+        for name in self._store.below(folder):
+            if name and not name.endswith("/") and not any(map(is_hidden, name.split("/"))):
+                yield name
+
+    def names(self, folder: str) -> list[str]:
+        return self._store.entries(folder)
+
+    def remove(self, file: OwnPath) -> None:
+        self._store.unlink([file.path])
+
+    def remove_empty(self, folder: str) -> None:
+        return
+
+    def delete(self, folder: OwnPath) -> None:
+        self._store.unlink([f"{folder.path}/{name}" for name in self._store.below(folder.path)])

@@ -1,0 +1,87 @@
+"""Whether a store gives a name to one of several writers, and tells the others that they came too late.
+
+No list of products tells. Some servers ignore the condition, and the last upload wins; it also depends on what is
+between them and this process. So it is tried, by a race beside the target, and the result is kept there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from onceonly.filesystems.interface import Unsuitable
+from onceonly.filesystems.object_files import Found, Store
+
+# Prepare a copy of that object for a name, with a mark; what it returns gives it the name, and tells whether it has.
+Begin = Callable[[str, Found, str, str], Callable[[], bool]]
+WRITERS, ROUNDS = 8, 4
+RESULT = ".tried"  # beside the staged folders: each address by which the store has passed
+_passed: set[tuple[str, str]] = set()  # addresses and buckets that this process has tried
+
+
+def check(store: Store, target: str, begin: Begin, clear: Callable[[str], None] = lambda folder: None) -> None:
+    """Refuse a store on which two commits can both give a file its name.
+
+    Args:
+        clear: ends what was prepared below a folder.
+    Raises:
+        Unsuitable: two were told that they had, or what is there is not what the one has prepared.
+        OSError: the store does not answer, or does not know one of the requests.
+    """
+    above, _, name = target.rpartition("/")
+    staging = f"{above}/.{name}.staged"
+    recorded = _recorded(store, f"{staging}/{RESULT}")
+    if store.endpoint in recorded:
+        return
+    here = store.endpoint, store.name
+    if here not in _passed:
+        _try(store, f"{staging}/.trial-{uuid.uuid4().hex}", begin, clear)
+        _passed.add(here)
+    store.put(f"{staging}/{RESULT}", "\n".join([*recorded, store.endpoint]).encode())
+
+
+def _try(store: Store, folder: str, begin: Begin, clear: Callable[[str], None]) -> None:
+    store.put(f"{folder}/source", b"tried")
+    try:
+        won = [_race(store, f"{folder}/source", f"{folder}/{number}", begin) for number in range(ROUNDS)]
+    finally:
+        clear(folder)
+        store.unlink([f"{folder}/{name}" for name in store.below(folder)])
+    if not any(won):
+        raise OSError(f"of {WRITERS} that asked for one name at the same time, none got it")
+
+
+def _recorded(store: Store, result: str) -> list[str]:
+    try:
+        return store.get(result).decode().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
+    """Whether one has won; else nobody was told so, and nothing is there."""
+    found = store.find(source)
+    assert found  # it has just been put there
+    marks = [uuid.uuid4().hex for _ in range(WRITERS)]
+    together = Barrier(WRITERS)
+
+    def finish(name: Callable[[], bool]) -> bool:
+        together.wait()
+        return name()
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        begun = list(pool.map(lambda mark: begin(source, found, new, mark), marks))
+        told = list(pool.map(finish, begun))
+    won = [mark for mark, one in zip(marks, told, strict=True) if one]
+    there = store.find(new)
+    if not won and not there:
+        return False
+    if len(won) == 1 and there and there.mark == won[0] and there.bytes == found.bytes:
+        return True
+    raise Unsuitable(
+        f"{WRITERS} writers asked there for one name at the same time, each on the condition that the name was free, "
+        f"and {len(won)} of them were told that they had got it. So two processes could publish other files.",
+        "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
+    )
