@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from integration import azure, gcs
+from integration import azurite, gcs
 from integration import s3 as s3_server
 from integration.store_server import StoreServer
 
-SERVERS: dict[str, Any] = {"s3": s3_server, "azure": azure, "gcs": gcs}
+SERVERS: dict[str, Any] = {"s3": s3_server, "azure": azurite, "gcs": gcs}
 MOST = ["s3", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("azure", "gcs"))]
 everywhere = pytest.mark.parametrize("store", list(SERVERS), indirect=True)
 on_most = pytest.mark.parametrize("store", MOST, indirect=True)

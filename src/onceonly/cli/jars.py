@@ -12,7 +12,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 
-FOLDERS = ("spark", "broker", "s3", "hdfs")
+FOLDERS = ("spark", "broker", "s3", "azure", "google", "hdfs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -31,8 +31,8 @@ def jars(ctx: click.Context) -> None:
 def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
     """Fetch what is missing, for Spark and the broker unless folders are named; what is complete stays as it is.
 
-    `s3` is what Spark needs for tables and folders on S3. They go to ONCEONLY_JARS, where Spark and
-    `onceonly services up` find them. Then Spark's classes are prepared there (200 MB, once), so that it starts faster.
+    `s3`, `azure` and `google` are what Spark needs for tables and folders on that store. They go to ONCEONLY_JARS, where
+    Spark and `onceonly services up` find them. Then Spark's classes are prepared there (200 MB, once), so that it starts faster.
     --json prints {"folder", "fetched": [names], "jars", "prepared": true where that was done now}.
     """
     from onceonly.spark import jars

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 
-from onceonly.filesystems import trial
+from onceonly.filesystems import objects, trial
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.interface import Fingerprint, Ready, Upload
 from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles, Store
@@ -97,14 +96,5 @@ class CopiedFiles(ObjectFiles):
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")
-        files, path = arrow(folder)
+        files, path = objects.arrow(folder)
         return ds.dataset(path, schema, format, files, hive, path).scanner().to_reader()
-
-
-def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
-    """pyarrow's view of a store, by the client of delta-rs, and the path there."""
-    from obstore.fsspec import FsspecStore
-
-    scheme: Any
-    scheme, _, path = uri.partition("://")
-    return pafs.PyFileSystem(pafs.FSSpecHandler(FsspecStore(scheme))), path

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.filesystems import azure_names, google_names, objects
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.durability import to_disk
 from onceonly.filesystems.paths import local_path
@@ -84,6 +86,8 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     local = local_path(uri)
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
+    if urlsplit(uri).scheme.lower() in (*azure_names.SCHEMES, *google_names.SCHEMES):
+        return objects.arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
 

@@ -16,6 +16,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow.fs as pafs
+
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws
 from onceonly.filesystems.paths import local_path
@@ -48,6 +50,15 @@ class Found:
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
+
+
+def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
+    """pyarrow's file system of a store, by the same client, and the path of that URI there."""
+    scheme: Any
+    scheme, _, path = uri.partition("://")
+    with _installed(uri):
+        from obstore.fsspec import FsspecStore
+    return pafs.PyFileSystem(pafs.FSSpecHandler(FsspecStore(scheme))), path.rstrip("/")
 
 
 class Objects:
@@ -184,17 +195,23 @@ def _settings() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(8)
 def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
-    try:
+    with _installed(bucket):
         from obstore.store import from_url
-    except ImportError as error:
-        raise InvalidPipeline(
-            f"{bucket} cannot be reached: '{error.name}' is not installed.",
-            "Object stores need a client of their own beside delta-rs.",
-            "pip install 'onceonly[stores]'. Nothing was written.",
-        ) from error
     if bucket.startswith(("s3://", "s3a://")):
         return from_url(bucket, **aws.provider(dict(settings)))
     return from_url(bucket)
+
+
+@contextmanager
+def _installed(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidPipeline(
+            f"{uri} cannot be reached: '{error.name}' is not installed.",
+            "Object stores need a client of their own beside delta-rs.",
+            "pip install 'onceonly[stores]'. Nothing was written.",
+        ) from error
 
 
 @contextmanager

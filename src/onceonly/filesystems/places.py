@@ -40,9 +40,9 @@ def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
         from onceonly.filesystems import s3
 
         return s3.arrow(uri)
-    from onceonly.filesystems import copies
+    from onceonly.filesystems import objects
 
-    return copies.arrow(uri)
+    return objects.arrow(uri)
 
 
 def _hdfs(uri: str, address: str | None) -> tuple[FileSystem, str]:

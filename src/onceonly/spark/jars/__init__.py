@@ -25,7 +25,8 @@ from onceonly.spark.home import spark_home
 HERE = Path(__file__).parent
 IVY, SETTINGS = HERE / "ivy.xml", HERE / "ivysettings.xml"
 SPARK = "spark-"  # and the series: its configuration in ivy.xml, of which the folder `spark` holds one
-NEEDED = ("spark", "broker")  # `s3` is for what is on S3, and `hdfs` for Onceonly's own tests
+NEEDED = ("spark", "broker")  # those of a store are for what is on it, and `hdfs` for Onceonly's own tests
+CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
 
 
@@ -37,10 +38,11 @@ class Jar:
     org: str
     name: str
     revision: str
+    classifier: str = ""
 
     @property
     def file(self) -> str:
-        return f"{self.name}-{self.revision}.jar"
+        return f"{self.name}-{self.revision}{self.classifier and '-' + self.classifier}.jar"
 
     @property
     def coordinates(self) -> str:
@@ -74,8 +76,12 @@ def _conf(folder: str) -> str:
 
 
 def _of(conf: str, folder: str) -> list[Jar]:
-    found = [each.attrib for each in ElementTree.parse(IVY).iter("dependency")]
-    return [Jar(folder, jar["org"], jar["name"], jar["rev"]) for jar in found if jar["conf"].startswith(f"{conf}->")]
+    found = [each for each in ElementTree.parse(IVY).iter("dependency") if each.attrib["conf"].startswith(f"{conf}->")]
+    return [Jar(folder, a["org"], a["name"], a["rev"], _classifier(each)) for each in found for a in (each.attrib,)]
+
+
+def _classifier(dependency: ElementTree.Element) -> str:
+    return next((each.attrib.get(CLASSIFIER, "") for each in dependency.iter("artifact")), "")
 
 
 def _names(folder: str) -> set[str]:
