@@ -124,8 +124,10 @@ class Settings:
         return found
 
     def spark_jars(self) -> list[str]:
-        """With those for S3, where they were fetched."""
-        return [str(jar) for folder in ("spark", "s3") for jar in sorted((self.jars / folder).glob("*.jar"))]
+        """With those of object stores, where they were fetched; one that several need, once."""
+        folders = ("spark", "s3", "azure", "google")
+        found = {jar.name: str(jar) for folder in folders for jar in sorted((self.jars / folder).glob("*.jar"))}
+        return list(found.values())
 
     def embedded_at(self, service: str) -> str | None:
         """The address of "kafka" or "spark", where `onceonly services up` runs it for this home."""

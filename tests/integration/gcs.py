@@ -22,8 +22,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import requests
 from integration.s3_proxy import Answer, Handler, proxy
 from integration.store_server import BUCKET, StoreServer, installed
+from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import free_port
 
@@ -120,6 +122,7 @@ class Gcs(StoreServer):
     """See `StoreServer`."""
 
     front: int = 0  # the port of the translator
+    backend: str = "filesystem"  # in which a folder that Spark marks is none; "memory" does not survive a kill
     scheme = "gs"
     timeout = "GOOGLE_TIMEOUT"
     handler = Translator
@@ -135,18 +138,22 @@ class Gcs(StoreServer):
         return {"GOOGLE_SERVICE_ACCOUNT": str(account)}
 
     def command(self) -> list[str]:
-        (self.data / BUCKET).mkdir(exist_ok=True)
         here = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
-        kept = ["-backend", "filesystem", "-filesystem-root", str(self.data)]
+        kept = ["-backend", self.backend, "-filesystem-root", str(self.data)]
         return [str(BINARY), *here, "-public-host", f"127.0.0.1:{self.port}", *kept]
+
+    def make_bucket(self) -> None:
+        url = f"http://127.0.0.1:{self.port}/storage/v1/b?project=none"
+        assert requests.post(url, json={"name": BUCKET}, timeout=PATIENCE).ok
 
 
 @contextmanager
-def server() -> Iterator[Gcs]:
+def server(backend: str = "filesystem") -> Iterator[Gcs]:
     with TemporaryDirectory(prefix="onceonly-gcs-") as folder:
-        made = Gcs(Path(folder), free_port(0))
+        made = Gcs(Path(folder), free_port(0), backend=backend)
         try:
             made.start()
+            made.make_bucket()
             with proxy(made) as translator:
                 made.front = translator.port
                 yield made

@@ -18,13 +18,18 @@ on_most = pytest.mark.parametrize("store", MOST, indirect=True)
 
 
 @contextmanager
-def running(request: pytest.FixtureRequest, name: str) -> Iterator[StoreServer]:
-    """The server of that store, of this test process alone: a test may kill it, and starts it again."""
+def running(request: pytest.FixtureRequest, name: str, by_spark: bool = False) -> Iterator[StoreServer]:
+    """The server of that store, of this test process alone: a test may kill it, and starts it again.
+
+    Args:
+        by_spark: Spark writes there, and the server is not killed.
+    """
     server = SERVERS[name]
     if server.BINARY is None:
         pytest.skip(server.MISSING)
     if name == "s3":
         yield request.getfixturevalue("s3")
     else:
-        with server.server() as made:
+        more = {"backend": "memory"} if by_spark and name == "gcs" else {}
+        with server.server(**more) as made:
             yield made

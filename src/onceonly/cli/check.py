@@ -58,7 +58,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
 
     notes = [f"pipeline '{pipeline.name}' is sound, in {pipeline.mode} mode"]
     parts = changing.parts(settings)
-    notes += spark.notes(parts.settings) + airflow.notes() + _of_s3(pipeline, parts.settings)
+    notes += spark.notes(parts.settings) + airflow.notes() + _of_stores(pipeline, parts.settings)
     notes += [_connection(parts, pipeline, conn_id) for conn_id in sorted(pipeline.connections)]
     pipeline = factory.located(pipeline, parts)
     notes += [f"'{each.table}' is the table at {each.path}" for each in _named(pipeline)]
@@ -76,11 +76,11 @@ def _named(pipeline: Pipeline) -> list[Any]:
     return [each for each in (*pipeline.sources, *pipeline.sinks) if getattr(each, "table", None)]
 
 
-def _of_s3(pipeline: Pipeline, settings: Settings) -> list[str]:
-    from onceonly.spark import s3
+def _of_stores(pipeline: Pipeline, settings: Settings) -> list[str]:
+    from onceonly.spark import stores
 
     places = (str(getattr(each, "path", "")) for each in (*pipeline.sinks, *pipeline.sources))
-    return [] if settings.spark_remote else s3.notes(settings.jars, places)
+    return [] if settings.spark_remote else stores.notes(settings.jars, places)
 
 
 def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:

@@ -31,8 +31,9 @@ def jars(ctx: click.Context) -> None:
 def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
     """Fetch what is missing, for Spark and the broker unless folders are named; what is complete stays as it is.
 
-    `s3`, `azure` and `google` are what Spark needs for tables and folders on that store. They go to ONCEONLY_JARS, where
-    Spark and `onceonly services up` find them. Then Spark's classes are prepared there (200 MB, once), so that it starts faster.
+    `s3`, `azure` and `google` are what Spark needs for tables and folders on that store. They go to ONCEONLY_JARS,
+    where Spark and `onceonly services up` find them. Then Spark's classes are prepared there (200 MB, once), so that it
+    starts faster.
     --json prints {"folder", "fetched": [names], "jars", "prepared": true where that was done now}.
     """
     from onceonly.spark import jars

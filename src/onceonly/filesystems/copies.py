@@ -97,4 +97,8 @@ class CopiedFiles(ObjectFiles):
     ) -> pa.RecordBatchReader:
         hive = ds.partitioning(by, flavor="hive")
         files, path = objects.arrow(folder)
-        return ds.dataset(path, schema, format, files, hive, path).scanner().to_reader()
+        # To pyarrow's own list, what marks a folder is a file.
+        names = [f"{path}/{name}" for name in self.visible(folder)]
+        if schema and not names:
+            return pa.RecordBatchReader.from_batches(schema, [])
+        return ds.dataset(names, schema, format, files, hive, path).scanner().to_reader()

@@ -54,11 +54,8 @@ class Found:
 
 def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
     """pyarrow's file system of a store, by the same client, and the path of that URI there."""
-    scheme: Any
     scheme, _, path = uri.partition("://")
-    with _installed(uri):
-        from obstore.fsspec import FsspecStore
-    return pafs.PyFileSystem(pafs.FSSpecHandler(FsspecStore(scheme))), path.rstrip("/")
+    return _arrow(scheme, _settings()), path.rstrip("/")
 
 
 class Objects:
@@ -191,6 +188,14 @@ def _tag(answer: Any) -> str | None:
 def _settings() -> tuple[tuple[str, str], ...]:
     """What the environment says of stores: after a change of it, another client is used."""
     return tuple(sorted(each for each in os.environ.items() if each[0].startswith(PREFIXES)))
+
+
+@lru_cache(8)
+def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
+    with _installed(f"{scheme}://"):
+        from obstore import fsspec
+    store: Any = fsspec.FsspecStore  # of which fsspec would keep one for all settings
+    return pafs.PyFileSystem(pafs.FSSpecHandler(store(scheme, skip_instance_cache=True)))
 
 
 @lru_cache(8)

@@ -32,7 +32,7 @@ from onceonly.sinks.context import Context, open_sink
 from onceonly.sinks.staging.handles import guarded
 from onceonly.sources.files import FileReader
 from onceonly.sources.kafka import KafkaReader
-from onceonly.spark import catalog, few, s3
+from onceonly.spark import catalog, few, stores
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
 from onceonly.statetable import location
@@ -357,8 +357,8 @@ def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
 def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:
     if isinstance(error, OnceonlyError):
         return error
-    if s3.is_missing(error):
-        return s3.missing(f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.")
+    if told := stores.missing(error, f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged."):
+        return told
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
         error_site.explained(error, transforms.folders(settings)),

@@ -1,20 +1,23 @@
 """How Spark reaches S3: by the environment variables by which delta-rs does, and the jars of `onceonly jars fetch s3`.
 
-Nothing here imports Spark, and no setting of `conf` is a secret: S3A finds the keys itself.
+Nothing here imports Spark, and no setting is a secret: S3A finds the keys itself.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from onceonly.errors import InvalidPipeline
-from onceonly.filesystems.paths import spark_uri
-from onceonly.spark import jvm
-
-# In errors of Spark. The last one is what it writes application state by, of spark-hadoop-cloud.
-MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"', "internal.io.cloud.PathOutputCommitProtocol")
+FOLDER, NAMED = "s3", "S3"
+SCHEMES = ("s3a",)
+MISSING = ("S3AFileSystem not found", 'No FileSystem for scheme "s3a"')
+# S3 has no rename. Spark's usual committer would copy each file twice, and a task that was given up could still copy
+# its files beside those of the one that took its place. S3A's own completes uploads: of each task, those of one try.
+COMMITTERS = {
+    "fs.s3a.committer.name": "magic",
+    "mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory",
+}
 PREFIX = "spark.hadoop.fs.s3a."
 # Hadoop's own list, with profiles and web identities. Spark passes keys of its environment to executors as the first
 # two find them.
@@ -28,11 +31,10 @@ PROVIDERS = (
 )
 
 
-def conf(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings of Spark, but for those that spark-defaults.conf has. `base`: where the jars are."""
-    found = {f"{PREFIX}{name}": value for name, value in _settings(bool(jars(base)), env).items()}
-    theirs = jvm.defaults(env)
-    return {key: value for key, value in found.items() if not any(line.split()[:1] == [key] for line in theirs)}
+def settings(base: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings of Spark. `base`: where the jars are."""
+    ours = any((base / FOLDER).glob("*.jar"))
+    return {f"{PREFIX}{name}": value for name, value in _settings(ours, env).items()}
 
 
 def keys(env: Mapping[str, str]) -> dict[str, str]:
@@ -43,36 +45,6 @@ def keys(env: Mapping[str, str]) -> dict[str, str]:
         "session.token": "AWS_SESSION_TOKEN",
     }
     return {f"{PREFIX}{name}": env[variable] for name, variable in given.items() if env.get(variable)}
-
-
-def jars(base: Path) -> list[str]:
-    """None where they were not fetched."""
-    return sorted(str(jar) for jar in (base / "s3").glob("*.jar"))
-
-
-def notes(base: Path, places: Iterable[str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """For people: whether Spark finds the jars, where a pipeline has such a place."""
-    if not any(spark_uri(place).startswith("s3a://") for place in places):
-        return []
-    if there := jars(base):
-        return [f"Spark's jars for S3: {Path(there[0]).parent}"]
-    theirs = any(line.startswith("spark.jars") for line in jvm.defaults(env))
-    todo = "none, so only few records can be staged there: onceonly jars fetch s3"
-    return [f"Spark's jars for S3: {'as its spark-defaults.conf has it' if theirs else todo}"]
-
-
-def is_missing(error: Exception) -> bool:
-    """Whether a Spark without the jars was asked for something on S3."""
-    return any(words in str(error) for words in MISSING)
-
-
-def missing(what: str) -> InvalidPipeline:
-    return InvalidPipeline(
-        what,
-        "A table or folder of it is on S3, and Spark lacks jars for s3a://. Only few records of Kafka, into a Delta "
-        "table, are staged without.",
-        "onceonly jars fetch s3; for a Spark of your own, see docs/object-stores.md. Nothing was published.",
-    )
 
 
 def _settings(ours: bool, env: Mapping[str, str]) -> dict[str, str]:

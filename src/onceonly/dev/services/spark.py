@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.service import Service
-from onceonly.spark import jvm, s3
+from onceonly.spark import jvm, stores
 from onceonly.spark.conf import CONF, TOKEN_FILE
 from onceonly.spark.home import spark_home
 
@@ -36,7 +36,7 @@ class SparkConnect(Service):
         submit = [f"{spark_home()}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", SERVER]
         place = ["--master", "local[*]", "--driver-memory", os.environ.get("ONCEONLY_SPARK_MEMORY", "2g")]
         jars = ["--driver-class-path", os.pathsep.join(jvm.listed(self._jars))]
-        if more := s3.jars(self._jars):
+        if more := stores.jars(self._jars):
             jars += ["--jars", ",".join(more)]
         return [*submit, *place, *jars, *options]
 
@@ -85,7 +85,7 @@ class SparkConnect(Service):
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),  # more would cost time on one machine
             **CONF,
-            **s3.conf(self._jars),
+            **stores.conf(self._jars),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
         }

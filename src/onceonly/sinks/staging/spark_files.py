@@ -8,17 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from onceonly.filesystems.paths import local_path, spark_uri
+from onceonly.spark import stores
 
 NO_OPTIONS: Mapping[str, Any] = {}
-CLOUD = "org.apache.spark.internal.io.cloud"
-PROTOCOL = ("spark.sql.sources.commitProtocolClass", f"{CLOUD}.PathOutputCommitProtocol")
-# S3 has no rename. Spark's usual committer would copy each file twice, and a task that was given up could still copy
-# its files beside those of the one that took its place. S3A's own completes uploads: of each task, those of one try.
-MAGIC = {
-    "fs.s3a.committer.name": "magic",
-    "mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory",
-    "spark.sql.parquet.output.committer.class": f"{CLOUD}.BindingParquetOutputCommitter",
-}
 
 
 def write(
@@ -34,7 +26,7 @@ def write(
 
     seen, place = Observation(uuid.uuid4().hex), uri(folder)
     writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
-    with _without_renames(rows.sparkSession, place) as more:
+    with _committed_by_store(rows.sparkSession, place) as more:
         writer.options(**options, **more).partitionBy(*by).save(place)
     return int(seen.get["rows"])
 
@@ -46,16 +38,17 @@ def uri(folder: str) -> str:
 
 
 @contextmanager
-def _without_renames(spark: Any, place: str) -> Iterator[Mapping[str, str]]:
-    """The options of a write to S3, while Spark commits its files as S3 can do it."""
-    if not place.startswith("s3a://"):
+def _committed_by_store(spark: Any, place: str) -> Iterator[Mapping[str, str]]:
+    """The options of a write, while Spark commits its files as the store can do it."""
+    options = stores.committers(place)
+    if not options:
         yield NO_OPTIONS
         return
-    name, ours = PROTOCOL
+    name, ours = stores.PROTOCOL
     before = spark.conf.get(name, None)
     spark.conf.set(name, ours)
     try:
-        yield MAGIC
+        yield options
     finally:
         if before is None:
             spark.conf.unset(name)

@@ -1,4 +1,4 @@
-"""Files on a real S3 server, written and read by a real Spark: each format, with partitions whose names are odd."""
+"""Files on real object stores, written and read by a real Spark: each format, with partitions whose names are odd."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from integration import spark_on_s3
-from integration.light_stores import Store
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration import spark_on_stores
+from integration.light_stores import Reader, reader
+from integration.store_server import StoreServer
+from integration.stores import MOST, running
 from unit.lightdelta import transaction
 
 from onceonly import manifests
 from onceonly.checkpoint.offsets import FILES, TopicRange
-from onceonly.filesystems.s3 import arrow
+from onceonly.filesystems import places
+from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.sinks import FileSink
 from onceonly.pipeline.tables import FileSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(BINARY is None, reason=MISSING),
-    pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
-]
+pytestmark = pytest.mark.integration
 numbers = count()
 ROWS = 600
 OTHERS = ("json", "csv", "avro")
@@ -42,30 +40,45 @@ COLUMNS = (
 )
 
 
+@pytest.fixture(scope="module", params=MOST)
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with running(request, request.param, by_spark=True) as made:
+        if why := spark_on_stores.unfetched(made):
+            pytest.skip(why)
+        yield made
+
+
 @pytest.fixture
-def name(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
-    for key, value in s3.environment.items():
+def name(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    for key, value in store.environment.items():
         monkeypatch.setenv(key, value)
     return f"spark-files-{next(numbers)}"
 
 
+@pytest.fixture
+def shown(name: str, store: StoreServer) -> Reader:
+    return reader(store.uri("").rstrip("/"))
+
+
 @pytest.fixture(scope="module")
-def spark_there(s3: S3, spark_server: str) -> Iterator[Any]:
-    session = spark_on_s3.session(spark_server, s3.environment)
+def spark_there(store: StoreServer, spark_server: str) -> Iterator[Any]:
+    session = spark_on_stores.session(spark_server, store)
     yield session
     session.stop()
 
 
 @pytest.mark.parametrize("format", ["parquet", *(pytest.param(format, marks=pytest.mark.heavy) for format in OTHERS)])
-def test_rows_of_each_format_arrive_as_they_were(name: str, spark_there: Any, format: Any) -> None:
-    uri = f"s3://{BUCKET}/{name}/lake"
+def test_rows_of_each_format_arrive_as_they_were(
+    store: StoreServer, shown: Reader, name: str, spark_there: Any, format: Any
+) -> None:
+    uri = store.uri(f"{name}/lake")
     sink = FileWriter(FileSink("lake", uri, format, partition_by=["place"]), uri)
     rows = spark_there.range(ROWS).repartition(3).selectExpr(*COLUMNS)
     truth = sorted(rows.collect(), key=lambda row: row["n"])
 
     handle = json.loads(json.dumps(sink.stage(transaction(), rows)))
     assert handle["rows"] == ROWS and len(handle["files"]) >= 4
-    assert [key for key in Store(BUCKET).keys(f"{name}/") if "/.lake.staged/" not in key] == []
+    assert [key for key in shown.keys(f"{name}/") if "/.lake.staged/" not in key] == []
     staged = sink.staged(handle)
     assert format == "avro" if staged is None else sorted(staged.read_all()["n"].to_pylist()) == list(range(ROWS))
     assert sorted(sink.staged_frame(handle, spark_there).collect(), key=lambda row: row["n"]) == truth
@@ -73,13 +86,13 @@ def test_rows_of_each_format_arrive_as_they_were(name: str, spark_there: Any, fo
     assert not sink.commit(handle, 1, FakeReceipts(Path("unused"))).already
     assert sink.commit(handle, 1, FakeReceipts(Path("unused"))).already
     sink.release(transaction())
-    assert [key for key in Store(BUCKET).keys(f"{name}/.lake") if not key.endswith("/.tried")] == []
-    assert Store(BUCKET).uploads(f"{name}/") == []
+    assert [key for key in shown.keys(f"{name}/.lake") if not key.endswith("/.tried")] == []
+    assert shown.uploads(f"{name}/") == []
     if format == "parquet":  # by readers that are not ours
-        files, path = arrow(uri)
+        files, path = places.arrow(uri)
         plain = ds.dataset(path, filesystem=files, partitioning="hive").to_table()
         assert sorted(plain["n"].to_pylist()) == list(range(ROWS))
-        assert spark_there.read.parquet(uri.replace("s3:", "s3a:")).count() == ROWS
+        assert spark_there.read.parquet(spark_uri(uri)).count() == ROWS
         assert manifests.dataset(uri).to_table().num_rows == ROWS
 
     reader = FileReader(FileSource(uri, name="lake"), uri)

@@ -1,15 +1,16 @@
-"""How Spark is told of S3: by the environment that delta-rs reads, and never of a key."""
+"""How Spark is told of object stores: by the environment that delta-rs reads, and never of a key."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.spark.test_jars import put
 
 from onceonly.filesystems.paths import spark_uri
 from onceonly.settings import Settings
-from onceonly.spark import jars, s3
+from onceonly.spark import jars, stores
 from onceonly.spark.conf import conf
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_SESSION_TOKEN": "hidden"}
@@ -23,28 +24,28 @@ def fetched(tmp_path: Path) -> Path:
 
 
 def test_a_server_of_one_s_own_is_asked_by_path(tmp_path: Path) -> None:
-    assert s3.conf(tmp_path, PLACE) == {
+    assert stores.conf(tmp_path, PLACE) == {
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.endpoint.region": "eu-west-1",
     }
-    by_host = s3.conf(tmp_path, PLACE | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
+    by_host = stores.conf(tmp_path, PLACE | {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
     assert by_host["spark.hadoop.fs.s3a.path.style.access"] == "false"
 
 
 def test_without_an_environment_nothing_is_said(tmp_path: Path) -> None:
-    assert s3.conf(tmp_path, {}) == {}
+    assert stores.conf(tmp_path, {}) == {}
 
 
 def test_no_key_is_a_setting(fetched: Path) -> None:
-    said = s3.conf(fetched, PLACE | KEYS)
+    said = stores.conf(fetched, PLACE | KEYS)
     assert not [value for value in said.values() if "hidden" in value or "AKIA" in value]
     assert "ProfileCredentialsProvider" in said["spark.hadoop.fs.s3a.aws.credentials.provider"]
 
 
 def test_what_spark_s_own_file_says_stays(fetched: Path) -> None:
     (fetched / "spark-defaults.conf").write_text("spark.hadoop.fs.s3a.endpoint  https://s3.example.com\n")
-    said = s3.conf(fetched, PLACE | {"SPARK_CONF_DIR": str(fetched)})
+    said = stores.conf(fetched, PLACE | {"SPARK_CONF_DIR": str(fetched)})
     assert "spark.hadoop.fs.s3a.endpoint" not in said
     assert said["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
 
@@ -77,13 +78,39 @@ def test_spark_has_its_own_name_for_s3(uri: str) -> None:
 
 def test_who_checks_a_pipeline_is_told_of_the_jars_for_s3(fetched: Path, tmp_path: Path) -> None:
     places = ["lake/flights", "s3://lake/flights"]
-    assert s3.notes(tmp_path / "other", ["lake/flights"], {}) == []
-    assert "onceonly jars fetch s3" in s3.notes(tmp_path / "other", places, {})[0]
-    assert s3.notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
+    assert stores.notes(tmp_path / "other", ["lake/flights"], {}) == []
+    assert "onceonly jars fetch s3" in stores.notes(tmp_path / "other", places, {})[0]
+    assert stores.notes(fetched, places, {}) == [f"Spark's jars for S3: {fetched}/s3"]
 
 
-@pytest.mark.parametrize("said", s3.MISSING)
-def test_a_stage_without_the_jars_says_which(said: str) -> None:
-    assert s3.is_missing(RuntimeError(f"java.lang.RuntimeException: {said}"))
-    assert not s3.is_missing(RuntimeError("the transform fails"))
-    assert "onceonly jars fetch s3" in str(s3.missing("flights epoch 1 could not be staged."))
+@pytest.mark.parametrize(("store", "said"), [(each, words) for each in stores.STORES for words in each.MISSING])
+def test_a_stage_without_the_jars_says_which(store: Any, said: str) -> None:
+    told = stores.missing(RuntimeError(f"java.lang.RuntimeException: {said}"), "flights epoch 1 could not be staged.")
+    assert f"onceonly jars fetch {store.FOLDER}" in str(told)
+    assert stores.missing(RuntimeError("the transform fails"), "") is None
+
+
+@pytest.mark.parametrize("store", stores.STORES, ids=lambda store: store.FOLDER)
+def test_the_jars_of_each_store_are_found_once_and_of_each_it_is_told(tmp_path: Path, store: Any) -> None:
+    for each in stores.STORES:
+        put(tmp_path / each.FOLDER, *(jar.file for jar in jars.listed(each.FOLDER)))
+    names = [Path(jar).name for jar in stores.jars(tmp_path)]
+    assert len(names) == len(set(names)) and {jar.file for jar in jars.listed(store.FOLDER)} <= set(names)
+    assert Settings.from_env({"ONCEONLY_JARS": str(tmp_path)}).spark_jars() == stores.jars(tmp_path)
+    place = f"{store.SCHEMES[0]}://lake@a.dfs.core.windows.net/x"
+    assert stores.of(place) is store
+    assert stores.notes(tmp_path, [place], {}) == [f"Spark's jars for {store.NAMED}: {tmp_path / store.FOLDER}"]
+
+
+def test_a_key_of_azure_is_looked_up_by_hadoop_itself(tmp_path: Path) -> None:
+    put(tmp_path / "azure", *(jar.file for jar in jars.listed("azure")))
+    env = {"AZURE_STORAGE_ACCOUNT_NAME": "ours", "AZURE_STORAGE_ACCOUNT_KEY": "hidden"}
+    name = "spark.hadoop.fs.azure.account.key.ours.dfs.core.windows.net"
+    assert stores.conf(tmp_path, env) == {name: "${env.AZURE_STORAGE_ACCOUNT_KEY}"}
+
+
+def test_a_key_file_of_google_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "google", *(jar.file for jar in jars.listed("google")))
+    said = stores.conf(tmp_path, {"GOOGLE_SERVICE_ACCOUNT": "/keys/lake.json"})
+    assert said["spark.hadoop.fs.gs.auth.service.account.json.keyfile"] == "/keys/lake.json"
+    assert stores.conf(tmp_path, {})["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
