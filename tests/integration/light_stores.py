@@ -58,7 +58,7 @@ class Reader:
     def keys(self, prefix: str) -> list[str]:
         import obstore
 
-        return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page if each["size"])
+        return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page)
 
     def text(self, key: str) -> str:
         import obstore

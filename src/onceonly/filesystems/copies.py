@@ -91,6 +91,7 @@ class CopiedFiles(ObjectFiles):
         """The sign goes first: whoever writes something there later looks for it afterwards."""
         self.remove(folder.below(FOLDER))
         super().delete(folder)
+        self._store.unlink([f"{folder.path}/"])  # what Spark marks the folder itself by
 
     def rows(
         self, folder: str, format: ds.FileFormat, schema: pa.Schema | None = None, by: pa.Schema | None = None

@@ -63,7 +63,7 @@ class Folders:
         """The names of all entries; empty if the folder does not exist."""
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return [info.base_name for info in found]
+        return list(dict.fromkeys(info.base_name for info in found))
 
 
 def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
@@ -74,6 +74,8 @@ def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
 
 def delete(own: OwnPath) -> None:
     """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
+    if _is_marked_store(own.root):
+        return objects.Objects(own.path).clear()
     files, root = file_system(own.root)
     path = f"{root}/{own.name}"  # added after the URI was decoded: nothing in the name is an escape
     while files.get_file_info(path).type is not pafs.FileType.NotFound:
@@ -86,10 +88,15 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     local = local_path(uri)
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
-    if urlsplit(uri).scheme.lower() in (*azure_names.SCHEMES, *google_names.SCHEMES):
+    if _is_marked_store(uri):
         return objects.arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
+
+
+def _is_marked_store(uri: str) -> bool:
+    """Whether folders may be marked there by objects, which pyarrow takes for files."""
+    return urlsplit(uri).scheme.lower() in (*azure_names.SCHEMES, *google_names.SCHEMES)
 
 
 def _mark(path: Path, text: str) -> bool:

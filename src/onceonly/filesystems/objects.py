@@ -128,6 +128,22 @@ class Objects:
             with _told(), suppress(FileNotFoundError):
                 obstore.delete(self._store, [self._path(path) for path in paths])
 
+    def clear(self) -> None:
+        """Delete everything below the URI; what marks a folder goes after all that is in it, and its own mark last."""
+        while found := [each.path for each in self.below()]:
+            above = {path[:at] for path in found for at in range(len(path)) if path[at] == "/"}
+            self.unlink([path for path in found if path not in above])
+            for folder in sorted(above & set(found), reverse=True):
+                self.unlink([folder])
+        for mark in ("", "/"):
+            self._unmark(f"{self._root}{mark}")
+
+    def _unmark(self, path: str) -> None:
+        import obstore
+
+        with _told(), suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
+
     def _put(self, path: str, content: bytes, mode: Any) -> str | None:
         import obstore
 

@@ -1,7 +1,7 @@
-"""A process with a Spark of its own whose state table, table, spool, application state and Data Docs are on S3.
+"""A process with a Spark of its own, of which all that it keeps and writes is on an object store.
 
 Arguments: FOLDER SPARK POINT OUT ROOT. It SIGKILLs its own group, Spark with it, at the point; with the point '-' it
-runs until nothing is left. Run by test_all_on_s3.py.
+runs until nothing is left. Run by test_all_on_stores.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from integration.project import Project
 from onceonly.filesystems.folders import Folders
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
-from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
+from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, owners
 from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
 from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.sink import KafkaWriter
 from onceonly.sinks.state.sink import StateWriter
 
@@ -29,11 +30,12 @@ from onceonly.sinks.state.sink import StateWriter
 def pipeline(topic: str, out: str, root: str) -> Pipeline:
     gate = Gate(suites={"numbers": "numbers.expectations.json"})
     return Pipeline(
-        name="all_on_s3",
+        name="all_on_store",
         source=KafkaSource(topic=topic, max_records=10),
-        transform="of_s3:parted",
+        transform="of_store:parted",
         sinks=[
             DeltaSink("numbers", path=f"{root}/numbers", partition_by=["part"]),
+            FileSink("files", path=f"{root}/files", format="json", partition_by=["part"]),
             KafkaSink(name="copy", topic=out),
             StateSink("totals", schema="part STRING, seen BIGINT", key=["part"], path=f"{root}/totals"),
         ],
@@ -48,7 +50,7 @@ def reach(point: str) -> None:
 
 def main() -> None:
     around_rows(reach)
-    for kind in (DeltaWriter, KafkaWriter, StateWriter):
+    for kind in (DeltaWriter, FileWriter, KafkaWriter, StateWriter):
         for method in ("stage", "commit"):
             around(kind, method, f"{method} of {kind.__name__}", reach)
     around(Folders, "delete", "delete", reach)
