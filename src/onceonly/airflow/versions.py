@@ -5,6 +5,7 @@ Each name is looked for when it is first asked for, as every process of Airflow 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
@@ -54,6 +55,16 @@ def __getattr__(name: str) -> Any:
     if name in _MISSING:
         return _MISSING[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def teams(dag_ids: Sequence[str]) -> Mapping[str, str | None]:
+    """The team of each DAG."""
+    from airflow.models.dag import DagModel
+
+    if all_at_once := getattr(DagModel, "get_dag_id_to_team_name_mapping", None):
+        found: Mapping[str, str | None] = all_at_once(list(dag_ids))
+        return found
+    return {dag_id: DagModel.get_team_name(dag_id) for dag_id in dag_ids}  # before 3.2
 
 
 def stats() -> Any:

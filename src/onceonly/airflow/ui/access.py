@@ -15,9 +15,9 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.batch_apis import IsAuthorizedDagRequest
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
 
+from onceonly.airflow import versions
 from onceonly.runtime.owners import parse_airflow_run
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
@@ -80,7 +80,7 @@ class Viewer:
 
     @cached_property
     def _teams(self) -> Mapping[str, str | None]:
-        return DagModel.get_dag_id_to_team_name_mapping(sorted(frozenset[str]().union(*self._dags.values())))
+        return versions.teams(sorted(frozenset[str]().union(*self._dags.values())))
 
 
 def _allows(user: GetUserDep, method: Method, dags: Iterable[str], teams: Mapping[str, str | None]) -> bool:
@@ -91,7 +91,12 @@ def _allows(user: GetUserDep, method: Method, dags: Iterable[str], teams: Mappin
     return get_auth_manager().batch_is_authorized_dag(asked, user=user)
 
 
-ViewerDep = Annotated[Viewer, Depends(Viewer)]
+def viewer_of(user: GetUserDep) -> Viewer:
+    """A function, because FastAPI of Airflow 3.1 does not read the annotations of a class in a module like this one."""
+    return Viewer(user)
+
+
+ViewerDep = Annotated[Viewer, Depends(viewer_of)]
 
 
 def readable(pipeline: str, viewer: ViewerDep) -> Viewer:
