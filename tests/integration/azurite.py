@@ -44,6 +44,26 @@ class Translator(Handler):
         return status, headers, listed
 
 
+class Late(Translator):
+    """Of a copy, the first answer says that the store makes it later."""
+
+    def _ask(self, body: bytes) -> Answer | None:
+        found = super()._ask(body)
+        if found and self.command == "PUT" and "x-ms-copy-source" in self.headers:
+            return found[0], {**found[1], "x-ms-copy-status": "pending"}, found[2]
+        return found
+
+
+class Failing(Late):
+    """And then, that it has not made it."""
+
+    def _ask(self, body: bytes) -> Answer | None:
+        found = super()._ask(body)
+        if found and self.command == "HEAD" and "x-ms-copy-status" in found[1]:
+            return found[0], {**found[1], "x-ms-copy-status": "failed"}, found[2]
+        return found
+
+
 @dataclass
 class Azure(StoreServer):
     """See `StoreServer`."""

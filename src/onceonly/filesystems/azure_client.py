@@ -22,6 +22,7 @@ from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient
 
 from onceonly.filesystems.azure_names import Place, emulated
+from onceonly.filesystems.copies import Unmet
 from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
@@ -139,8 +140,8 @@ class Container:
 
     def _told(self, error: azure.HttpResponseError, uri: str) -> OSError:
         code, status = _code(error), error.status_code
-        if code == UNMET:  # either the name is taken, or the object is another one
-            return FileExistsError(f"{uri}: {code}") if self.find(uri) else FileNotFoundError(f"{uri}: {code}")
+        if code == UNMET:
+            return Unmet(f"{uri}: {code}")
         if code in TAKEN:
             return FileExistsError(f"{uri}: {code}")
         if code in MISSING or status == 404:

@@ -20,6 +20,10 @@ from onceonly.filesystems.interface import Fingerprint, Ready, Upload
 from onceonly.filesystems.object_files import FOLDER, NONCE, Found, ObjectFiles, Store
 
 
+class Unmet(OSError):
+    """A condition of a copy was not met; which one, the answer does not say."""
+
+
 class CopyingStore(Store, Protocol):
     server: str  # in errors: what names the server
 
@@ -31,6 +35,7 @@ class CopyingStore(Store, Protocol):
         Raises:
             FileExistsError: the name is taken. It may be by this very copy, whose first answer was lost.
             FileNotFoundError: the object no longer exists, or is another one.
+            Unmet: one of both.
         """
 
 
@@ -43,7 +48,7 @@ class CopiedFiles(ObjectFiles):
         def begin(source: str, found: Found, new: str, mark: str) -> Callable[[], bool]:
             def copy() -> bool:
                 try:
-                    self._copying.copy(source, found, new, mark)
+                    self._copy_once(source, found, new, mark)
                 except FileExistsError:
                     return False
                 return True
@@ -81,11 +86,19 @@ class CopiedFiles(ObjectFiles):
 
     def _copy(self, old: str, found: Found, new: str, nonce: str) -> None:
         try:
-            self._copying.copy(old, found, new, nonce)
+            self._copy_once(old, found, new, nonce)
         except FileExistsError:
             there = self._store.find(new)
             if there is None or there.mark != nonce:
                 raise
+
+    def _copy_once(self, old: str, found: Found, new: str, mark: str) -> None:
+        """If the object is still the same one, the name was taken; it may be free again by now."""
+        try:
+            self._copying.copy(old, found, new, mark)
+        except Unmet as error:
+            now = self._store.find(old)
+            raise FileExistsError(new) if now and now.etag == found.etag else FileNotFoundError(old) from error
 
     def delete(self, folder: OwnPath) -> None:
         """The sign goes first: whoever writes something there later looks for it afterwards."""

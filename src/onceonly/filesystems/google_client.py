@@ -22,6 +22,7 @@ from google.auth import exceptions as login
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client  # type: ignore[import-untyped]
 
+from onceonly.filesystems.copies import Unmet
 from onceonly.filesystems.google_names import key_file
 from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
@@ -116,19 +117,13 @@ class Bucket:
         except google.NotFound as error:
             raise FileNotFoundError(f"{uri}: not found") from error
         except google.PreconditionFailed as error:
-            raise self._unmet(uri) from error
+            raise Unmet(uri) from error
         except (google.Forbidden, google.Unauthorized, login.GoogleAuthError) as error:
             raise PermissionError(f"{uri}: {type(error).__name__}") from error
         except google.GoogleAPICallError as error:
             raise OSError(f"{uri}: {type(error).__name__} ({error.code})") from error
         except (google.RetryError, requests.RequestException) as error:
             raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
-
-    def _unmet(self, uri: str) -> OSError:
-        """Which of the two conditions of a copy was not met, the answer does not say."""
-        if self.find(uri):
-            return FileExistsError(uri)
-        return FileNotFoundError(f"{uri}: what was to be copied is another object by now")
 
 
 @lru_cache(maxsize=1)

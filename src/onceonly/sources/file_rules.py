@@ -193,6 +193,6 @@ def no_files(config: FileSource, uri: str) -> NoFiles:
 def no_place(config: FileSource, uri: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read from {uri}.",
-        "A FileSink publishes to local and mounted file systems, to HDFS and to S3.",
+        "A FileSink publishes to local and mounted file systems, to HDFS and to object stores.",
         "Correct FileSource(path=…). Nothing was written.",
     )

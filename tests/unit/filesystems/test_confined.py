@@ -108,8 +108,9 @@ BY_OWN_PATH = {
     "filesystems/local.py remove",
     "filesystems/hdfs.py remove",
     "filesystems/hdfs.py delete",
-    "filesystems/s3.py remove",
-    "filesystems/s3.py delete",
+    "filesystems/object_files.py remove",
+    "filesystems/object_files.py delete",
+    "filesystems/copies.py delete",
     "sinks/delta/staged_folders.py _delete",
     "sinks/delta/staged_folders.py _settle_stored",
 }
@@ -123,6 +124,8 @@ OTHERWISE = {
     "dev/services/daemon.py stop",  # its own record
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
+    "filesystems/azure_client.py copy",  # what is left of a copy of its own that has failed
+    "filesystems/objects.py clear",  # of a folder that is given by OwnPath
     "filesystems/trial.py _try",  # of a trial that has just been made
     "statetable/arbitration.py _remove",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name

@@ -392,8 +392,8 @@ def test_a_manifest_says_what_its_rows_are_and_when_they_came(folder: Folder) ->
 
 
 def test_a_place_where_no_file_sink_publishes(tmp_path: Path) -> None:
-    reader = FileReader(FileSource("gs://bucket/orders"), "gs://bucket/orders")
-    with pytest.raises(InvalidPipeline, match="cannot be read from gs://bucket/orders"):
+    reader = FileReader(FileSource("swift://bucket/orders"), "swift://bucket/orders")
+    with pytest.raises(InvalidPipeline, match="cannot be read from swift://bucket/orders"):
         reader.log()
 
 

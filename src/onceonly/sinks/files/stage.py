@@ -37,7 +37,7 @@ def file_system_of(sink: str, uri: str, webhdfs: str | None = None) -> tuple[Fil
         f"sink '{sink}': files cannot be published to {uri}.",
         f"Onceonly knows no way to move a file on '{urlsplit(uri).scheme}' in one step. Between a copy and a deletion, "
         "a reader could see both files, or a process could die.",
-        "Use a local or mounted file system, HDFS, S3, or a DeltaSink. Nothing was written.",
+        "Use a local or mounted file system, HDFS, s3://, az://, gs://, or a DeltaSink. Nothing was written.",
     )
 
 

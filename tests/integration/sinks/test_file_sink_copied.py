@@ -1,0 +1,260 @@
+"""What the file sink does where the store itself copies files to their names: Azure and Google."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration import azurite
+from integration.light_stores import LightStoreFiles, Reader
+from integration.s3_proxy import proxy
+from integration.store_server import StoreServer
+from integration.stores import SERVERS, running
+
+from onceonly import manifests
+from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems import trial
+from onceonly.filesystems.confined import OwnPath, manifest_of
+from onceonly.filesystems.copies import CopiedFiles
+from onceonly.filesystems.object_files import FOLDER
+from onceonly.sinks.files.handle import staging_of
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.testing.fakes import FakeReceipts
+
+pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+numbers = count()
+STATE = "0123456789abcdef0123456789abcdef"
+
+
+def transaction(epoch: int = 1, attempt: int = 1) -> Transaction:
+    return Transaction(STATE, "flights", "lake", epoch, attempt, f"nonce{epoch}{attempt}")
+
+
+@dataclass(frozen=True)
+class Lake:
+    root: str
+    name: str
+
+    @property
+    def uri(self) -> str:
+        return f"{self.root}/{self.name}/lake"
+
+    @property
+    def sink(self) -> LightStoreFiles:
+        return LightStoreFiles(self.uri, files=2)
+
+    @property
+    def shown(self) -> Reader:
+        return Reader(self.root)
+
+    def stage(self, epoch: int, *given: int, attempt: int = 1) -> Handle:
+        handle: Handle = json.loads(json.dumps(self.sink.stage(transaction(epoch, attempt), given)))
+        return handle
+
+    def commit(self, handle: Handle, decision: int = 1) -> Outcome:
+        return self.sink.commit(handle, decision, FakeReceipts(Path("unused")))
+
+    def numbers(self) -> list[int]:
+        return self.shown.numbers(f"{self.name}/lake/")
+
+    def listed(self) -> list[int]:
+        """What a reader by manifest finds."""
+        return sorted(manifests.dataset(self.uri).to_table()["n"].to_pylist()) if manifests.files(self.uri) else []
+
+    def key(self, handle: Handle, number: int = 0) -> str:
+        return f"{self.name}/lake/{handle['files'][number]['final']}"
+
+    def staged_key(self, handle: Handle, number: int = 0) -> str:
+        return f"{self.name}/.lake.staged/{transaction().name}/data/{handle['files'][number]['staged']}"
+
+
+@pytest.fixture(scope="module", params=[name for name in SERVERS if name != "s3"])
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with running(request, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def lake(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    return Lake(store.uri("").rstrip("/"), f"copied-{next(numbers)}")
+
+
+def hanging(lake: Lake, others: Callable[[], Any], of: str) -> FileWriter:
+    """Of a process that hangs before it lets the store copy such a file, and meanwhile others do what they do."""
+    sink = lake.sink
+    store, waiting = sink._on._store, [others]  # type: ignore[attr-defined]
+    copy = store.copy
+
+    def late(old: str, found: Any, new: str, mark: str) -> None:
+        if of in new and waiting:
+            waiting.pop()()
+        copy(old, found, new, mark)
+
+    store.copy = late
+    return sink
+
+
+@pytest.mark.parametrize("of", [".jsonl", ".manifest"])
+def test_who_wakes_up_after_its_rows_were_replaced_publishes_nothing(lake: Lake, of: str) -> None:
+    """The names of its files and of its manifest are free again by then."""
+    handle = lake.stage(1, 1, 2)
+
+    def others() -> None:
+        lake.commit(handle)
+        lake.commit({**lake.stage(2, 3, 4), "replaces": {"manifest": handle["manifest"], "files": handle["files"]}}, 2)
+
+    with pytest.raises((CannotPublish, OutcomeUnknown)):
+        hanging(lake, others, of).commit(handle, 1, FakeReceipts(Path("unused")))
+    assert lake.numbers() == lake.listed() == [3, 4]
+    assert manifest_of(transaction(1)) not in str(lake.shown.keys(lake.name))
+
+
+@pytest.mark.parametrize("of", [".jsonl", ".manifest"])
+def test_who_wakes_up_after_it_was_given_up_publishes_nothing(lake: Lake, of: str) -> None:
+    handle = lake.stage(1, 1, 2)
+    with pytest.raises(Fenced, match="given up"):
+        hanging(lake, lambda: lake.sink.fence(handle, 1), of).commit(handle, 1, FakeReceipts(Path("unused")))
+    assert lake.numbers() == lake.listed() == []
+    kept = [key for key in lake.shown.keys(f"{lake.name}/.lake.staged/") if "/given-up/" in key]
+    assert len(kept) == 2, "the rows are kept"
+
+
+def test_a_staged_file_that_was_changed_is_not_published(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    lake.shown.put(lake.staged_key(handle), '{"n": 7}\n')
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+        lake.commit(handle)
+    assert lake.listed() == [] and 7 not in lake.numbers()
+
+
+def test_a_staged_file_that_is_changed_before_the_store_copies_it_is_not_published(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+        hanging(lake, lambda: lake.shown.put(lake.staged_key(handle), '{"n": 7}\n'), ".jsonl").commit(
+            handle, 1, FakeReceipts(Path("unused"))
+        )
+    assert lake.numbers() == []
+
+
+def test_a_name_that_is_free_again_after_a_refusal_is_no_missing_file(lake: Lake) -> None:
+    """It was taken when the store answered: asking again is right, and nobody has to resolve anything."""
+    handle, sink = lake.stage(1, 1), lake.sink
+    lake.shown.put(lake.key(handle), "another's")
+    store = sink._on._store  # type: ignore[attr-defined]
+    ask = store._ask
+
+    def freed(uri: str, request: Any) -> Any:
+        try:
+            return ask(uri, request)
+        finally:
+            if (
+                uri.endswith(".jsonl")
+                and "/.lake.staged/" not in uri
+                and lake.key(handle) in lake.shown.keys(lake.name)
+            ):
+                lake.shown.delete(lake.key(handle))
+
+    store._ask = freed
+    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        sink.commit(handle, 1, FakeReceipts(Path("unused")))
+    lake.commit(handle)
+    assert lake.numbers() == lake.listed() == [1]
+
+
+def test_a_file_of_another_with_such_a_name_stays(lake: Lake) -> None:
+    handle = lake.stage(1, 1, 2)
+    lake.shown.put(lake.key(handle), "another's")
+    with pytest.raises(CannotPublish, match="another file already has the name"):
+        lake.commit(handle)
+    assert lake.listed() == [] and lake.shown.text(lake.key(handle)) == "another's"
+    lake.shown.delete(lake.key(handle))
+    assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
+
+
+def test_a_manifest_is_written_only_beside_a_transaction_that_is_there(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    sink = lake.sink
+    lake.sink.discard(transaction(), None)
+    folder = OwnPath(staging_of(sink._target), transaction().name)
+    with pytest.raises(FileNotFoundError):
+        sink._on.create(f"{sink._target}/{handle['manifest']}", "{}", folder)
+    assert lake.shown.keys(f"{lake.name}/lake") == []
+    assert [key for key in lake.shown.keys(f"{lake.name}/.lake") if not key.endswith("/.tried")] == []
+
+
+def test_a_folder_that_is_removed_while_a_manifest_is_written_takes_it_along(lake: Lake) -> None:
+    """Its sign goes before anything is listed: so what is written later is either found, or finds no sign."""
+    lake.stage(1, 1)
+    on = lake.sink._on
+    folder = OwnPath(staging_of(lake.sink._target), transaction().name)
+    seen: list[bool] = []
+    below = on._store.below  # type: ignore[attr-defined]
+
+    def listing(path: str) -> Any:
+        seen.append(on.exists(f"{path}/{FOLDER}"))
+        return below(path)
+
+    on._store.below = listing  # type: ignore[attr-defined]
+    on.delete(folder)
+    assert seen == [False]
+
+
+def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a client whose condition the store does not see."""
+    monkeypatch.setattr(trial, "_passed", set())
+    sink = lake.sink
+    store = sink._on._store  # type: ignore[attr-defined]
+    copy = store.copy
+
+    def unconditional(old: str, found: Any, new: str, mark: str) -> None:
+        while True:
+            store.unlink([new])
+            try:
+                return copy(old, found, new, mark)
+            except FileExistsError:
+                continue
+
+    store.copy = unconditional
+    with pytest.raises(InvalidPipeline, match="of them were told that they had got it"):
+        sink.check()
+    assert lake.sink.check() == [f"lake: moves json files to {sink._target}"]
+
+
+@pytest.mark.parametrize("how", [azurite.Late, azurite.Failing])
+def test_a_copy_that_azure_makes_later_is_waited_for(
+    store: StoreServer, lake: Lake, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    if store.scheme != "az":
+        pytest.skip("Google copies at once")
+    handle = lake.stage(1, 1, 2)
+    monkeypatch.setattr(store, "handler", how)
+    with proxy(store) as between:
+        for name, value in between.environment.items():
+            monkeypatch.setenv(name, value)
+        if how is azurite.Late:
+            assert not lake.commit(handle).already
+        else:
+            with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+                lake.commit(handle)
+            assert lake.numbers() == [], "what is left of it is removed"
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    lake.commit(handle)
+    assert lake.numbers() == lake.listed() == [1, 2]
+
+
+def test_each_name_of_a_place_is_the_same_folder(store: StoreServer, lake: Lake) -> None:
+    if store.scheme != "az":
+        pytest.skip("Google has one name")
+    lake.commit(lake.stage(1, 1))
+    target = lake.sink._target
+    assert target.startswith("abfs://lake@") and isinstance(lake.sink._on, CopiedFiles)
+    assert manifests.files(target) == manifests.files(lake.uri) != []
