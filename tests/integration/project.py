@@ -141,7 +141,8 @@ class Project:
 
 def without_spark(env: Mapping[str, str]) -> dict[str, str]:
     """A session of ours marks the process for Spark Connect; a child decides for itself, and has the server's token."""
-    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name == TOKEN}
+    kept = (TOKEN, "SPARK_CONF_DIR")
+    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name in kept}
 
 
 def end_children() -> None:
