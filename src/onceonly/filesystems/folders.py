@@ -60,10 +60,12 @@ class Folders:
         return named(self.names(), prefix)
 
     def names(self) -> list[str]:
-        """The names of all entries; empty if the folder does not exist."""
+        """The names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
+        if _is_marked_store(self.uri):
+            return objects.Objects(self.uri).folders("")
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return list(dict.fromkeys(info.base_name for info in found))
+        return [info.base_name for info in found]
 
 
 def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
