@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems import azure_names, google_names
 
 KEY, SECRET, PROFILE = "aws_access_key_id", "aws_secret_access_key", "profile_name"
 VARIABLES = {
@@ -24,7 +22,6 @@ VARIABLES = {
 }
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-AZURE = ("AZURE_STORAGE_", "AZURITE_")
 CHAIN = "AWS_FORCE_CREDENTIAL_LOAD"  # beside an endpoint, delta-rs looks for nothing but keys, unless it is told to
 ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "external_id")  # what only Airflow's own client does
 
@@ -105,17 +102,9 @@ def adopt(found: Mapping[str, str], env: MutableMapping[str, str] = os.environ) 
     env.update(found)
 
 
-def for_executors(uri: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Python on Spark's executors needs to reach `uri` by the keys of this environment, as S3A hands them over.
-
-    Of Google, it is the path of a key file, which has to be there.
-    """
-    scheme = urlsplit(uri).scheme.lower()
-    if scheme in azure_names.SCHEMES:
-        return {name: env[name] for name in sorted(env) if name.startswith(AZURE)}
-    if scheme in google_names.SCHEMES:
-        return {name: env[name] for name in google_names.FILES if env.get(name)}
-    return _named(env) if scheme in ("s3", "s3a") and all(map(env.get, KEYS)) else {}
+def for_executors(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What Python on Spark's executors needs to reach S3 by the keys of this environment, as S3A hands them over."""
+    return _named(env) if all(map(env.get, KEYS)) else {}
 
 
 def _named(env: Mapping[str, str]) -> dict[str, str]:

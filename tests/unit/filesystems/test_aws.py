@@ -13,7 +13,7 @@ from onceonly.airflow import connections
 from onceonly.airflow.operators import OnceonlyOperator
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems import aws
+from onceonly.filesystems import aws, executors
 from onceonly.kafka import lookup
 
 SECRET = "5ecr/et+key="
@@ -124,8 +124,21 @@ REACHED = {**{name: "…" for name in aws.KEYS}, "AWS_ENDPOINT_URL": "http://her
 
 def test_an_executor_is_handed_keys_for_what_is_on_s3_alone() -> None:
     env = {**REACHED, "HOME": "/root"}
-    assert aws.for_executors("s3://lake/spool", env) == REACHED
-    assert aws.for_executors("/lake/spool", env) == aws.for_executors("s3://lake/spool", {"AWS_PROFILE": "dev"}) == {}
+    assert executors.environment("s3://lake/spool", env) == REACHED
+    assert executors.environment("/lake/spool", env) == {}
+    assert executors.environment("s3://lake/spool", {"AWS_PROFILE": "dev"}) == {}
+
+
+def test_an_executor_is_handed_keys_for_what_is_on_azure_and_the_path_of_google_s() -> None:
+    env = {
+        "AZURE_STORAGE_ACCOUNT_NAME": "ours",
+        "AZURE_STORAGE_ACCOUNT_KEY": "hidden",
+        "GOOGLE_SERVICE_ACCOUNT": "/key",
+    }
+    assert executors.environment("gs://lake/spool", env) == {
+        "GOOGLE_SERVICE_ACCOUNT": env.pop("GOOGLE_SERVICE_ACCOUNT")
+    }
+    assert executors.environment("az://lake/spool", env) == env
 
 
 def test_a_worker_drops_the_credentials_of_other_work() -> None:

@@ -33,7 +33,7 @@ from onceonly.checkpoint.sink import (
 )
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.filesystems import aws, confined
+from onceonly.filesystems import confined, executors
 from onceonly.filesystems.folders import Folders
 from onceonly.kafka import kafkapython
 from onceonly.kafka.connection import KafkaConnection
@@ -137,7 +137,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         spool = None if at_once else self._spool.path(txn.name)
         ids = Ids(self.config.id_prefix, txn, self._slot(txn)) if staged else None
         shared = self._connection if ids and ids.slot is not None else None
-        return Job(target, spool, ids, staged or at_once, shared, aws.for_executors(spool) if spool else {})
+        return Job(target, spool, ids, staged or at_once, shared, executors.environment(spool) if spool else {})
 
     def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
         """The transactions, if the coordinator reports each of them as open. Only those become part of a handle.
