@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeVar
 
 from azure.core import MatchConditions
@@ -32,6 +33,7 @@ TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
 TAKEN = ("BlobAlreadyExists", "TargetConditionNotMet", "UnauthorizedBlobOverwrite")
 MISSING = ("BlobNotFound", "ContainerNotFound", "SourceConditionNotMet", "CannotVerifyCopySource")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
+FAILED = ("failed", "aborted")  # copies, of which an empty object stays
 LOOK = 0.2  # seconds between two looks at a copy that the store makes later
 UNMET = "ConditionNotMet"
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class Container:
             return None
         if told.copy.status == "pending":
             raise OSError(f"{uri} is still being copied")
-        return Found(int(told.size), str(told.etag), known.get(MARK, "") if told.copy.status != "failed" else "")
+        return Found(int(told.size), str(told.etag), "" if told.copy.status in FAILED else known.get(MARK, ""))
 
     def get(self, uri: str) -> bytes:
         return bytes(self._ask(uri, lambda: self._blob(uri).download_blob().readall()))
@@ -71,19 +73,40 @@ class Container:
     def copy(self, old: str, found: Found, new: str, mark: str) -> None:
         """See `copies.CopyingStore`. A copy that the store makes later is waited for.
 
-        The name is taken as soon as it has begun. If it fails, an empty object stays, which this process removes.
+        The name is taken as soon as it has begun. What a copy that failed leaves there is removed, now or by the next.
         """
+        try:
+            told = self._begin(old, found, new, mark)
+        except FileExistsError:
+            if not self._remove_failed(new):
+                raise
+            told = self._begin(old, found, new, mark)
+        while told["copy_status"] == "pending":
+            time.sleep(LOOK)
+            now = self._ask(new, lambda: self._blob(new).get_blob_properties())
+            if now.copy.id != told["copy_id"]:
+                raise OSError(f"{new} was removed while the store copied it, and another has the name")
+            told["copy_status"] = now.copy.status
+        if told["copy_status"] != "success":
+            self._remove_failed(new)
+            raise OSError(f"{new}: the store has not copied it ({told['copy_status']})")
+
+    def _begin(self, old: str, found: Found, new: str, mark: str) -> dict[str, Any]:
         source, made = self._blob(old), self._blob(new)
         conditions = {"source_etag": found.etag, "source_match_condition": MatchConditions.IfNotModified}
         conditions |= {"match_condition": MatchConditions.IfMissing}
         told = self._ask(new, lambda: made.start_copy_from_url(source.url, metadata={MARK: mark}, **conditions))
-        status = told["copy_status"]
-        while status == "pending":
-            time.sleep(LOOK)
-            status = self._ask(new, lambda: made.get_blob_properties()).copy.status
-        if status != "success":
-            self.unlink([new])
-            raise OSError(f"{new}: the store has not copied it ({status})")
+        return dict(told)
+
+    def _remove_failed(self, uri: str) -> bool:
+        """Remove what a failed copy of ours has left, and no other object; whether the name is free."""
+        with suppress(FileNotFoundError, Unmet):
+            told = self._ask(uri, lambda: self._blob(uri).get_blob_properties())
+            if told.copy.status not in FAILED or MARK not in (told.metadata or {}):
+                return False
+            this = {"etag": told.etag, "match_condition": MatchConditions.IfNotModified}
+            self._ask(uri, lambda: self._blob(uri).delete_blob(**this))
+        return True
 
     def below(self, folder: str) -> Iterator[str]:
         prefix = f"{self._key(folder)}/"
@@ -95,7 +118,8 @@ class Container:
     def entries(self, folder: str, most: int | None = None) -> list[str]:
         prefix = f"{self._key(folder)}/"
         pages = self._container.walk_blobs(name_starts_with=prefix, delimiter="/", results_per_page=most)
-        names = (each.name.removeprefix(prefix).rstrip("/") for each in self._listed(folder, lambda: pages))
+        found = islice(self._listed(folder, lambda: pages), most)
+        names = (each.name.removeprefix(prefix).rstrip("/") for each in found)
         return sorted({name for name in names if name})
 
     def unlink(self, uris: Sequence[str]) -> None:

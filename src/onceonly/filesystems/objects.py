@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from onceonly.errors import InvalidPipeline
@@ -211,7 +212,32 @@ def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSyste
     with _installed(f"{scheme}://"):
         from obstore import fsspec
     store: Any = fsspec.FsspecStore  # of which fsspec would keep one for all settings
-    return pafs.PyFileSystem(pafs.FSSpecHandler(store(scheme, skip_instance_cache=True)))
+
+    class Handler(pafs.FSSpecHandler):  # type: ignore[misc]
+        def open_output_stream(self, path: str, metadata: Any) -> pa.PythonFile:
+            return pa.PythonFile(_Bytes(self.fs.open(path, "wb")), mode="w")
+
+    return pafs.PyFileSystem(Handler(store(scheme, skip_instance_cache=True)))
+
+
+class _Bytes:
+    """A file that is being written; pyarrow gives signed bytes, which obstore does not take."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        return int(self._file.write(bytes(content)))
+
+    def flush(self) -> None:
+        """What is written is there when it is closed."""
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
 
 
 @lru_cache(8)

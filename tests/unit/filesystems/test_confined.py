@@ -124,7 +124,6 @@ OTHERWISE = {
     "dev/services/daemon.py stop",  # its own record
     "dev/services/embedded.py down",
     "filesystems/durability.py write",  # a draft of its own
-    "filesystems/azure_client.py copy",  # what is left of a copy of its own that has failed
     "filesystems/objects.py clear",  # of a folder that is given by OwnPath
     "filesystems/trial.py _try",  # of a trial that has just been made
     "statetable/arbitration.py _remove",  # of a trial that has just been made
