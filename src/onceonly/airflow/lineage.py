@@ -6,9 +6,10 @@ neither the state table nor a connection may be opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.model import Checkpoint
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
 
 PROVIDER = "airflow.providers.openlineage"
+SEVERITY = {"critical": "error", "warning": "warn"}  # OpenLineage's words for what blocks and what does not
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,16 @@ def of(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
     )
 
 
-def of_gate(parts: LiveParts, checkpoint: Checkpoint) -> Lineage:
-    """What its gate found in the rows that are staged for each of its outputs."""
+def of_gate(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+    """What their gates found in the rows that are staged for each of their outputs."""
+    judged = [each for checkpoint in checkpoints for each in _checks(parts, checkpoint)]
+    return Lineage(judged=judged, checkpoints=[_named(checkpoint) for checkpoint in checkpoints])
+
+
+def _checks(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
     sinks = (checkpoint.verdict or {}).get("sinks", {})
     aims = (aim for aim in datasets.aimed_at(parts, checkpoint) if aim.sink in sinks)
-    judged = [(aim, queries.without_secrets(sinks[aim.sink]["checks"])) for aim in aims]
-    return Lineage(judged=judged, checkpoints=[_named(checkpoint)])
+    yield from ((aim, queries.without_secrets(sinks[aim.sink]["checks"])) for aim in aims)
 
 
 def of_abort(parts: LiveParts, checkpoint: Checkpoint) -> Lineage:
@@ -99,14 +105,18 @@ def _input(read: datasets.Read) -> Any:
 
 def _judged(staged: datasets.Dataset, checks: Sequence[Mapping[str, Any]]) -> Any:
     from openlineage.client.generated.base import InputDataset
-    from openlineage.client.generated.data_quality_assertions_dataset import (
-        Assertion,
-        DataQualityAssertionsDatasetFacet,
-    )
+    from openlineage.client.generated.data_quality_assertions_dataset import DataQualityAssertionsDatasetFacet
 
-    made = [Assertion(assertion=each["what"], success=each["ok"], column=each.get("column")) for each in checks]
-    facet = DataQualityAssertionsDatasetFacet(assertions=made)
+    facet = DataQualityAssertionsDatasetFacet(assertions=[_assertion(each) for each in checks])
     return InputDataset(staged.namespace, staged.name, inputFacets={"dataQualityAssertions": facet})
+
+
+def _assertion(check: Mapping[str, Any]) -> Any:
+    from openlineage.client.generated import data_quality_assertions_dataset as generated
+
+    known = signature(generated.Assertion).parameters  # older clients have no severity
+    severity = {"severity": SEVERITY.get(check["severity"], check["severity"])} if "severity" in known else {}
+    return generated.Assertion(assertion=check["what"], success=check["ok"], column=check.get("column"), **severity)
 
 
 def _output(written: datasets.Written) -> Any:

@@ -39,6 +39,7 @@ class OnceonlyOperator(BaseOperator):
 
     worked_on: int | None = None  # epoch, for the link
     told: Lineage | None = None  # for OpenLineage
+    verdicts: tuple[Checkpoint, ...] = ()  # those that were recorded here, whichever task asked a gate
 
     def pre_execute(self, context: Any) -> None:
         """Airflow calls it before each try, and when the task comes back from the triggerer."""
@@ -65,6 +66,9 @@ class OnceonlyOperator(BaseOperator):
         for line in lines(checkpoint, row):
             self._say(line)
         stats.recorded(checkpoint, row)
+        if row.event is Event.VERDICT:
+            self.verdicts = (*self.verdicts, checkpoint)
+            self._tell(*self.verdicts, what="of_gate")  # at once: the task may fail with another checkpoint
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
@@ -387,7 +391,6 @@ class RecoverOperator(OnceonlyOperator):
         except Exception as error:
             self._failed(error, errors)
         job_report.sweep(through.state)
-        self._tell(*self._committed)
         with stats.harmless():
             stats.measure(through.state, OnceonlyOperator.parts(self))
         if errors:
@@ -427,6 +430,8 @@ class AnnounceOperator(OnceonlyOperator):
     """Sends the asset events of what the recovery task has published, through the alias 'onceonly_recovered'.
 
     A task of its own, because Airflow drops the events of a task that fails, as recovery does while a sink is in doubt.
+    It also tells OpenLineage of these outputs: in the event of the recovery task, the datasets that gates have examined
+    are inputs, and each would seem to go into every output.
 
     Args:
         recovery: id of the task of the `RecoverOperator`.
@@ -442,9 +447,11 @@ class AnnounceOperator(OnceonlyOperator):
         from onceonly.airflow.assets import announce_recovered
 
         state = self.coordinator().state
-        for name, epoch in context["ti"].xcom_pull(task_ids=self.recovery, key=COMMITTED) or ():
-            if checkpoint := state.view(name).checkpoint(epoch):
-                announce_recovered(context, checkpoint)
+        named = context["ti"].xcom_pull(task_ids=self.recovery, key=COMMITTED) or ()
+        published = [found for name, epoch in named if (found := state.view(name).checkpoint(epoch))]
+        for checkpoint in published:
+            announce_recovered(context, checkpoint)
+        self._tell(*published)
 
 
 def owner_of(context: Any) -> str:

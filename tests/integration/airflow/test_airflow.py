@@ -251,6 +251,7 @@ def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> No
 
 
 def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project, watched: Watched) -> None:
+    project.set_gate(min_rows=1)
     produce(project, range(12))
     parts = project.parts
     through = factory.coordinator(parts)
@@ -270,10 +271,24 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/chained": 1}
     assert watched.metrics["onceonly.checkpoints", "committing", "numbers_interval"] == 1  # although the task failed
     assert watched.metrics["onceonly.lag_records", "numbers_chained"] == 0
+    if LINEAGE:
+        told_of_recovery(project, watched)
     away.rename(away.with_name("interval"))
     recovered = airflow.run(project, "recovery")
     assert recovered["run"] == "success", recovered["log"][-3000:]
     assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/interval": 1}
+
+
+def told_of_recovery(project: Project, watched: Watched) -> None:
+    """OpenLineage: the checks of both gates, although the task failed, and what the one of them has published."""
+    recover, announce = watched.event("recover", "FAIL"), watched.event("announce")
+    tables = [str(project.folder / "home" / "lake" / mode) for mode in ("chained", "interval")]
+    assert [each["name"] for each in recover["inputs"]] == tables
+    for staged in recover["inputs"]:
+        (check,) = staged["inputFacets"]["dataQualityAssertions"]["assertions"]
+        assert (check["assertion"], check["success"], check["severity"]) == ("at least 1 row", True, "error")
+    assert [each["name"] for each in announce["outputs"]] == tables[:1]
+    assert recover["outputs"] == []
 
 
 def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from unit.world import World
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import TopicRange
+from onceonly.coordinator.coordinator import Coordinator
+from onceonly.errors import CannotPublish
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink, StateSink
@@ -303,10 +306,121 @@ def test_a_check_of_a_column_names_it(tmp_path: Path) -> None:
     made = lineage.of_gate(parts(tmp_path), replace(world.stage(), verdict=seen))
     pytest.importorskip("airflow.providers.openlineage")
     assertions = lineage.facets(made).inputs[0].inputFacets["dataQualityAssertions"].assertions
-    assert [(each.assertion, each.success, each.column) for each in assertions] == [
-        ("carrier is not null", False, "carrier"),
-        ("at least 9 rows", True, None),
+    assert [(each.assertion, each.success, each.column, each.severity) for each in assertions] == [
+        ("carrier is not null", False, "carrier", "warn"),
+        ("at least 9 rows", True, None, "error"),
     ]
+
+
+@pytest.mark.usefixtures("told")
+def test_a_client_that_knows_no_severity_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    from openlineage.client.generated import data_quality_assertions_dataset as generated
+
+    from onceonly.airflow import lineage
+
+    def assertion(assertion: str, success: bool, column: str | None = None) -> Any:
+        return SimpleNamespace(**locals())
+
+    monkeypatch.setattr(generated, "Assertion", assertion)
+    world = World(tmp_path, **GATED)
+    world.plan()
+    checks = [{"what": "at least 9 rows", "ok": True, "severity": "critical", "observed": "11"}]
+    seen = {"outcome": "passed", "sinks": {"lake": {"rows": 11, "checks": checks}}}
+    told = lineage.facets(lineage.of_gate(parts(tmp_path), replace(world.stage(), verdict=seen)))
+    (made,) = told.inputs[0].inputFacets["dataQualityAssertions"].assertions
+    assert vars(made) == {"assertion": "at least 9 rows", "success": True, "column": None}
+
+
+# ---- gates that no task of their own has asked
+
+
+def left_staged(folder: Path, name: str) -> World:
+    """Its run has ended before its gate was asked."""
+    world = World(folder, **{**GATED, "name": name, "sinks": [DeltaSink("lake", f"lake/{name}")]})
+    world.plan("airflow:flights:a run that has ended")
+    world.coordinator.stage(name, 1, world.parts.produce)
+    return world
+
+
+def asking(task: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The task on that world; each run but its own has ended."""
+    from onceonly.airflow import operators
+
+    through = Coordinator(world.state, world.parts, task._log_transition)
+    for name in ("coordinator", "planner"):
+        monkeypatch.setattr(task, name, lambda: through, raising=False)
+    monkeypatch.setattr(operators, "alive_in", lambda context: lambda checkpoint: False)
+    return task
+
+
+def assertions(event: Any) -> dict[str, list[tuple[str, bool, str]]]:
+    """By the end of the dataset's name."""
+    found = {each["name"]: each["inputFacets"]["dataQualityAssertions"]["assertions"] for each in event["inputs"]}
+    return {
+        name.rpartition("/")[2]: [(each["assertion"], each["success"], each["severity"]) for each in told]
+        for name, told in found.items()
+    }
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """In two events: in one, rows that were examined would seem to go into the tables that are published."""
+    from airflow.sdk import DAG
+
+    from onceonly.airflow import AnnounceOperator, RecoverOperator
+    from onceonly.testing.fakes import FakeSink
+
+    flights, orders = left_staged(tmp_path, "flights"), left_staged(tmp_path, "orders")
+    left_staged(tmp_path, "refused")
+    flights.parts.inspector(flights.pipeline).find(None, "critical", "warning")
+    if state == "failed":
+        FakeSink("lake", tmp_path / "lake" / "refused").fail("commit", "refused")
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(
+        xcom_push=lambda key, value: pushed.update({key: value}), xcom_pull=lambda task_ids, key: pushed[key]
+    )
+    sent = SimpleNamespace(add=lambda asset, extra: None)
+    ran = {**context(), "ti": ti, "outlet_events": defaultdict(lambda: sent)}
+    with DAG("onceonly_recovery", schedule=None):
+        recover, announce = RecoverOperator(task_id="recover"), AnnounceOperator(task_id="announce", recovery="recover")
+    with pytest.raises(CannotPublish) if state == "failed" else nullcontext():
+        asking(recover, orders, monkeypatch).execute(ran)
+    event = taken_by_provider(recover, state)
+    assert assertions(event) == {
+        "flights": [("a fake check", True, "error")],
+        "orders": [("a fake check", False, "error")],
+        "refused": [("a fake check", False, "warn")],
+    }
+    assert event["outputs"] == []
+    asking(announce, orders, monkeypatch).execute(ran)
+    event = taken_by_provider(announce, "success")
+    published = ["flights", "refused"] if state == "success" else ["flights"]
+    assert [each["name"].rpartition("/")[2] for each in event["outputs"]] == published
+    assert [each["name"] for each in event["inputs"]] == ([] if state == "success" else ["flights"])
+
+
+@pytest.mark.usefixtures("told")
+def test_a_plan_that_settles_what_was_left_tells_the_checks_of_its_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import DAG
+
+    from onceonly.airflow import PlanOperator, operators
+
+    world = left_staged(tmp_path, "flights")
+    world.put(9)
+    monkeypatch.setattr(PlanOperator, "_check", lambda *_: None)
+    monkeypatch.setattr(operators, "instance_of", lambda context: None)
+    with DAG("flights", schedule=None):
+        task = PlanOperator(task_id="plan", pipeline=world.pipeline, reprocess=False)
+    assert asking(task, world, monkeypatch).execute(context()) == 2
+    event = taken_by_provider(task, "success")
+    assert assertions(event) == {"flights": [("a fake check", True, "error")]}
+    assert event["outputs"] == []
 
 
 @pytest.mark.usefixtures("told")

@@ -1,4 +1,4 @@
-"""docker-compose.yml by its schema and by what it promises; no engine is needed."""
+"""docker-compose.yml and what goes with it, by their schema and by what they promise; no engine is needed."""
 
 import importlib.util
 import json
@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from onceonly.settings import VARIABLES
 from onceonly.spark import jars
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,13 +35,17 @@ def _joined(one: Any, other: Any) -> Any:
 
 COMPOSE = merged("docker-compose.yml")
 STORED = merged("docker-compose.yml", "docker-compose.s3.yml")
-SERVICES: dict[str, dict[str, Any]] = STORED["services"]
+SPREAD = merged("docker-compose.yml", "docker-compose.cluster.yml")
+WHOLE = merged("docker-compose.yml", "docker-compose.cluster.yml", "docker-compose.s3.yml")
+SERVICES: dict[str, dict[str, Any]] = WHOLE["services"]
+BROKERS = ("kafka", "kafka-2", "kafka-3")
 RUNS_ONCE = "airflow-init"
+CONTAINERS = sorted([*ROOT.glob("docker-compose*.yml"), ROOT / "docker/helm-values.yaml", ROOT / "docker/Dockerfile"])
 
 
 def test_it_is_valid_compose() -> None:
     schema = json.loads((ROOT / "tests/data/compose_spec.json").read_text())
-    for compose in (COMPOSE, STORED):
+    for compose in (COMPOSE, STORED, SPREAD, WHOLE):
         newer = {"name"} | {key for key in compose if key.startswith("x-")}
         known = {key: compose[key] for key in compose if key not in newer}
         jsonschema.validate(known, schema, cls=jsonschema.Draft201909Validator)
@@ -124,6 +129,32 @@ def test_helm_values_name_secrets_and_hold_none() -> None:
     assert not any(re.search(r"PASSWORD|SECRET|_KEY|CONN", each["name"]) for each in values["env"])
 
 
+def test_what_helm_values_leave_to_choose_can_be_taken_as_it_stands() -> None:
+    """The lines in comments: settings without a secret, secrets by name, a volume and where it is mounted."""
+    lines = re.findall(r"^#   (- .*)$", (ROOT / "docker/helm-values.yaml").read_text(), re.MULTILINE)
+    found = [each for line in lines for each in yaml.safe_load(line)]
+    known = [{"name", "value"}, {"envName", "secretName", "secretKey"}, {"name", "secret"}]
+    assert len(found) == len(lines) > 10
+    for each in found:
+        assert set(each) in [*known, {"name", "mountPath", "readOnly"}]
+        assert "value" not in each or not re.search(r"PASSWORD|SECRET|_KEY|CONN_", each["name"])
+    stores = {each["value"].split("://")[0] for each in found if each.get("name") == "ONCEONLY_STATE"}
+    assert stores == {"s3", "az", "gs"}
+
+
+def test_the_service_accounts_that_helm_values_name_are_made() -> None:
+    values = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
+    accounts = [values[part]["serviceAccount"] for part in ("scheduler", "triggerer", "apiServer")]
+    assert all(account["create"] for account in accounts)
+    assert len({account["name"] for account in accounts}) == 3
+
+
+@pytest.mark.parametrize("file", CONTAINERS, ids=lambda file: file.name)
+def test_every_setting_is_one_that_exists(file: Path) -> None:
+    """Those in comments, too."""
+    assert set(re.findall(r"\bONCEONLY_[A-Z_]*[A-Z]\b", file.read_text())) <= {each.name for each in VARIABLES}
+
+
 def _locked(package: str) -> str:
     found = re.search(rf"^{package}==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert found
@@ -144,7 +175,38 @@ def test_every_secret_is_drawn() -> None:
 
 def test_the_broker_is_the_one_that_is_tested() -> None:
     tested = re.search(r'name="kafka_2.13" rev="([\d.]+)"', jars.IVY.read_text())
-    assert tested and SERVICES["kafka"]["image"] == f"apache/kafka:{tested[1]}"
+    assert tested
+    assert {SERVICES[broker]["image"] for broker in BROKERS} == {f"apache/kafka:{tested[1]}"}
+
+
+def test_three_brokers_are_one_cluster_of_three_copies() -> None:
+    """Of two the acknowledgement counts, so that one may stop, and none keeps what the single broker kept."""
+    told = {name: SERVICES[name]["environment"] for name in BROKERS}
+    own = {"KAFKA_NODE_ID", "KAFKA_LISTENERS", "KAFKA_ADVERTISED_LISTENERS"}
+    shared = [{key: value for key, value in each.items() if key not in own} for each in told.values()]
+    assert shared[0] == shared[1] == shared[2]
+    voters = ",".join(f"{each['KAFKA_NODE_ID']}@{name}:9093" for name, each in told.items())
+    assert shared[0]["KAFKA_CONTROLLER_QUORUM_VOTERS"] == voters
+    for key, copies in shared[0].items():
+        assert copies == (
+            3 if "REPLICATION_FACTOR" in key else 2 if key.endswith(("_ISR", "SYNC_REPLICAS")) else copies
+        )
+    assert shared[0]["KAFKA_DEFAULT_REPLICATION_FACTOR"] == 3 and shared[0]["KAFKA_MIN_INSYNC_REPLICAS"] == 2
+    for name, each in told.items():
+        outside = each["KAFKA_LISTENERS"].rsplit(":", 1)[1]
+        assert each["KAFKA_ADVERTISED_LISTENERS"] == f"INSIDE://{name}:9092,OUTSIDE://localhost:{outside}"
+        assert SERVICES[name]["ports"] == [f"127.0.0.1:{outside}:{outside}"]
+    volumes = [SPREAD["services"][name]["volumes"][-1] for name in BROKERS]
+    assert len({*volumes, *COMPOSE["services"]["kafka"]["volumes"]}) == len(BROKERS) + 1
+
+
+def test_three_workers_share_the_machine_and_all_of_airflow_knows_all_brokers() -> None:
+    worker = SERVICES["spark-worker"]
+    assert worker["deploy"]["replicas"] == 3 and "container_name" not in worker and "ports" not in worker
+    assert {"SPARK_WORKER_CORES", "SPARK_WORKER_MEMORY"} <= worker["environment"].keys()
+    for name in (name for name in SERVICES if name.startswith("airflow-")):
+        assert SERVICES[name]["environment"]["ONCEONLY_KAFKA_BOOTSTRAP"] == ",".join(f"{b}:9092" for b in BROKERS)
+    assert set(BROKERS) <= SERVICES["airflow-scheduler"]["depends_on"].keys()
 
 
 def test_with_the_store_every_process_that_works_reaches_it() -> None:

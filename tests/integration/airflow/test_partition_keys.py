@@ -1,0 +1,123 @@
+"""The DAG of docs/operations.md in a live Airflow: a run for each committed interval, with its key."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.project import HOUR, START, Project, hour, make_project, produce
+from patience import PATIENCE
+
+from onceonly.checkpoint.model import State
+from onceonly.dev.demo import standalone
+from onceonly.dev.demo.standalone import Standalone
+from onceonly.dev.demo.wait import until
+from onceonly.statetable.table import StateTable
+
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
+ROOT = Path(__file__).parents[3]
+ROWS = {0: 4, 1: 8, 2: 0, 3: 6}  # by hour; the gate lets at most six through, and an hour without records has no events
+FIRST, LAST = "2024-01-01T00:00:00", "2024-01-01T03:00:00"
+HOURS = """
+
+def hours(table):
+    hour = "date_format(timestamp, \\"yyyy-MM-dd'T'HH:00:00\\") AS hour"
+    return table.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", hour)
+"""
+DAGS = """
+from datetime import datetime
+
+from onceonly import DeltaSink, Gate, KafkaSource, Pipeline
+from onceonly.airflow import checkpoint_dag
+
+hours = Pipeline(
+    name="hours",
+    mode="interval",
+    source=KafkaSource("TOPIC"),
+    transform="transforms_TOPIC:hours",
+    sinks=[DeltaSink("hours", path="lake/hours", partition_by=["hour"])],
+    gate=Gate(max_rows=6),
+)
+span = {"start_date": datetime(2024, 1, 1), "end_date": datetime(2024, 1, 1, 3)}
+dag = checkpoint_dag(hours, schedule="@hourly", partition_keys=True, max_active_runs=1, **span)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
+    made = make_project(tmp_path, broker, spark_server, "partition_keys")
+    transforms = tmp_path / f"transforms_{made.topic}.py"
+    transforms.write_text(transforms.read_text() + HOURS)
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "hours.py").write_text(DAGS.replace("TOPIC", made.topic))
+    (tmp_path / "dags" / "by_hour.py").write_text(documented())
+    times = [START + each * HOUR for each, rows in ROWS.items() for _ in range(rows)]
+    produce(made, range(len(times)), dict(enumerate(times)))
+    return made
+
+
+def documented() -> str:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+    (example,) = (each for each in examples if "PartitionedAssetTimetable" in each)
+    return example
+
+
+@pytest.fixture
+def airflow(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
+    monkeypatch.setattr(standalone, "TO_START", PATIENCE)
+    running = Standalone(project.settings, standalone.free_port(0), spark=project.spark)
+    try:
+        running.start({**project.env(), "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(project.folder)])})
+        for dag in ("by_hour", "hours"):  # who listens comes first, to miss no event
+            until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]
+        yield running
+    finally:
+        running.stop()
+
+
+def test_a_run_for_each_committed_interval_and_none_for_an_aborted_one(project: Project, airflow: Standalone) -> None:
+    runs = until(lambda: ended(airflow, "hours", len(ROWS)), "each hour has had its run", 2 * PATIENCE)
+    assert [run["state"] for run in runs] == ["success", "failed", "success", "success"]
+    view = StateTable(project.settings.state).view("hours")
+    outcomes = [[checkpoint.state for checkpoint in view.planned_for(hour(each))] for each in (0, 1, 3)]
+    assert outcomes == [[State.COMMITTED], [State.ABORTED], [State.COMMITTED]]
+    # The last hour's event came after the aborted hour: a run for that one would be here by now.
+    assert answers(airflow, 2) == [(FIRST, 4), (LAST, 6)]
+    assert announced(airflow) == [FIRST, LAST]
+    clear_commit(airflow, runs[0])
+    assert answers(airflow, 3) == [(FIRST, 4), (LAST, 6), (FIRST, 4)]
+
+
+def ended(airflow: Standalone, dag: str, number: int) -> list[dict[str, Any]]:
+    """Its runs, the oldest first, once there are so many of them and all have ended."""
+    runs = airflow.call("GET", f"/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
+    done = [run for run in runs if run["state"] in ("success", "failed")]
+    return done if len(done) == len(runs) >= number else []
+
+
+def answers(airflow: Standalone, number: int) -> list[tuple[str, int]]:
+    """Of the DAG that is started by keys: the key of each run, and how many rows it has found for it."""
+    runs = until(lambda: ended(airflow, "by_hour", number), f"{number} keys have had their run", PATIENCE)
+    assert {(run["state"], run["run_type"]) for run in runs} == {("success", "asset_triggered")}, (
+        airflow.folder / "logs"
+    )
+    return [(run["partition_key"], returned(airflow, run)) for run in runs]
+
+
+def returned(airflow: Standalone, run: dict[str, Any]) -> int:
+    task = f"/dags/by_hour/dagRuns/{run['dag_run_id']}/taskInstances/count"
+    return int(airflow.call("GET", f"{task}/xcomEntries/return_value")["value"])
+
+
+def announced(airflow: Standalone) -> list[str]:
+    events = airflow.call("GET", "/assets/events?source_dag_id=hours&order_by=timestamp")["asset_events"]
+    return [event["partition_key"] for event in events]
+
+
+def clear_commit(airflow: Standalone, run: dict[str, Any]) -> None:
+    again = {"dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": ["commit"], "only_failed": False}
+    airflow.call("POST", "/dags/hours/clearTaskInstances", again)
