@@ -38,6 +38,12 @@ VARIABLES = (
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
     Variable("ONCEONLY_AWS_CONNECTION", "Airflow connection of type aws, by which S3 is reached", "the usual chain"),
+    Variable("ONCEONLY_AZURE_CONNECTION", "Airflow connection of type wasb, by which Azure is reached", "the usual chain"),
+    Variable(
+        "ONCEONLY_GOOGLE_CONNECTION",
+        "Airflow connection of type google_cloud_platform, by which Google Cloud Storage is reached",
+        "the usual chain",
+    ),
     Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
     Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, that transforms may come from, too", "none"),
     Variable(
@@ -67,6 +73,8 @@ class Settings:
     transforms: tuple[str, ...]
     embedded: bool = False  # ONCEONLY_STATE is not set
     aws_connection: str | None = None
+    azure_connection: str | None = None
+    google_connection: str | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -86,6 +94,8 @@ class Settings:
             transforms=tuple(filter(None, env.get("ONCEONLY_TRANSFORMS", "").replace(" ", "").split(","))),
             embedded=not env.get("ONCEONLY_STATE"),
             aws_connection=env.get("ONCEONLY_AWS_CONNECTION") or None,
+            azure_connection=env.get("ONCEONLY_AZURE_CONNECTION") or None,
+            google_connection=env.get("ONCEONLY_GOOGLE_CONNECTION") or None,
         )
 
     def environment(self) -> dict[str, str]:

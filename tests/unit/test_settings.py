@@ -41,6 +41,8 @@ def test_another_machine_is_given_all_that_counts_there() -> None:
     given = Settings.from_env({name: f"/{name.lower()}" for name in NAMES}).environment()
     local = {
         "ONCEONLY_AWS_CONNECTION",
+        "ONCEONLY_AZURE_CONNECTION",
+        "ONCEONLY_GOOGLE_CONNECTION",
         "ONCEONLY_KAFKA_PORT",
         "ONCEONLY_SPARK_PORT",
         "ONCEONLY_SPARK_MEMORY",

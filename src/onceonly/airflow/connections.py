@@ -12,7 +12,7 @@ from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.clusters.target import Target, of_connection
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems import aws
+from onceonly.filesystems import logins
 from onceonly.kafka import lookup
 from onceonly.settings import Settings
 
@@ -27,15 +27,18 @@ def from_airflow(conn_id: str) -> Mapping[str, Any]:
     return extra
 
 
-def use_aws() -> None:
-    """Let this process reach S3 by the connection that ONCEONLY_AWS_CONNECTION names, if it names one.
+def use_stores() -> None:
+    """Let this process reach object stores by the connections that the settings name, if they name any.
 
     Raises:
         InvalidPipeline: there is no such connection, or it cannot be used.
     """
-    if conn_id := Settings.from_env().aws_connection:
+
+    def find(conn_id: str, variable: str, kind: str) -> tuple[Mapping[str, Any], str | None, str | None]:
         found = _connection(conn_id)
-        aws.take_up(conn_id, aws.settings_of(found.extra_dejson, found.login, found.password))
+        return found.extra_dejson, found.login, found.password
+
+    logins.take_up(Settings.from_env(), find)
 
 
 def _connection(conn_id: str) -> Any:

@@ -43,10 +43,10 @@ class OnceonlyOperator(BaseOperator):
 
     def pre_execute(self, context: Any) -> None:
         """Airflow calls it before each try, and when the task comes back from the triggerer."""
-        from onceonly.airflow.connections import use_aws
+        from onceonly.airflow.connections import use_stores
 
         with task_outcome():
-            use_aws()
+            use_stores()
 
     def parts(self) -> LiveParts:
         from onceonly.airflow.connections import from_airflow

@@ -54,8 +54,9 @@ COMMANDS = Commands(  # where each is; the everyday ones first
 @click.pass_context
 def main(ctx: click.Context, traceback: bool) -> None:
     ctx.meta["onceonly.traceback"] = traceback
-    if conn_id := Settings.from_env().aws_connection:
-        from onceonly.filesystems import aws
+    settings = Settings.from_env()
+    if settings.aws_connection or settings.azure_connection or settings.google_connection:
+        from onceonly.filesystems import logins
         from onceonly.kafka import lookup
 
-        aws.take_up(conn_id, lookup.of_aws(conn_id))
+        logins.take_up(settings, lookup.of_store)

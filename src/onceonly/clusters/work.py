@@ -24,7 +24,7 @@ from onceonly.clusters.launch import SparkSubmit
 from onceonly.clusters.process import TAIL, telling
 from onceonly.clusters.target import Target
 from onceonly.errors import Fenced, NotCommitted, OnceonlyError
-from onceonly.filesystems import aws
+from onceonly.filesystems import logins
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
@@ -181,7 +181,7 @@ class Submission:
             self.settings,
             {
                 **lookup.handed_over(connections_of(self.now), self.connections),
-                **aws.taken_up(self.settings.aws_connection),
+                **logins.taken_up(self.settings),
             },
         )
         return self._driver(self._cluster.submit(self._job, self.launcher), report.uri), self._job.tag

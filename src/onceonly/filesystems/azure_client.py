@@ -22,14 +22,14 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient
 
-from onceonly.filesystems.azure_names import Place, emulated
+from onceonly.filesystems.azure_names import KEY, TOKEN, Place, emulated
 from onceonly.filesystems.copies import Unmet
 from onceonly.filesystems.interface import AT_ONCE
 from onceonly.filesystems.object_files import MARK, Found
 
 A_FOLDER = "hdi_isfolder"  # in the metadata of what marks a folder
-KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
-TOKENS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
+KEYS = (KEY, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
+TOKENS = (TOKEN, "AZURE_STORAGE_SAS_KEY")
 TAKEN = ("BlobAlreadyExists", "TargetConditionNotMet", "UnauthorizedBlobOverwrite")
 MISSING = ("BlobNotFound", "ContainerNotFound", "SourceConditionNotMet", "CannotVerifyCopySource")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered

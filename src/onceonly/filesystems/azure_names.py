@@ -16,6 +16,7 @@ from onceonly.errors import InvalidPipeline
 SHORT, LONG = ("az", "azure"), ("abfs", "abfss")
 SCHEMES = SHORT + LONG
 NAME, EMULATOR = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"
+KEY, TOKEN = "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"
 HOST = "dfs.core.windows.net"
 
 

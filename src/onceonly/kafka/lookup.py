@@ -9,14 +9,9 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
-from onceonly.filesystems import aws
 
 Lookup = Callable[[str], Mapping[str, Any]]  # connection id -> its extra: settings of librdkafka
 NOTHING_WRITTEN = "Nothing was written."
-_AWS_TODO = (
-    "ONCEONLY_AWS_CONNECTION names it: write it as a connection of type 'aws' (docs/object-stores.md), or unset that. "
-    f"{NOTHING_WRITTEN}"
-)
 
 
 def variable(conn_id: str) -> str:
@@ -47,22 +42,28 @@ def from_environment(conn_id: str, env: Mapping[str, str] = os.environ) -> Mappi
     return found
 
 
-def of_aws(conn_id: str, env: Mapping[str, str] = os.environ) -> Mapping[str, Any]:
-    """The settings of a connection of type `aws`, from its environment variable.
+def of_store(
+    conn_id: str, setting: str, kind: str, env: Mapping[str, str] = os.environ
+) -> tuple[Mapping[str, Any], str | None, str | None]:
+    """Extra, login and password of a connection to an object store, from its environment variable.
 
+    Args:
+        setting: the variable that names the connection.
+        kind: its type.
     Raises:
         InvalidPipeline: there is no such variable, or it cannot be parsed; its content is never shown.
     """
     try:
         extra = from_environment(conn_id, env)
     except InvalidPipeline as error:
-        raise InvalidPipeline(error.what, error.why, _AWS_TODO) from None
+        todo = f"{setting} names it: write it as a connection of type '{kind}' (docs/object-stores.md), or unset that."
+        raise InvalidPipeline(error.what, error.why, f"{todo} {NOTHING_WRITTEN}") from None
     text = env[variable(conn_id)].strip()
     if text.startswith("{"):
         whole = json.loads(text)
-        return aws.settings_of(extra, whole.get("login"), whole.get("password"))
+        return extra, whole.get("login"), whole.get("password")
     there = urlsplit(text)
-    return aws.settings_of(extra, unquote(there.username or ""), unquote(there.password or ""))
+    return extra, unquote(there.username or ""), unquote(there.password or "")
 
 
 def to_environment(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:

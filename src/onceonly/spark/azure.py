@@ -10,11 +10,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceonly.filesystems.azure_names import HOST, LONG, NAME
+from onceonly.filesystems.azure_names import HOST, KEY, LONG, NAME
 
 FOLDER, NAMED = "azure", "Azure"
 SCHEMES = LONG
-KEY = "AZURE_STORAGE_ACCOUNT_KEY"
 PREFIX = "spark.hadoop.fs.azure."
 MISSING = ("AzureBlobFileSystem not found", 'No FileSystem for scheme "abfs')
 # Each task writes where no other one does, and leaves a list of its files; the driver moves those of all lists.

@@ -45,11 +45,11 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_is_read_as_airflow_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
     monkeypatch.setenv("ONCEONLY_AWS_CONNECTION", "lake")
-    assert aws.variables("lake", lookup.of_aws("lake")) == TAKEN_UP
+    assert aws.variables("lake", aws.settings_of(*lookup.of_store("lake", "", "aws"))) == TAKEN_UP
     taken: list[Any] = []
     monkeypatch.setattr(aws, "take_up", lambda name, settings: taken.append(aws.variables(name, settings)))
     OnceonlyOperator(task_id="any").pre_execute({})
-    connections.use_aws()
+    connections.use_stores()
     assert taken == [TAKEN_UP, TAKEN_UP]
 
 
@@ -77,7 +77,7 @@ def test_beside_an_endpoint_the_chain_has_to_be_asked_for(endpoint: str) -> None
 def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEONLY_AWS_CONNECTION", raising=False)
     monkeypatch.setattr(connections, "_connection", lambda conn_id: pytest.fail(conn_id))
-    connections.use_aws()
+    connections.use_stores()
 
 
 @pytest.mark.parametrize(

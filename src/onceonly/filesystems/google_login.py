@@ -1,0 +1,48 @@
+"""An Airflow connection of type `google_cloud_platform`: the path of a key file, in the variable that delta-rs reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from onceonly.errors import InvalidPipeline
+from onceonly.filesystems.google_names import FILES
+
+PATH = "key_path"
+OTHERS = ("keyfile_dict", "key_secret_name", "credential_config_file", "impersonation_chain")  # of Airflow's own client
+
+
+def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
+    """The settings of a connection, all in its extra."""
+    return extra
+
+
+def take_up(conn_id: str, settings: Mapping[str, Any], env: MutableMapping[str, str] = os.environ) -> None:
+    """Let this process, and those that it starts, use the connection; without a key file, the usual chain counts.
+
+    Raises:
+        InvalidPipeline: it cannot be used; nothing was changed.
+    """
+    found = variables(conn_id, settings)
+    if found:
+        for name in FILES:
+            env.pop(name, None)
+    env.update(found)
+
+
+def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Raises InvalidPipeline: it cannot be used. No value is shown."""
+    if found := [name for name in OTHERS if settings.get(name)]:
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
+            f"It has {', '.join(found)}, which only Airflow's own client can use.",
+            f"Name the file of a key in its {PATH}, or let the machine's identity count (docs/object-stores.md). Nothing "
+            "was written.",
+        )
+    return {FILES[0]: str(settings[PATH])} if settings.get(PATH) else {}
+
+
+def taken_up(conn_id: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process elsewhere needs to use the connection as this one does; the file has to be there."""
+    return {FILES[0]: env[FILES[0]]} if conn_id and env.get(FILES[0]) else {}
