@@ -335,12 +335,13 @@ def test_a_client_that_knows_no_severity_gets_none(tmp_path: Path, monkeypatch: 
 # ---- gates that no task of their own has asked
 
 
-def left_staged(folder: Path, name: str) -> World:
-    """Its run has ended before its gate was asked."""
-    world = World(folder, **{**GATED, "name": name, "sinks": [DeltaSink("lake", f"lake/{name}")]})
-    world.plan("airflow:flights:a run that has ended")
-    world.coordinator.stage(name, 1, world.parts.produce)
-    return world
+def left_staged(world: World, *names: str) -> None:
+    """Of pipelines of those names: their runs have ended before their gates were asked."""
+    for name in names:
+        sinks = [DeltaSink("lake", f"lake/{name}")]
+        pipeline = Pipeline(name=name, source=KafkaSource("flights"), transform="a:b", **{**GATED, "sinks": sinks})
+        world.coordinator.plan(pipeline, "airflow:flights:a run that has ended", world.alive)
+        world.coordinator.stage(name, 1, world.parts.produce)
 
 
 def asking(task: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -374,9 +375,9 @@ def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_pu
     from onceonly.airflow import AnnounceOperator, RecoverOperator
     from onceonly.testing.fakes import FakeSink
 
-    flights, orders = left_staged(tmp_path, "flights"), left_staged(tmp_path, "orders")
-    left_staged(tmp_path, "refused")
-    flights.parts.inspector(flights.pipeline).find(None, "critical", "warning")
+    world = World(tmp_path, **GATED)
+    left_staged(world, "flights", "orders", "refused")
+    world.parts.inspector(world.pipeline).find(None, "critical", "warning")
     if state == "failed":
         FakeSink("lake", tmp_path / "lake" / "refused").fail("commit", "refused")
     pushed: dict[str, Any] = {}
@@ -388,7 +389,7 @@ def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_pu
     with DAG("onceonly_recovery", schedule=None):
         recover, announce = RecoverOperator(task_id="recover"), AnnounceOperator(task_id="announce", recovery="recover")
     with pytest.raises(CannotPublish) if state == "failed" else nullcontext():
-        asking(recover, orders, monkeypatch).execute(ran)
+        asking(recover, world, monkeypatch).execute(ran)
     event = taken_by_provider(recover, state)
     assert assertions(event) == {
         "flights": [("a fake check", True, "error")],
@@ -396,7 +397,7 @@ def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_pu
         "refused": [("a fake check", False, "warn")],
     }
     assert event["outputs"] == []
-    asking(announce, orders, monkeypatch).execute(ran)
+    asking(announce, world, monkeypatch).execute(ran)
     event = taken_by_provider(announce, "success")
     published = ["flights", "refused"] if state == "success" else ["flights"]
     assert [each["name"].rpartition("/")[2] for each in event["outputs"]] == published
@@ -411,7 +412,8 @@ def test_a_plan_that_settles_what_was_left_tells_the_checks_of_its_gate(
 
     from onceonly.airflow import PlanOperator, operators
 
-    world = left_staged(tmp_path, "flights")
+    world = World(tmp_path, **GATED)
+    left_staged(world, "flights")
     world.put(9)
     monkeypatch.setattr(PlanOperator, "_check", lambda *_: None)
     monkeypatch.setattr(operators, "instance_of", lambda context: None)
