@@ -38,7 +38,9 @@ VARIABLES = (
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
     Variable("ONCEONLY_AWS_CONNECTION", "Airflow connection of type aws, by which S3 is reached", "the usual chain"),
-    Variable("ONCEONLY_AZURE_CONNECTION", "Airflow connection of type wasb, by which Azure is reached", "the usual chain"),
+    Variable(
+        "ONCEONLY_AZURE_CONNECTION", "Airflow connection of type wasb, by which Azure is reached", "the usual chain"
+    ),
     Variable(
         "ONCEONLY_GOOGLE_CONNECTION",
         "Airflow connection of type google_cloud_platform, by which Google Cloud Storage is reached",

@@ -15,7 +15,12 @@ from onceonly.filesystems.azure_names import KEY, NAME, TOKEN
 
 LOGIN, PASSWORD, SAS = "login", "password", "sas_token"
 CREDENTIALS = (KEY, TOKEN, "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY", "AZURE_STORAGE_SAS_KEY")
-OTHERS = ("connection_string", "tenant_id", "shared_access_key", "managed_identity_client_id")  # of Airflow's own client
+OTHERS = (
+    "connection_string",
+    "tenant_id",
+    "shared_access_key",
+    "managed_identity_client_id",
+)  # of Airflow's own client
 
 
 def settings_of(extra: Mapping[str, Any], login: str | None, password: str | None) -> Mapping[str, Any]:
