@@ -47,8 +47,8 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for Azure.",
             why,
-            "Give it the account as login, and its key as password, or a sas_token, or neither (docs/object-stores.md). "
-            "Nothing was written.",
+            "Give it the account as login, and its key as password, or a sas_token, or neither "
+            "(docs/object-stores.md). Nothing was written.",
         )
     named = {NAME: settings[LOGIN], KEY: settings.get(PASSWORD), TOKEN: settings.get(SAS)}
     return {name: str(value) for name, value in named.items() if value}

@@ -1,4 +1,4 @@
-"""An Airflow connection of type `google_cloud_platform`: the path of a key file, in the variable that delta-rs reads."""
+"""An Airflow connection of type `google_cloud_platform`: the path of a key file, where delta-rs looks for it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
             f"It has {', '.join(found)}, which only Airflow's own client can use.",
-            f"Name the file of a key in its {PATH}, or let the machine's identity count (docs/object-stores.md). Nothing "
-            "was written.",
+            f"Name the file of a key in its {PATH}, or let the machine's identity count (docs/object-stores.md). "
+            "Nothing was written.",
         )
     return {FILES[0]: str(settings[PATH])} if settings.get(PATH) else {}
 
