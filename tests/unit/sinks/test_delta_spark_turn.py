@@ -52,12 +52,24 @@ def test_on_s3_the_default_log_store_of_spark_is_refused(session: Session, uri: 
     assert "spark.delta.logStore.s3a.impl" in error.value.todo
 
 
+ACCOUNT = "abfss://c@a.dfs.core.windows.net/lake"
+
+
+def test_on_azure_somebody_has_to_say_that_its_renames_arbitrate() -> None:
+    """Only who runs the account knows whether it has hierarchical namespaces."""
+    with pytest.raises(InvalidPipeline, match="without hierarchical namespaces") as error:
+        through_spark.refuse_unsafe("lake", ACCOUNT, Session)
+    assert "spark.delta.logStore.abfss.impl=io.delta.storage.AzureLogStore" in error.value.todo
+    for said in ("spark_delta_logStore_abfss_impl", "spark_delta_logStore_class"):
+        through_spark.refuse_unsafe("lake", ACCOUNT, lambda said=said: Session(**{said: "AzureLogStore"}))
+
+
 @pytest.mark.parametrize("session", SAFE)
 def test_one_that_arbitrates_is_taken(session: Session) -> None:
     through_spark.refuse_unsafe("lake", BUCKET, lambda: session)
 
 
-@pytest.mark.parametrize("uri", ["/lake", "file:///lake", "gs://bucket/lake", "abfss://c@a.dfs.core.windows.net/lake"])
+@pytest.mark.parametrize("uri", ["/lake", "file:///lake", "gs://bucket/lake"])
 def test_elsewhere_spark_is_not_asked(uri: str) -> None:
     through_spark.refuse_unsafe("lake", uri, lambda: pytest.fail("asked"))
 

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems import azure_names
 from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, schema
 
 Session = Callable[[], Any]
-LOG_STORES = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
+LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"
 REFUSALS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
+AZURE = (
+    "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a look and a copy, "
+    "so the last of two writers can win."
+)
 
 
 def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
-    """Raise InvalidPipeline if, with Spark's log store, the last of two writers would win. Checked on S3 only."""
+    """Raise InvalidPipeline if, with Spark's log store, the last of two writers could win: on S3 and on Azure."""
     if why := _against(uri, spark):
         raise InvalidPipeline(
             f"sink '{sink}': publishing to {uri} is not safe.",
             f"The table has to be written through Spark. {why}",
-            f"Set {LOG_STORES[0]} to a log store for several writers (S3DynamoDBLogStore). Nothing was written.",
+            f"{_todo(uri)} Nothing was written.",
         )
 
 
@@ -82,11 +88,26 @@ def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False)
 
 def _against(uri: str, spark: Session) -> str | None:
     """Why publishing through Spark is not safe there; None if it is."""
-    if not spark_uri(uri).startswith("s3a://"):
+    scheme = _scheme(uri)
+    if scheme != "s3a" and scheme not in azure_names.LONG:
         return None
     conf = spark().conf
-    store = next((found for key in LOG_STORES if (found := conf.get(key, None))), UNSAFE)
-    return f"On S3, with its log store {UNSAFE}, the last of two writers wins." if store.endswith(UNSAFE) else None
+    named = next((found for key in (LOG_STORE.format(scheme), ANY_STORE) if (found := conf.get(key, None))), None)
+    if scheme == "s3a":
+        unsafe = (named or UNSAFE).endswith(UNSAFE)
+        return f"On S3, with its log store {UNSAFE}, the last of two writers wins." if unsafe else None
+    return None if named else AZURE
+
+
+def _todo(uri: str) -> str:
+    key = LOG_STORE.format(_scheme(uri))
+    if _scheme(uri) == "s3a":
+        return f"Set {key} to a log store for several writers (S3DynamoDBLogStore)."
+    return f"If the account has hierarchical namespaces, say so: {key}=io.delta.storage.AzureLogStore is right there."
+
+
+def _scheme(uri: str) -> str:
+    return urlsplit(spark_uri(uri)).scheme.lower()
 
 
 def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> OutcomeUnknown:
