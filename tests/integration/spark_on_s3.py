@@ -9,7 +9,7 @@ from typing import Any
 from integration.s3 import S3
 
 from onceonly.settings import Settings
-from onceonly.spark import jars, s3
+from onceonly.spark import jars, stores
 
 FETCHED = not jars.missing(Settings.from_env().jars, "s3")
 UNFETCHED = "the jars of S3 are missing: onceonly jars fetch s3"
@@ -27,7 +27,7 @@ def session(address: str, env: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     made: Any = SparkSession.builder.remote(address).create()
-    for name, value in s3.conf(Settings.from_env().jars, env).items():
+    for name, value in stores.conf(Settings.from_env().jars, env).items():
         made.conf.set(name.removeprefix("spark.hadoop."), value)
     for name, value in zip(HIDDEN, (env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"]), strict=True):
         made.conf.set(name, value)

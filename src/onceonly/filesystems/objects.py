@@ -16,14 +16,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws
 from onceonly.filesystems.paths import local_path
 
 if TYPE_CHECKING:
+    import pyarrow.fs as pafs
     from obstore.store import ObjectStore
 
 PAGE = 1_000  # names in one answer
@@ -211,6 +209,9 @@ def _settings() -> tuple[tuple[str, str], ...]:
 def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
     with _installed(f"{scheme}://"):
         from obstore import fsspec
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
     store: Any = fsspec.FsspecStore  # of which fsspec would keep one for all settings
 
     class Handler(pafs.FSSpecHandler):  # type: ignore[misc]

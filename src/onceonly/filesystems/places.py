@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import pyarrow.fs as pafs
 
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import azure_names, google_names
 from onceonly.filesystems.interface import FileSystem
 from onceonly.filesystems.local import LocalFiles
 from onceonly.filesystems.paths import local_path
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
 
 
 def of(uri: str, webhdfs: str | None = None) -> tuple[FileSystem, str] | None:
