@@ -138,6 +138,19 @@ def fired(waits: DriverTrigger) -> Any:
     return asyncio.run(first())
 
 
+def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The event, when nobody answers the trigger. The transform goes on once the trigger has asked again."""
+
+    async def first() -> Any:
+        task = asyncio.ensure_future(anext(waits.run()))
+        while "asking again" not in capsys.readouterr().out:
+            await asyncio.sleep(0.05)
+        world.go_on()
+        return (await task).payload
+
+    return asyncio.run(first())
+
+
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
     list(unawaited.end(state, owners.nobody))

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import datasets
 from onceonly.views import queries
 
@@ -59,9 +59,9 @@ def of(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
 
 
 def of_gate(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
-    """What their gates found in the rows that are staged for each of their outputs."""
+    """What their gates found in the rows staged for each of their outputs; of aborted ones, what does not come."""
     judged = [each for checkpoint in checkpoints for each in _checks(parts, checkpoint)]
-    return Lineage(judged=judged, checkpoints=[_named(checkpoint) for checkpoint in checkpoints])
+    return Lineage(judged=judged, checkpoints=of_abort(parts, *checkpoints).checkpoints)
 
 
 def _checks(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[tuple[datasets.Dataset, Sequence[Mapping[str, Any]]]]:
@@ -70,10 +70,16 @@ def _checks(parts: LiveParts, checkpoint: Checkpoint) -> Iterator[tuple[datasets
     yield from ((aim, queries.without_secrets(sinks[aim.sink]["checks"])) for aim in aims)
 
 
-def of_abort(parts: LiveParts, checkpoint: Checkpoint) -> Lineage:
-    """What it does not bring. An output would say that something was written."""
+def of_abort(parts: LiveParts, *checkpoints: Checkpoint) -> Lineage:
+    """What the aborted ones of them do not bring. An output would say that something was written."""
+    return Lineage(checkpoints=[_named(checkpoint) | _unpublished(parts, checkpoint) for checkpoint in checkpoints])
+
+
+def _unpublished(parts: LiveParts, checkpoint: Checkpoint) -> dict[str, Any]:
+    if checkpoint.state is not State.ABORTED:
+        return {}
     missed = [{"namespace": aim.namespace, "name": aim.name} for aim in datasets.aimed_at(parts, checkpoint)]
-    return Lineage(checkpoints=[{**_named(checkpoint), "unpublished": missed}])
+    return {"unpublished": missed}
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Any]:

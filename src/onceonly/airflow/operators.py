@@ -39,7 +39,7 @@ class OnceonlyOperator(BaseOperator):
 
     worked_on: int | None = None  # epoch, for the link
     told: Lineage | None = None  # for OpenLineage
-    verdicts: tuple[Checkpoint, ...] = ()  # those that were recorded here, whichever task asked a gate
+    settled: tuple[Checkpoint, ...] = ()  # those whose verdict or abort was recorded here, whichever task it is
 
     def pre_execute(self, context: Any) -> None:
         """Airflow calls it before each try, and when the task comes back from the triggerer."""
@@ -66,9 +66,10 @@ class OnceonlyOperator(BaseOperator):
         for line in lines(checkpoint, row):
             self._say(line)
         stats.recorded(checkpoint, row)
-        if row.event is Event.VERDICT:
-            self.verdicts = (*self.verdicts, checkpoint)
-            self._tell(*self.verdicts, what="of_gate")  # at once: the task may fail with another checkpoint
+        if row.event in (Event.VERDICT, Event.ABORTED):
+            others = [cp for cp in self.settled if (cp.pipeline, cp.epoch) != (checkpoint.pipeline, checkpoint.epoch)]
+            self.settled = (*others, checkpoint)
+            self._tell(*self.settled, what="of_gate")  # at once: the task may fail with another checkpoint
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)

@@ -11,12 +11,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from integration import standalone
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, make_world, submit, trigger
+from integration.drivers import (
+    NAME,
+    WORK,
+    World,
+    ended_by_recovery,
+    fired,
+    fired_in_an_outage,
+    make_world,
+    submit,
+    trigger,
+)
 from integration.gate.test_gate import SUITE
 from integration.standalone import Cluster
 from patience import PATIENCE
@@ -147,17 +156,8 @@ def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
     running = cluster.master.daemon.running()
     assert running
     os.killpg(running.pid, signal.SIGKILL)
-    waits = trigger(submitted)
 
-    async def both() -> Any:
-        events = waits.run()
-        task = asyncio.ensure_future(anext(events))
-        while "asking again" not in capsys.readouterr().out:
-            await asyncio.sleep(0.05)
-        world.go_on()
-        return (await task).payload
-
-    assert asyncio.run(both())["state"] == "at its end"
+    assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
     world.require_staged(submitted, "at its end")
     cluster.down()
     cluster.up()

@@ -16,7 +16,7 @@ import pytest
 from integration import kubelet as nodes
 from integration import kubernetes as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, World, ended_by_recovery, fired, make_world, trigger
+from integration.drivers import NAME, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
 from integration.kubelet import Kubelet
 from integration.kubernetes import Kubernetes
 from integration.standalone import CONF
@@ -231,16 +231,8 @@ def test_a_server_that_is_gone_ends_neither_the_pod_nor_the_wait(
     assert running
     os.killpg(running.pid, signal.SIGKILL)
 
-    async def both() -> str:
-        events = trigger(submitted).run()
-        task = asyncio.ensure_future(anext(events))
-        while "asking again" not in capsys.readouterr().out:
-            await asyncio.sleep(0.05)
-        world.go_on()
-        return str((await task).payload["state"])
-
     try:
-        assert asyncio.run(both()) == "at its end"
+        assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
         world.require_staged(submitted, "at its end")
         with pytest.raises((NotCommitted, OutcomeUnknown)):
             submitted.look()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from integration import yarn as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, make_world, trigger
+from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
 from integration.yarn import Yarn
 from patience import PATIENCE
 
@@ -219,16 +219,8 @@ def test_a_manager_that_is_gone_ends_neither_the_job_nor_the_wait(
     assert running
     os.killpg(running.pid, signal.SIGKILL)
 
-    async def both() -> str:
-        events = trigger(submitted).run()
-        task = asyncio.ensure_future(anext(events))
-        while "asking again" not in capsys.readouterr().out:
-            await asyncio.sleep(0.05)
-        world.go_on()
-        return str((await task).payload["state"])
-
     try:
-        assert asyncio.run(both()) == "at its end"
+        assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
         world.require_staged(submitted, "at its end")
         with pytest.raises((NotCommitted, OutcomeUnknown)):
             submitted.look()

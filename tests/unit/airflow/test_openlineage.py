@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from unit.world import World
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import CannotPublish
@@ -397,6 +397,9 @@ def test_recovery_tells_the_checks_of_each_gate_that_it_asks_and_then_what_is_pu
         "refused": [("a fake check", False, "warn")],
     }
     assert event["outputs"] == []
+    named = event["run_facets"]["onceonly_checkpoints"]["checkpoints"]
+    missed = {each["pipeline"]: [at["name"].rpartition("/")[2] for at in each.get("unpublished", [])] for each in named}
+    assert missed == {"flights": [], "orders": ["orders"], "refused": []}
     asking(announce, world, monkeypatch).execute(ran)
     event = taken_by_provider(announce, "success")
     published = ["flights", "refused"] if state == "success" else ["flights"]
@@ -468,6 +471,7 @@ def test_no_event_shows_the_password_of_an_address(tmp_path: Path, what: str) ->
     checks = [{"what": f"in(values={secret})", "ok": True, "severity": "info", "observed": secret}]
     done = replace(
         staged,
+        state=State.ABORTED if what == "of_abort" else State.COMMITTED,
         published={"lake": {}},
         reason=f"cannot write {secret}",
         handles={"lake": {**staged.handles["lake"], "uri": secret}},
