@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
-from integration import s3 as s3_server
 from integration.project import output
 from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
+from integration.stores import SERVERS
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import SparkConnect
@@ -215,31 +215,45 @@ def test_a_connect_server_of_somebody_else_is_shown_no_secret(environment: dict[
     assert_no_secret(tmp_path, printed)
 
 
-@pytest.mark.heavy
-@pytest.mark.skipif(s3_server.BINARY is None, reason=s3_server.MISSING)
-def test_s3_by_an_airflow_connection_leaves_no_secret(environment: dict[str, str], tmp_path: Path) -> None:
-    """The state table and a table are there; few records, which need no jar of Spark for it."""
-    case, target = tmp_path / "dags" / "case.py", f"s3://{s3_server.BUCKET}/numbers"
-    for old, new in {"lake/numbers": target, 're"),\n    t': 're", max_records=100),\n    t'}.items():
-        case.write_text(case.read_text().replace(old, new))
-    with s3_server.server(f"{SECRET}/2013+") as server:
-        own = dict(server.environment)
+def by_connection(own: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """What is secret of a store's environment, and how a task finds it in an Airflow connection."""
+    if "AWS_ENDPOINT_URL" in own:
         extra = {"endpoint_url": own["AWS_ENDPOINT_URL"], "region_name": own["AWS_REGION"]}
-        keys = {"login": own["AWS_ACCESS_KEY_ID"], "password": own["AWS_SECRET_ACCESS_KEY"]}
-        env = {
-            **environment,
-            "AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "aws", **keys, "extra": extra}),
-            "ONCEONLY_AWS_CONNECTION": "lake",
-            "ONCEONLY_STATE": f"s3://{s3_server.BUCKET}/state",
-        }
+        login, secret = own["AWS_ACCESS_KEY_ID"], own["AWS_SECRET_ACCESS_KEY"]
+        kind, named, rest = "aws", "ONCEONLY_AWS_CONNECTION", {}
+    else:
+        extra, login, secret = {}, own.pop("AZURE_STORAGE_ACCOUNT_NAME"), own.pop("AZURE_STORAGE_ACCOUNT_KEY")
+        kind, named, rest = "wasb", "ONCEONLY_AZURE_CONNECTION", own
+    made = {"conn_type": kind, "login": login, "password": secret, "extra": extra}
+    return secret, {**rest, "AIRFLOW_CONN_LAKE": json.dumps(made), named: "lake"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["s3", "azure"])  # an emulator of Google asks for no credentials
+def test_a_store_by_an_airflow_connection_leaves_no_secret(
+    environment: dict[str, str], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state table and a table are there; few records, which need no jar of Spark for it."""
+    module = SERVERS[kind]
+    if module.BINARY is None:
+        pytest.skip(module.MISSING)
+    with module.server(*[f"{SECRET}/2013+"][: kind == "s3"]) as server:
+        case, target = tmp_path / "dags" / "case.py", server.uri("numbers")
+        for old, new in {"lake/numbers": target, 're"),\n    t': 're", max_records=100),\n    t'}.items():
+            case.write_text(case.read_text().replace(old, new))
+        secret, found = by_connection(dict(server.environment))
+        env = {**environment, **found, "ONCEONLY_STATE": server.uri("state")}
         command = [str(Path(sys.executable).with_name("onceonly")), "state", "init"]
         subprocess.run(command, check=True, env=env, timeout=PATIENCE)
         states, printed = run(env)
         assert (states["plan"], states["stage"], states["commit"]) == ("success",) * 3, printed[-5000:]
-        assert DeltaTable(target, storage_options=own).to_pyarrow_table().num_rows == 100
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        assert DeltaTable(target).to_pyarrow_table().num_rows == 100
         files = [file for root in (tmp_path, server.folder) for file in root.rglob("*") if file.is_file()]
-        assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-        assert SECRET not in printed
+        for shown in {secret, SECRET}:
+            assert not [file for file in files if shown.encode() in file.read_bytes()]
+            assert shown not in printed
 
 
 def test_a_wrong_password_fails_the_plan_and_is_not_shown(environment: dict[str, str], secure: SecureBroker) -> None:
