@@ -60,10 +60,13 @@ class Reader:
 
         return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page)
 
-    def text(self, key: str) -> str:
+    def content(self, key: str) -> bytes:
         import obstore
 
-        return bytes(obstore.get(self._store, key).bytes()).decode()
+        return bytes(obstore.get(self._store, key).bytes())
+
+    def text(self, key: str) -> str:
+        return self.content(key).decode()
 
     def put(self, key: str, text: str) -> None:
         import obstore
@@ -110,8 +113,8 @@ class Store(Reader):
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return sorted(each["Key"] for page in pages for each in page.get("Contents", ()))
 
-    def text(self, key: str) -> str:
-        return str(self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode())
+    def content(self, key: str) -> bytes:
+        return bytes(self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
 
     def uploads(self, prefix: str) -> list[tuple[str, str]]:
         told = self.client.list_multipart_uploads(Bucket=self.bucket, Prefix=prefix)

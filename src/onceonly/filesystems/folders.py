@@ -61,7 +61,7 @@ class Folders:
 
     def names(self) -> list[str]:
         """The names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
-        if _is_marked_store(self.uri):
+        if is_marked_store(self.uri):
             return objects.Objects(self.uri).folders("")
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
@@ -76,7 +76,7 @@ def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
 
 def delete(own: OwnPath) -> None:
     """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
-    if _is_marked_store(own.root):
+    if is_marked_store(own.root):
         return objects.Objects(own.path).clear()
     files, root = file_system(own.root)
     path = f"{root}/{own.name}"  # added after the URI was decoded: nothing in the name is an escape
@@ -90,13 +90,13 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     local = local_path(uri)
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
-    if _is_marked_store(uri):
+    if is_marked_store(uri):
         return objects.arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
 
 
-def _is_marked_store(uri: str) -> bool:
+def is_marked_store(uri: str) -> bool:
     """Whether folders may be marked there by objects, which pyarrow takes for files."""
     return urlsplit(uri).scheme.lower() in (*azure_names.SCHEMES, *google_names.SCHEMES)
 

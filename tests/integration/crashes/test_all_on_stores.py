@@ -6,15 +6,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
+import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
 from integration import spark_on_s3, spark_on_stores
 from integration.kafka_reader import committed, new_topic
+from integration.light_stores import Reader, reader
 from integration.project import Project, make_project, output, produce
 from integration.store_server import StoreServer
 from integration.stores import SERVERS, running
@@ -22,7 +23,6 @@ from patience import PATIENCE
 
 from onceonly import manifests
 from onceonly.airflow.ui.data_docs import served
-from onceonly.filesystems.folders import file_system
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -111,28 +111,17 @@ def test_all_of_it_is_on_a_store_and_arrives_once_wherever_it_dies(project: Proj
     view = StateTable(f"{root}/state").view("all_on_store")
     latest = view.latest
     assert latest is not None and view.open == []
-    assert totals(root, latest.handles["totals"]["runs"]) == Counter(str(number % 4) for number in numbers)
-    assert below(f"{root}/spool") == [], "no spool is left"
+    shown = reader(root.removesuffix("/lake"))
+    assert totals(shown, latest.handles["totals"]["runs"]) == Counter(str(number % 4) for number in numbers)
+    assert shown.keys("lake/spool/") == [], "no spool is left"
     page = served(latest.verdict, "all_on_store", latest.epoch, latest.attempt, "numbers.html")
     assert b"numbers" in bytes(page.body)
     on_disk = StateTable(str(project.folder / "home" / "state"))  # that every project of the tests has
     assert on_disk.pipelines() == [], "nothing is kept on the disk"
 
 
-def totals(root: str, runs: list[dict[str, Any]]) -> dict[str, int]:
-    """The youngest row of each key in the runs, as pyarrow reads them."""
-    files, path = file_system(f"{root}/totals")
-    tables = [ds.dataset(parquet(files, f"{path}/{run['folder']}"), filesystem=files).to_table() for run in runs]
-    rows = [row for table in tables for row in table.to_pylist()]
+def totals(shown: Reader, runs: list[dict[str, Any]]) -> dict[str, int]:
+    """The youngest row of each key in the runs, as a plain reader of the store finds them."""
+    keys = [key for run in runs for key in shown.keys(f"lake/totals/{run['folder']}/") if key.endswith(".parquet")]
+    rows = [row for key in keys for row in parquet.read_table(BytesIO(shown.content(key))).to_pylist()]
     return {row["part"]: row["seen"] for row in sorted(rows, key=lambda row: row["_epoch"])}
-
-
-def parquet(files: pafs.FileSystem, folder: str) -> list[str]:
-    found = files.get_file_info(pafs.FileSelector(folder, recursive=True))
-    return [info.path for info in found if info.path.endswith(".parquet")]
-
-
-def below(uri: str) -> list[str]:
-    files, path = file_system(uri)
-    found = files.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
-    return [info.path for info in found if info.type == pafs.FileType.File]

@@ -7,12 +7,14 @@ the data files, which are the target's: its VACUUM takes them in time, and what 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
+from onceonly.filesystems import folders
 from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.objects import Objects
 from onceonly.filesystems.paths import local_path
@@ -54,12 +56,12 @@ def settle(uri: str, folder: str) -> None:
 
 
 def _settle_stored(files: Objects, own: OwnPath) -> None:
-    """The same, in three requests."""
-    found = [each.path for each in files.below(own.name)]
+    """The same, in three requests. An empty object marks a folder, as Spark does on Azure and Google."""
+    found = [each.path for each in files.below(own.name) if each.size]
     held = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in found}
     logs = [path for path in found if f"/{LOG}/" in path]
     if not held - {MARK, LOG}:
-        return files.unlink(found)
+        return folders.delete(own) if folders.is_marked_store(own.root) else files.unlink(found)
     if MARK not in held:
         files.write(f"{own.name}/{MARK}", SETTLED.encode())
     files.unlink(logs)
@@ -68,16 +70,16 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
 def is_unsettled(uri: str, folder: str) -> bool:
     """Whether the folder is there, and its outcome not recorded."""
     files = log.file_system(uri)
-    return _exists(files, folder) and not _is_settled(_contents(files, folder))
+    return _exists(files, folder) and _is_unsettled(uri, files, folder)
 
 
 def unsettled(uri: str, prefix: str) -> list[Transaction]:
     """Of the staged folders whose names begin with `prefix`. Cost: a listing of each, whatever else the table holds."""
     files = log.file_system(uri)
-    folders = [f.base_name for f in log.entries(uri) if f.base_name.startswith(f"{STAGED}{prefix}-")]
+    staged = [f.base_name for f in log.entries(uri) if f.base_name.startswith(f"{STAGED}{prefix}-")]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        done = list(pool.map(lambda folder: _is_settled(_contents(files, folder)), folders))
-    names = (folder.removeprefix(STAGED) for folder, is_done in zip(folders, done, strict=True) if not is_done)
+        still = list(pool.map(lambda folder: _is_unsettled(uri, files, folder), staged))
+    names = (folder.removeprefix(STAGED) for folder, is_one in zip(staged, still, strict=True) if is_one)
     return [txn for name in names if (txn := Transaction.parse(name))]
 
 
@@ -93,16 +95,27 @@ def note_swept(uri: str, names: str) -> None:
         log.write(files, SWEPT + names, "All leftovers were looked for.\n")
 
 
-def _is_settled(held: set[str]) -> bool:
+def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
     """Empty ones, and those that hold nothing but the mark, are still to be removed."""
-    return MARK in held and LOG not in held and len(held) > 1
+    found = _files(files, folder)
+    if not found and folders.is_marked_store(uri):
+        return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
+    held = _names(found, folder)
+    return MARK not in held or LOG in held or len(held) == 1
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
-    """The names in a folder under which there is any file."""
+    """The names in a folder under which there is any file that is not empty: on a store, those mark folders."""
+    return _names(_files(files, folder), folder)
+
+
+def _names(found: Iterable[pafs.FileInfo], folder: str) -> set[str]:
+    return {info.path.removeprefix(f"{folder}/").split("/", 1)[0] for info in found if info.size}
+
+
+def _files(files: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
     found = files.get_file_info(pafs.FileSelector(folder, recursive=True, allow_not_found=True))
-    paths = (info.path for info in found if info.type == pafs.FileType.File)
-    return {path.removeprefix(f"{folder}/").split("/", 1)[0] for path in paths}
+    return [info for info in found if info.type == pafs.FileType.File]
 
 
 def _exists(files: pafs.FileSystem, folder: str) -> bool:
@@ -111,5 +124,7 @@ def _exists(files: pafs.FileSystem, folder: str) -> bool:
 
 
 def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
+    if folders.is_marked_store(own.root):
+        return folders.delete(own)
     with suppress(FileNotFoundError):  # another process is deleting it too
         files.delete_dir(own.name)
