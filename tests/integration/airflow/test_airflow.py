@@ -229,6 +229,7 @@ def test_a_missing_connection_is_found_before_anything_is_planned(
     assert StateTable(project.settings.state).pipelines() == []
 
 
+@pytest.mark.heavy
 def test_a_second_dag_with_the_same_pipeline_is_refused(
     airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

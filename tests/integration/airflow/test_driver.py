@@ -63,6 +63,7 @@ def world(
     return make_world(tmp_path, broker, cluster.connection(), kafka, monkeypatch, request)
 
 
+@pytest.mark.heavy
 def test_a_run_whose_drivers_are_on_the_cluster(world: World, cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "numbers.expectations.json").write_text(json.dumps(SUITE))
     world.project.set_gate(suites="numbers.expectations.json", in_process_rows=7)

@@ -115,6 +115,7 @@ def storm(tmp_path: Path, broker: str, spark_server: str) -> Iterator[Storm]:
         yield Storm(Shop.make(tmp_path, broker, registry), spark_server)
 
 
+@pytest.mark.heavy
 def test_a_shop_with_kills_and_a_zombie_is_the_truth(storm: Storm) -> None:
     storm.stop("shop before staged row 1", then="shop after committing row 1")
     storm.kill("shop after files of copies 1")

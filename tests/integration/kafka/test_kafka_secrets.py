@@ -190,6 +190,7 @@ def assert_no_secret(folder: Path, printed: str) -> None:
     assert SECRET not in str(state.to_pylist())
 
 
+@pytest.mark.heavy
 def test_spark_submit_leaves_no_secret(environment: dict[str, str], tmp_path: Path) -> None:
     states, printed = run(environment)
     assert (states["plan"], states["stage"], states["commit"]) == ("success",) * 3, printed[-5000:]
