@@ -76,6 +76,8 @@ def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
 
 def delete(own: OwnPath) -> None:
     """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
+    if _scheme(own.root) in google_names.SCHEMES:
+        return _delete_on_google(own)
     if is_marked_store(own.root):
         return objects.Objects(own.path).clear()
     files, root = file_system(own.root)
@@ -83,6 +85,16 @@ def delete(own: OwnPath) -> None:
     while files.get_file_info(path).type is not pafs.FileType.NotFound:
         with suppress(FileNotFoundError):  # another process deletes it as well
             files.delete_dir(path)
+
+
+def _delete_on_google(own: OwnPath) -> None:
+    """By Google's own client: what marks a folder there ends with a slash, and obstore cannot name it."""
+    with objects.installed(own.root):
+        from onceonly.filesystems.google_client import Bucket
+    name, path = google_names.parse(own.path)
+    bucket = Bucket(name)
+    while found := list(bucket.below(f"{bucket.root}/{path}")):
+        bucket.unlink([f"{bucket.root}/{path}/{each}" for each in found])
 
 
 def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
@@ -98,7 +110,11 @@ def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
 
 def is_marked_store(uri: str) -> bool:
     """Whether folders may be marked there by objects, which pyarrow takes for files."""
-    return urlsplit(uri).scheme.lower() in (*azure_names.SCHEMES, *google_names.SCHEMES)
+    return _scheme(uri) in (*azure_names.SCHEMES, *google_names.SCHEMES)
+
+
+def _scheme(uri: str) -> str:
+    return urlsplit(uri).scheme.lower()
 
 
 def _mark(path: Path, text: str) -> bool:

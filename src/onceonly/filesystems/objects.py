@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -128,14 +129,14 @@ class Objects:
                 obstore.delete(self._store, [self._path(path) for path in paths])
 
     def clear(self) -> None:
-        """Delete everything below the URI; what marks a folder goes after all that is in it, and its own mark last."""
-        while found := [each.path for each in self.below()]:
-            above = {path[:at] for path in found for at in range(len(path)) if path[at] == "/"}
-            self.unlink([path for path in found if path not in above])
-            for folder in sorted(above & set(found), reverse=True):
-                self.unlink([folder])
-        for mark in ("", "/"):
-            self._unmark(f"{self._root}{mark}")
+        """Delete everything below the URI; what marks a folder, an empty object, after all that is in it."""
+        found = self.below()
+        while full := [each.path for each in found if each.size]:
+            self.unlink(full)
+            found = self.below()
+        for mark in sorted((each.path for each in found), reverse=True):
+            self._unmark(self._path(mark))
+        self._unmark(self._root)
 
     def _unmark(self, path: str) -> None:
         import obstore
@@ -207,7 +208,7 @@ def _settings() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(8)
 def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    with _installed(f"{scheme}://"):
+    with installed(f"{scheme}://"):
         from obstore import fsspec
     import pyarrow as pa
     import pyarrow.fs as pafs
@@ -243,7 +244,7 @@ class _Bytes:
 
 @lru_cache(8)
 def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
-    with _installed(bucket):
+    with installed(bucket):
         from obstore.store import from_url
     if bucket.startswith(("s3://", "s3a://")):
         return from_url(bucket, **aws.provider(dict(settings)))
@@ -251,14 +252,18 @@ def _store(bucket: str, settings: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 @contextmanager
-def _installed(uri: str) -> Iterator[None]:
+def installed(uri: str) -> Iterator[None]:
+    """Raises InvalidPipeline: what is imported within it is not there, or what is needed to delete folders."""
+    on_google = uri.startswith("gs:")
     try:
+        if on_google and find_spec("google.cloud.storage") is None:
+            raise ImportError("no module", name="google.cloud.storage")
         yield
     except ImportError as error:
         raise InvalidPipeline(
             f"{uri} cannot be reached: '{error.name}' is not installed.",
             "Object stores need a client of their own beside delta-rs.",
-            "pip install 'onceonly[stores]'. Nothing was written.",
+            f"pip install 'onceonly[{'google' if on_google else 'stores'}]'. Nothing was written.",
         ) from error
 
 

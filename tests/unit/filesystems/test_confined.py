@@ -111,6 +111,7 @@ BY_OWN_PATH = {
     "filesystems/object_files.py remove",
     "filesystems/object_files.py delete",
     "filesystems/copies.py delete",
+    "filesystems/folders.py _delete_on_google",
     "sinks/delta/staged_folders.py _delete",
     "sinks/delta/staged_folders.py _settle_stored",
 }
