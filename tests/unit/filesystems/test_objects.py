@@ -66,6 +66,29 @@ def test_objects_are_removed_whether_they_are_there_or_not(files: Objects) -> No
     assert files.below() == []
 
 
+def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_hold_it_up(
+    files: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "run/_SUCCESS", "run/part", "run/b/mark"):
+        files.write(f"txn/{name}", b"" if name in ("run/_SUCCESS", "run/b/mark") else b"rows")
+    gone: list[str] = []
+    monkeypatch.setattr(Objects, "_unmark", lambda self, path: gone.append(path))
+    folder = Objects(f"{files.uri}/txn")
+    folder.clear()
+    assert [each.path for each in folder.below()] == ["run/_SUCCESS", "run/b/mark"]
+    assert [path.rpartition("/txn")[2] for path in gone] == ["/run/b/mark", "/run/_SUCCESS", ""]
+    monkeypatch.undo()
+    folder.clear()
+    assert folder.below() == []
+
+
+def test_on_google_the_client_that_deletes_folders_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    monkeypatch.setenv("GOOGLE_OF_THIS_TEST", "no client is kept for it")
+    with pytest.raises(InvalidPipeline, match=r"(?s)gs://.*'google.cloud.storage'.*onceonly\[google\]"):
+        objects.arrow("gs://lake/state")
+
+
 # ---- credentials: the order is that of delta-rs
 
 
