@@ -103,13 +103,13 @@ class Azure(StoreServer):
             blob_storage_scheme="http",
             dfs_storage_authority=here,
             dfs_storage_scheme="http",
-        ).create_dir(BUCKET)
+        ).create_dir(self.bucket)
 
 
 @contextmanager
-def server() -> Iterator[Azure]:
+def server(bucket: str = BUCKET) -> Iterator[Azure]:
     with TemporaryDirectory(prefix="onceonly-azure-", ignore_cleanup_errors=True) as folder:
-        made = Azure(Path(folder), free_port(0))
+        made = Azure(Path(folder), free_port(0), bucket)
         try:
             made.start()
             made.make_container()

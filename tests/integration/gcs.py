@@ -144,13 +144,13 @@ class Gcs(StoreServer):
 
     def make_bucket(self) -> None:
         url = f"http://127.0.0.1:{self.port}/storage/v1/b?project=none"
-        assert requests.post(url, json={"name": BUCKET}, timeout=PATIENCE).ok
+        assert requests.post(url, json={"name": self.bucket}, timeout=PATIENCE).ok
 
 
 @contextmanager
-def server(backend: str = "filesystem") -> Iterator[Gcs]:
+def server(bucket: str = BUCKET, backend: str = "filesystem") -> Iterator[Gcs]:
     with TemporaryDirectory(prefix="onceonly-gcs-") as folder:
-        made = Gcs(Path(folder), free_port(0), backend=backend)
+        made = Gcs(Path(folder), free_port(0), bucket, backend=backend)
         try:
             made.start()
             made.make_bucket()

@@ -37,7 +37,7 @@ class S3(StoreServer):
         }
 
     def command(self) -> list[str]:
-        (self.data / BUCKET).mkdir(exist_ok=True)
+        (self.data / self.bucket).mkdir(exist_ok=True)
         return [str(BINARY), "--quiet", "--port", f"127.0.0.1:{self.port}", "posix", str(self.data)]
 
     def secrets(self) -> Mapping[str, str]:
@@ -45,9 +45,9 @@ class S3(StoreServer):
 
 
 @contextmanager
-def server(secret: str = KEY) -> Iterator[S3]:
+def server(secret: str = KEY, bucket: str = BUCKET) -> Iterator[S3]:
     with TemporaryDirectory(prefix="onceonly-s3-") as folder:
-        made = S3(Path(folder), free_port(0), secret=secret)
+        made = S3(Path(folder), free_port(0), bucket, secret=secret)
         try:
             made.start()
             yield made

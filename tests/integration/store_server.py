@@ -28,6 +28,7 @@ class StoreServer:
 
     folder: Path
     port: int
+    bucket: str = BUCKET
     process: subprocess.Popen[bytes] | None = None
 
     scheme: ClassVar[str]
@@ -56,7 +57,7 @@ class StoreServer:
         return self.folder / "data"
 
     def uri(self, name: str) -> str:
-        return f"{self.scheme}://{BUCKET}/{name}"
+        return f"{self.scheme}://{self.bucket}/{name}"
 
     def start(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,14 +23,16 @@ def running(request: pytest.FixtureRequest, name: str, by_spark: bool = False) -
     """The server of that store, of this test process alone: a test may kill it, and starts it again.
 
     Args:
-        by_spark: Spark writes there, and the server is not killed.
+        by_spark: Spark writes there, and the server is not killed. Its bucket has a name of its own: of a bucket, Spark
+            knows one server as long as it lives, and other tests have others.
     """
     server = SERVERS[name]
     if server.BINARY is None:
         pytest.skip(server.MISSING)
-    if name == "s3":
+    if name == "s3" and not by_spark:
         yield request.getfixturevalue("s3")
     else:
-        more = {"backend": "memory"} if by_spark and name == "gcs" else {}
-        with server.server(**more) as made:
+        own = {"bucket": f"spark-{uuid.uuid4().hex[:12]}"} if by_spark else {}
+        kept = {"backend": "memory"} if by_spark and name == "gcs" else {}
+        with server.server(**own, **kept) as made:
             yield made

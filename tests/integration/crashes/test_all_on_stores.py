@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
-from integration import spark_on_s3, spark_on_stores
+from integration import spark_on_stores
 from integration.kafka_reader import committed, new_topic
 from integration.light_stores import Reader, reader
 from integration.project import Project, make_project, output, produce
@@ -65,7 +65,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
 @pytest.fixture
 def root(store: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Found by delta-rs, pyarrow and Spark, each by itself."""
-    root = f"s3://{spark_on_s3.bucket(store)}/lake" if store.scheme == "s3" else store.uri("lake")
+    root = store.uri("lake")
     places = {f"ONCEONLY_{name.upper()}": f"{root}/{name}" for name in ("state", "spool", "docs")}
     places |= {"ONCEONLY_JARS": str(Settings.from_env().jars)}  # of this checkout, for a project elsewhere
     if emulated := spark_on_stores.emulated(store):
