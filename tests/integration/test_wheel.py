@@ -216,6 +216,7 @@ def airflow(installed: Installed) -> Installed:
     return installed
 
 
+@pytest.mark.heavy
 def test_airflow_runs_its_dag_and_serves_the_page(airflow: Installed) -> None:
     before = airflow.rows() if (airflow.home / "lake").exists() else 0
     airflow.run("python", "sample.py")

@@ -218,6 +218,7 @@ def test_who_watches_is_told_what_a_gate_refused_and_which_table_did_not_come(
     assert [gate["outputs"], abort["inputs"], abort["outputs"]] == [[], [], []]
 
 
+@pytest.mark.heavy
 def test_a_missing_connection_is_found_before_anything_is_planned(
     airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +303,7 @@ def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:
     return table.rename(table.with_name("away"))
 
 
+@pytest.mark.heavy
 def test_the_operators_work_in_a_dag_of_the_users_own(airflow: Airflow, project: Project) -> None:
     produce(project, range(4))
     ran = airflow.run(project, "own")

@@ -30,7 +30,13 @@ def stage_next(project: Project, owner: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "actions", [["commit"] * 4, ["commit", "abort"], ["abort", "abort", "recover"], ["recover", "commit", "abort"]]
+    "actions",
+    [
+        ["commit"] * 4,
+        ["recover", "commit", "abort"],
+        pytest.param(["commit", "abort"], marks=pytest.mark.heavy),
+        pytest.param(["abort", "abort", "recover"], marks=pytest.mark.heavy),
+    ],
 )
 def test_one_outcome_whoever_is_first(project: Project, actions: list[str]) -> None:
     produce(project, range(20 * ROUNDS))

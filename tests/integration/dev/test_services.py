@@ -144,6 +144,7 @@ def test_a_port_in_use_is_reported_and_nothing_stays(home: Path, spark: bool) ->
     assert processes_of(home) == []
 
 
+@pytest.mark.heavy
 def test_the_port_stays_where_it_is_free(home: Path) -> None:
     """Over an orderly stop, too; where something else has taken it meanwhile, another one is found."""
     first = Services(home, port=0).up().bootstrap

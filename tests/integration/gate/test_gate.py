@@ -75,6 +75,7 @@ def test_bad_rows_are_reported_and_not_published(project: Project, path: str) ->
     assert not project.published()
 
 
+@pytest.mark.heavy
 def test_the_run_is_failed_and_the_fixed_one_publishes(airflow: Airflow, project: Project) -> None:
     produce(project, [1, 2, 100])
     failed = airflow.run(project, "chained")

@@ -181,7 +181,11 @@ def test_a_broker_is_killed_and_a_stranger_fences_two_of_four(make: Make, own: F
 
 @pytest.mark.parametrize(
     ("way", "at"),
-    [pytest.param("staged", "request", marks=pytest.mark.heavy), ("staged", "answer"), ("late", "answer")],
+    [
+        ("staged", "answer"),
+        pytest.param("staged", "request", marks=pytest.mark.heavy),
+        pytest.param("late", "answer", marks=pytest.mark.heavy),
+    ],
 )
 def test_a_broker_dies_over_the_end_of_a_transaction(
     make: Make, proxy: Proxy, own: FarBroker, way: str, at: str, monkeypatch: pytest.MonkeyPatch

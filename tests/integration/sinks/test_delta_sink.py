@@ -362,7 +362,10 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+FEW = ["column mapping", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("row tracking", "clustering"))]
+
+
+@pytest.mark.parametrize("feature", FEW)
 def test_a_table_that_delta_rs_cannot_write_is_published_through_spark_once(delta, feature):
     delta.sql(FEATURES[feature])
     assert "through Spark" in delta.writer().check()[0]
@@ -377,6 +380,7 @@ def test_a_table_that_delta_rs_cannot_write_is_published_through_spark_once(delt
     assert delta.ns() == [0, 1, 5]
 
 
+@pytest.mark.heavy
 def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
     """Also to a publisher that has looked before: Spark passes over its rows without a word, and it looks again."""
     delta.sql(FEATURES["row tracking"])

@@ -77,7 +77,7 @@ def test_checkpoint_after_checkpoint_uses_the_same_few_ids(make: Make, way: str)
 
 
 @pytest.mark.crash
-@both_ways
+@pytest.mark.parametrize("way", [pytest.param("staged", marks=pytest.mark.heavy), "late"])
 def test_killed_while_it_writes_and_after_its_end(make: Make, way: str) -> None:
     copy = make(way, checkpoints=4)
     worker = "worker after flush" if way == "staged" else "worker after close"

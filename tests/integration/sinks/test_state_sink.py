@@ -84,6 +84,7 @@ def test_the_youngest_row_of_a_key_counts_and_deleted_keys_are_gone(memory: Memo
     assert memory.read(memory.handles[0]) == {("a", 1): 1, ("b", 1): 1, ("c", 1): 1}
 
 
+@pytest.mark.heavy
 def test_as_a_plain_dict_would_have_it_through_every_merge(memory: Memory) -> None:
     chance, truth, states = random.Random(2013), dict[tuple[str, int], int](), []
     for epoch in range(24):

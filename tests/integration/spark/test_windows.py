@@ -167,6 +167,7 @@ def test_views_per_page_and_hour(run: Any) -> None:
     assert not any(mine.late)
 
 
+@pytest.mark.heavy
 def test_sessions_grow_and_join(run: Any) -> None:
     gap = 3 * MINUTE
     parts = checkpoints(11, wild=20)
