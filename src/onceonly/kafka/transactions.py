@@ -130,7 +130,7 @@ class Transactions(Cluster):
                 raise
             raise OutcomeUnknown(
                 f"transaction '{id}': whether it was {'committed' if commit else 'aborted'} is not known.",
-                f"The Kafka broker at {self._client.address} did not respond: "
+                f"The Kafka broker at {self._client.address} did not confirm it: "
                 f"{error.why if isinstance(error, NotCommitted) else error}",
                 "Look for its marker in the log before sending anything again.",
             ) from error

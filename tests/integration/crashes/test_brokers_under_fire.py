@@ -230,7 +230,7 @@ def test_two_of_three_are_down_over_a_commit(make: Make, three: Brokers, way: st
     copy = make(way)
     copy.stage()
     three.kill(1, 2)
-    with pytest.raises(OutcomeUnknown, match=r"did not answer|could not be written"):
+    with pytest.raises(OutcomeUnknown, match=r"did not (answer|confirm)|could not be written"):
         copy.commit()
     assert copy.now().state is State.COMMITTING
     assert copy.now().waiting == ("copy",)
