@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
-from integration import standalone
+from integration.services import standalone
 
 from matrix import smoke
 from onceonly.checkpoint.model import State

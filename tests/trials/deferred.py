@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from integration import standalone
-from integration.standalone import Cluster
+from integration.services import standalone
+from integration.services.standalone import Cluster
 
 from onceonly.checkpoint.model import Event
 from onceonly.dev.demo.wait import until

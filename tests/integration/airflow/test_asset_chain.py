@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
 from patience import PATIENCE
 
 from onceonly.dev.demo import standalone

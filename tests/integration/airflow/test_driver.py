@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration import standalone
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import (
+from integration.gate.test_gate import SUITE
+from integration.projects.drivers import (
     NAME,
     WORK,
     World,
@@ -26,8 +26,8 @@ from integration.drivers import (
     submit,
     trigger,
 )
-from integration.gate.test_gate import SUITE
-from integration.standalone import Cluster
+from integration.services import standalone
+from integration.services.standalone import Cluster
 from patience import PATIENCE
 
 from onceonly.airflow import connections

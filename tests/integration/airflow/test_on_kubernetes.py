@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration import kubelet as nodes
-from integration import kubernetes as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
-from integration.kubelet import Kubelet
-from integration.kubernetes import Kubernetes
-from integration.standalone import CONF
+from integration.projects.drivers import NAME, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
+from integration.services import kubelet as nodes
+from integration.services import kubernetes as services
+from integration.services.kubelet import Kubelet
+from integration.services.kubernetes import Kubernetes
+from integration.services.standalone import CONF
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

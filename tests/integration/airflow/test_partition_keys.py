@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import HOUR, START, Project, hour, make_project, produce
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

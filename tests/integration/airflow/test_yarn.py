@@ -15,10 +15,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration import yarn as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
-from integration.yarn import Yarn
+from integration.projects.drivers import (
+    NAME,
+    WORK,
+    World,
+    ended_by_recovery,
+    fired,
+    fired_in_an_outage,
+    make_world,
+    trigger,
+)
+from integration.services import yarn as services
+from integration.services.yarn import Yarn
 from patience import PATIENCE
 
 from onceonly.airflow import connections

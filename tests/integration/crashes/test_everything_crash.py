@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
-from integration.kafka_reader import new_topic, until
-from integration.project import CHILDREN, output, without_spark
-from integration.sampling import sampled
+from integration.faults.sampling import sampled
+from integration.projects.project import CHILDREN, output, without_spark
+from integration.readers.flights_truth import by_hour, by_sums, csv, in_files, in_state
+from integration.readers.kafka_reader import new_topic, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
@@ -34,7 +34,7 @@ from onceonly.statetable.table import StateTable
 ROOT = Path(__file__).parents[3]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
-SCRIPT = Path(__file__).parents[1].joinpath("mortal_everything.py")
+SCRIPT = Path(__file__).parents[1] / "victims" / "mortal_everything.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration import mortal_s3, mortal_s3_spark, spark_on_s3
-from integration.kafka_reader import until
-from integration.project import CHILDREN, output, without_spark
-from integration.s3 import BINARY, MISSING, S3
-from integration.s3_proxy import Kill, Proxy
+from integration.faults.s3_proxy import Kill, Proxy
+from integration.projects.project import CHILDREN, output, without_spark
+from integration.readers.kafka_reader import until
+from integration.services import spark_on_s3
+from integration.services.s3 import BINARY, MISSING, S3
+from integration.victims import mortal_s3, mortal_s3_spark
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint

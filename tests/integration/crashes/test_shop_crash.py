@@ -18,14 +18,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.kafka_reader import until
-from integration.project import CHILDREN, output, without_spark
-from integration.shop import Shop
+from integration.projects.project import CHILDREN, output, without_spark
+from integration.projects.shop import Shop
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(2700)]
-SCRIPT = Path(__file__).parents[1] / "mortal_shop.py"
+SCRIPT = Path(__file__).parents[1] / "victims" / "mortal_shop.py"
 KILLED = -signal.SIGKILL
 AN_HOUR = 3600
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", "1000"))  # at most

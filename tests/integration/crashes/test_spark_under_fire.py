@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration import spark_cluster
-from integration.flights_truth import by_hour, csv, in_files, in_state
-from integration.holding import Held, Task
-from integration.kafka_reader import ends, new_topic, until
-from integration.project import CHILDREN, output, without_spark
-from integration.spark_cluster import SparkCluster, kill_worker, with_children
+from integration.faults.holding import Held, Task
+from integration.projects.project import CHILDREN, output, without_spark
+from integration.readers.flights_truth import by_hour, csv, in_files, in_state
+from integration.readers.kafka_reader import ends, new_topic, until
+from integration.services import spark_cluster
+from integration.services.spark_cluster import SparkCluster, kill_worker, with_children
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
@@ -33,7 +33,7 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "on_fire.py"
+SCRIPT = Path(__file__).parents[1] / "victims" / "on_fire.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 5, 5, tzinfo=UTC))
 PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]

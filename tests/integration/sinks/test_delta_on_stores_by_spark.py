@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from integration import spark_on_stores
-from integration.light_stores import Reader, reader
-from integration.store_server import StoreServer
-from integration.stores import MOST, running
+from integration.projects.light_stores import Reader, reader
+from integration.services import spark_on_stores
+from integration.services.store_server import StoreServer
+from integration.services.stores import MOST, running
 from unit.lightdelta import no_spark, transaction
 
 from onceonly.checkpoint.model import Transaction

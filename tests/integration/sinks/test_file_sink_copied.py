@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration import azurite
-from integration.light_stores import LightStoreFiles, Reader
-from integration.s3_proxy import proxy
-from integration.store_server import StoreServer
-from integration.stores import SERVERS, running
+from integration.faults.s3_proxy import proxy
+from integration.projects.light_stores import LightStoreFiles, Reader
+from integration.services import azurite
+from integration.services.store_server import StoreServer
+from integration.services.stores import SERVERS, running
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.light_stores import LightStoreFiles, Store
-from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.faults.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.projects.light_stores import LightStoreFiles, Store
+from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from integration import spark_on_stores
-from integration.light_stores import Reader, reader
-from integration.store_server import StoreServer
-from integration.stores import MOST, running
+from integration.projects.light_stores import Reader, reader
+from integration.services import spark_on_stores
+from integration.services.store_server import StoreServer
+from integration.services.stores import MOST, running
 from unit.lightdelta import transaction
 
 from onceonly import manifests

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.project import CHILDREN, output
+from integration.projects.project import CHILDREN, output
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import TOKEN, SparkConnect

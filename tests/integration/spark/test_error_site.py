@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.project import Project, make_project, produce, without_spark
+from integration.projects.project import Project, make_project, produce, without_spark
 from patience import PATIENCE
 
 pytestmark = [pytest.mark.integration]

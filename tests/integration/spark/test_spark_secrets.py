@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.project import CHILDREN, output, without_spark
+from integration.projects.project import CHILDREN, output, without_spark
 from patience import PATIENCE
 
 from onceonly.airflow import connections
