@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +22,14 @@ from patience import PATIENCE
 
 from onceonly.airflow import connections, triggers, unawaited
 from onceonly.airflow.triggers import DriverTrigger
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.clusters.driver import Driver
 from onceonly.clusters.target import Target
 from onceonly.clusters.work import Work
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.dev.demo.wait import until
+from onceonly.dev.services.service import Service
+from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory, job_report, owners
@@ -82,6 +87,14 @@ class World:
 
     def reports(self) -> list[Path]:
         return list(Path(self.project.settings.state, FOLDER).glob("*"))
+
+    def publish(self, submitted: Driver, state: str) -> None:
+        """The transform goes on; what the driver stages, in whose end the cluster calls it so, is published."""
+        self.go_on()
+        assert fired(trigger(submitted))["state"] in (state, "at its end")
+        self.require_staged(submitted, state)
+        self.through.commit(NAME, 1)
+        assert self.project.published() == Counter(range(8))
 
     def processes(self) -> list[psutil.Process]:
         """Of the drivers of this project."""
@@ -155,3 +168,46 @@ def ended_by_recovery(world: World) -> bool:
     state = world.through.state
     list(unawaited.end(state, owners.nobody))
     return not job_report.drivers(state)
+
+
+def ended(world: World, submitted: Driver, how: str, otherwise: Callable[[], object]) -> str:
+    """By the one who waits for it, by recovery, by its deadline, or `otherwise`; what the cluster says of it then."""
+    if how == "cleared":
+        asyncio.run(trigger(submitted).on_kill())
+        assert world.reports() == []
+    elif how == "left":
+        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
+    elif how != "too long":
+        otherwise()
+    return str(fired(trigger(submitted, time.time() if how == "too long" else None))["state"])
+
+
+def nothing_goes_on(world: World, submitted: Driver, state: str) -> None:
+    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
+    # Its Python process may still tell why, before it follows its JVM.
+    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
+        world.require_staged(submitted, state)
+    assert world.now.state is State.PLANNED
+
+
+def found_by_a_second_try(world: World, capsys: pytest.CaptureFixture[str]) -> Driver:
+    """Another driver, whose task died before it could note it."""
+    second = world.submit()
+    world.until_at_work()
+    second.open_report().forget_driver()
+    assert world.submit() == second
+    assert f"{second.driver} of an earlier try is still at work" in capsys.readouterr().out
+    return second
+
+
+def staged_in_an_outage(world: World, gone: Service, capsys: pytest.CaptureFixture[str]) -> Driver:
+    """A driver that goes on, and is waited for, when the service that started it is gone."""
+    world.plan("slow")
+    submitted = world.submit()
+    world.until_at_work()
+    running = gone.daemon.running()
+    assert running
+    os.killpg(running.pid, signal.SIGKILL)
+    assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
+    world.require_staged(submitted, "at its end")
+    return submitted

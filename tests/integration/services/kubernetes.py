@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from integration.services.group import Group
 from integration.services.store_server import installed
 
 from onceonly.dev.services import machine
@@ -128,7 +129,7 @@ class Controllers(Service):
 
 
 @dataclass(frozen=True)
-class Kubernetes:
+class Kubernetes(Group):
     """Where it is, and how an administrator asks it."""
 
     etcd: Etcd
@@ -144,14 +145,9 @@ class Kubernetes:
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any) -> Any:
         return ask(self.address, self.server.authority, method, path, body, **more)
 
-    def up(self) -> None:
-        for service in (self.etcd, self.server, self.controllers):
-            service.launch()
-            service.wait()
-
-    def down(self) -> None:
-        for service in (self.controllers, self.server, self.etcd):
-            service.daemon.stop()
+    @property
+    def services(self) -> Sequence[Service]:
+        return (self.etcd, self.server, self.controllers)
 
     def namespace(self, name: str, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """A namespace, with a service account of each name, and these rules for it."""

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from integration.services.group import Group
 from integration.services.standalone import CONF, ROOT, Master, Worker
 from patience import PATIENCE
 
 from onceonly.dev.demo.wait import until
 from onceonly.dev.services import machine
+from onceonly.dev.services.service import Service
 from onceonly.dev.services.spark import SparkConnect
 
 WORKERS = 3
@@ -74,7 +76,7 @@ class Driver(SparkConnect):
 
 
 @dataclass(frozen=True)
-class SparkCluster:
+class SparkCluster(Group):
     master: Master
     workers: Sequence[SmallWorker]
     driver: Driver
@@ -85,18 +87,18 @@ class SparkCluster:
         assert running
         return self.driver.address(running.port)
 
+    @property
+    def services(self) -> Sequence[Service]:
+        return (self.master, *self.workers, self.driver)
+
     def up(self) -> None:
         """What does not run."""
         self.master.launch()
         self.master.wait()  # others that do not find it ask again after seconds
-        for service in (*self.workers, self.driver):
+        for service in self.services[1:]:
             service.launch()
-        for service in (*self.workers, self.driver):
+        for service in self.services[1:]:
             service.wait()
-
-    def down(self) -> None:
-        for service in (self.driver, *self.workers, self.master):
-            service.daemon.stop()
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs of all executors that any worker has started and that have not ended."""
@@ -138,8 +140,5 @@ def cluster(home: Path, env: Mapping[str, str], workers: int = WORKERS) -> Itera
     """One that runs, until the caller has done with it."""
     master = Master(home, port=0)
     found = SparkCluster(master, [SmallWorker(master, env, number) for number in range(workers)], Driver(master))
-    try:
-        found.up()
+    with found.running():
         yield found
-    finally:
-        found.down()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from integration.services.group import Group
 from patience import PATIENCE
 
 from onceonly.dev.demo.wait import until
@@ -101,7 +102,7 @@ class Worker(Service):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Group):
     """Where it is."""
 
     master: Master
@@ -132,14 +133,9 @@ class Cluster:
         another.launch()
         another.wait()
 
-    def up(self) -> None:
-        for service in (self.master, self.worker):
-            service.launch()
-            service.wait()
-
-    def down(self) -> None:
-        for service in (self.worker, self.master):
-            service.daemon.stop()
+    @property
+    def services(self) -> Sequence[Service]:
+        return (self.master, self.worker)
 
 
 def cluster(home: Path, env: Mapping[str, str]) -> Cluster:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from integration.services.group import Group
 from integration.services.hdfs import java, write_site
 from integration.services.standalone import CONF, ROOT
 
@@ -121,7 +122,7 @@ class NodeManager(Service):
 
 
 @dataclass(frozen=True)
-class Yarn:
+class Yarn(Group):
     """Where it is."""
 
     manager: ResourceManager
@@ -148,15 +149,16 @@ class Yarn:
         where = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": self.manager.web, **extra}
         return json.dumps({"conn_type": "spark", "host": "yarn", "extra": {**where, "conf": conf}})
 
-    def up(self) -> None:
-        for service in (self.manager, self.node):
-            service.launch()
-        for service in (self.manager, self.node):
-            service.wait()
+    @property
+    def services(self) -> Sequence[Service]:
+        return (self.manager, self.node)
 
-    def down(self) -> None:
-        for service in (self.node, self.manager):
-            service.daemon.stop()
+    def up(self) -> None:
+        """At the same time: the node asks for its manager until it is there."""
+        for service in self.services:
+            service.launch()
+        for service in self.services:
+            service.wait()
 
 
 def yarn(home: Path) -> Yarn:
