@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 from collector import collector
 from deltalake import write_deltalake
-from integration.projects.project import HOUR, START, Project, hour, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 from integration.services.postgres import postgres
 from patience import PATIENCE
 

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
+from integration.programs.children import output
 from integration.projects.light_stores import Reader, reader
-from integration.projects.project import Project, make_project, output, produce
+from integration.projects.project import Project, make_project, produce
 from integration.readers.kafka_reader import committed, new_topic
 from integration.services import spark_on_stores
 from integration.services.store_server import StoreServer

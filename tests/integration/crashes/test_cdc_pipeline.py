@@ -13,7 +13,8 @@ import pytest
 from integration.crashes.test_changes_crash import KILLED, POINTS, TRANSFORM, rows
 from integration.debezium import LOGGED, engine, properties
 from integration.debezium.recorded import COLUMNS, FOLDER, encodings, typed
-from integration.projects.project import Project, make_project, output
+from integration.programs.children import output
+from integration.projects.project import Project, make_project
 from integration.readers.kafka_reader import committed
 from integration.services.postgres import postgres, programs
 from patience import PATIENCE

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from integration.faults.sampling import sampled, seconds
-from integration.projects.project import HOUR, START, Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, make_project, produce
 
 from onceonly.statetable.table import StateTable
 from onceonly.views import chain

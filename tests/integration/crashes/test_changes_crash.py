@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from integration.debezium.recorded import COLUMNS, Said, comparable, encodings, said, table
 from integration.faults.sampling import seconds
-from integration.projects.project import Project, make_project, output
+from integration.programs.children import output
+from integration.projects.project import Project, make_project
 from patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from integration.faults.sampling import sampled, seconds, steps
-from integration.projects.project import HOUR, START, Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, make_project, produce
 
 from onceonly.statetable.table import StateTable
 

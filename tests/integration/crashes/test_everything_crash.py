@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from integration.faults.sampling import sampled
-from integration.projects.project import CHILDREN, output, without_spark
+from integration.programs.children import output, start, without_spark
 from integration.readers.flights_truth import by_hour, by_sums, csv, in_files, in_state
 from integration.readers.kafka_reader import new_topic, until
 from patience import PATIENCE
@@ -51,16 +50,8 @@ class Storm:
     faults: list[str] = field(default_factory=list)
 
     def run(self, fault: str, number: int) -> subprocess.Popen[str]:
-        started = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.folder), self.spark, fault, str(number), *self.arguments],
-            env={**without_spark(os.environ), **self.env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        CHILDREN.append(started)
-        return started
+        arguments = [str(self.folder), self.spark, fault, str(number), *self.arguments]
+        return start(str(SCRIPT), *arguments, env={**without_spark(os.environ), **self.env})
 
     def kill(self, most: int = 90) -> None:
         died = self.run("dies", self.chance.randint(1, most))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from integration.faults.sampling import seconds
+from integration.programs.children import output
 from integration.projects.garbage import Garbage
-from integration.projects.project import output
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
 KILLED = -9

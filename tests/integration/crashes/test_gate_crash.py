@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from integration.projects.project import Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import factory

@@ -24,8 +24,8 @@ from integration.faults.dying import (
     stopped,
 )
 from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
 from integration.projects.copying import Copy, make_copy
-from integration.projects.project import output
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from integration.faults.sampling import sampled, seconds, steps
-from integration.projects.project import Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 

@@ -18,7 +18,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
-from integration.projects.project import TRANSFORM, Project, make_project, output
+from integration.programs.children import output
+from integration.projects.project import TRANSFORM, Project, make_project
 from integration.readers.kafka_reader import committed, create_topic
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving

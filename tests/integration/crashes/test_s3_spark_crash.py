@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration.faults.s3_proxy import Kill, Proxy
-from integration.projects.project import CHILDREN, output, without_spark
+from integration.programs import children
+from integration.programs.children import output, without_spark
 from integration.readers.kafka_reader import until
 from integration.services import spark_on_s3
 from integration.services.s3 import BINARY, MISSING, S3
@@ -57,12 +57,8 @@ def start(between: Proxy, folder: Path, root: str) -> subprocess.Popen[str]:
     """A process with a Spark of its own, which waits to be told."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
     env = {**without_spark(os.environ), **between.environment, "PYTHONPATH": path, "SPARK_REMOTE": ""}
-    child = subprocess.Popen(
-        [sys.executable, mortal_s3_spark.__file__, str(folder), root],
-        env={**env, "ONCEONLY_HOME": str(folder / "home"), "SPARK_LOCAL_IP": "127.0.0.1"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    CHILDREN.append(child)
+    env |= {"ONCEONLY_HOME": str(folder / "home"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    child = children.start(mortal_s3_spark.__file__, str(folder), root, env=env, stdin=subprocess.PIPE)
     lines = iter(child.stdout or ())
     assert any(line == "ready\n" for line in lines)
     return child

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import psutil
+from integration.programs.children import output
 from integration.projects.copying import Copy
-from integration.projects.project import HOUR, START, output, produce
+from integration.projects.project import HOUR, START, produce
 from integration.readers.kafka_reader import committed, ends, until
 from patience import PATIENCE
 

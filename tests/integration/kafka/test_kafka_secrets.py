@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
-from integration.projects.project import output
+from integration.programs.children import output
 from integration.services.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
 from integration.services.stores import SERVERS
 from patience import PATIENCE

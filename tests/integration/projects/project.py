@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
+from integration.programs.children import start, without_spark
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
-from onceonly.dev.services.spark import TOKEN
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
@@ -28,7 +26,6 @@ from onceonly.statetable.table import StateTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-CHILDREN: list[subprocess.Popen[str]] = []  # of the test that runs
 TRANSFORM = """
 def numbers(batch):
     return batch.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", "CAST(partition AS STRING) AS part")
@@ -127,33 +124,8 @@ class Project:
         """A process of its own, in a group of its own, with this project's environment."""
         tests = Path(__file__).parents[2]
         path = os.pathsep.join([str(tests), str(tests.parent / "src"), str(self.folder)])  # the code beside these tests
-        child = subprocess.Popen(
-            [sys.executable, str(tests / "integration" / script), str(self.folder), self.spark, *arguments],
-            env={**without_spark(os.environ), **self.env(), "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        CHILDREN.append(child)
-        return child
-
-
-def without_spark(env: Mapping[str, str]) -> dict[str, str]:
-    """A session of ours marks the process for Spark Connect; a child decides for itself, and has the server's token."""
-    kept = (TOKEN, "SPARK_CONF_DIR")
-    return {name: value for name, value in env.items() if not name.startswith("SPARK_") or name in kept}
-
-
-def end_children() -> None:
-    """Whatever a test has left behind: stopped ones too."""
-    while CHILDREN:
-        child = CHILDREN.pop()
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        if child.stdout:
-            child.stdout.close()
+        env = {**without_spark(os.environ), **self.env(), "PYTHONPATH": path}
+        return start(str(tests / "integration" / script), str(self.folder), self.spark, *arguments, env=env)
 
 
 def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Project:
@@ -180,12 +152,3 @@ def produce(project: Project, numbers: Iterable[int], times: Mapping[int, dateti
 
 def hour(number: int) -> Interval:
     return Interval(START + number * HOUR, START + (number + 1) * HOUR)
-
-
-def output(child: subprocess.Popen[str], seconds: float = 2 * PATIENCE) -> str:
-    """What the child printed until its end. Its work may take longer than one wait."""
-    try:
-        return child.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        raise

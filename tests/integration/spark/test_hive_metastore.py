@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration.airflow.test_airflow import Airflow
-from integration.projects.project import make_project, produce, without_spark
+from integration.programs.children import without_spark
+from integration.projects.project import make_project, produce
 from integration.services.standalone import ROOT, SHORT
 from patience import PATIENCE
 
