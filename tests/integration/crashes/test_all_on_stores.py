@@ -19,7 +19,7 @@ from integration.projects.project import Project, make_project, produce
 from integration.readers.kafka_reader import committed, new_topic
 from integration.services import spark_on_stores
 from integration.services.store_server import StoreServer
-from integration.services.stores import SERVERS, running
+from integration.services.stores import SERVERS
 from patience import PATIENCE
 
 from onceonly import manifests
@@ -57,9 +57,7 @@ def parted(batch, state):
 
 @pytest.fixture(params=list(SERVERS))
 def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with running(request, request.param, by_spark=True) as made:
-        if why := spark_on_stores.unfetched(made):
-            pytest.skip(why)
+    with spark_on_stores.reached(request, request.param) as made:
         yield made
 
 

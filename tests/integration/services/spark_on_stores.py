@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from integration.services.store_server import StoreServer
+from integration.services.stores import running
 
 from onceonly.settings import Settings
 from onceonly.spark import jars, stores
@@ -23,6 +27,15 @@ def unfetched(store: StoreServer) -> str | None:
     """Why it cannot be reached; None: it can."""
     folder = FOLDERS[store.scheme]
     return f"jars are missing: onceonly jars fetch {folder}" if jars.missing(Settings.from_env().jars, folder) else None
+
+
+@contextmanager
+def reached(request: pytest.FixtureRequest, name: str) -> Iterator[StoreServer]:
+    """That store, with a bucket of its own, where Spark has what it needs to reach it."""
+    with running(request, name, by_spark=True) as made:
+        if why := unfetched(made):
+            pytest.skip(why)
+        yield made
 
 
 def emulated(store: StoreServer) -> dict[str, str]:
