@@ -68,9 +68,13 @@ def step(environment: Mapping[str, str], folder: str, root: str, name: str, epoc
 
 
 def run(folder: str, root: str, sinks: tuple[str, ...] = SINKS) -> bool:
+    return ran(coordinator(Path(folder), root), flights(*sinks))
+
+
+def ran(through: Coordinator, pipeline: Pipeline) -> bool:
     """Settle what others have left, and do the next checkpoint; whether there was one."""
-    through, owner = coordinator(Path(folder), root), f"run {os.getpid()} {os.urandom(4).hex()}"
-    planned = through.plan(flights(*sinks), owner, lambda checkpoint: False).checkpoint
+    owner = f"run {os.getpid()} {os.urandom(4).hex()}"
+    planned = through.plan(pipeline, owner, lambda checkpoint: False).checkpoint
     if planned is None or planned.state.settled:
         return False
     through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]

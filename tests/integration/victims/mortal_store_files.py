@@ -5,12 +5,11 @@ Its state table is on disk: what happens when that is on S3 is seen in `mortal_s
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from integration.projects.light_stores import LightStoreFiles
+from integration.victims import mortal_s3
 
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
@@ -20,7 +19,6 @@ from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
 SINKS = ("lake",)
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 
 class Parts(FakeParts):
@@ -48,11 +46,4 @@ def coordinator(folder: Path, root: str) -> Coordinator:
 
 
 def run(folder: str, root: str) -> bool:
-    """Settle what others have left, and do the next checkpoint; whether there was one."""
-    through, owner = coordinator(Path(folder), root), f"run {os.getpid()} {os.urandom(4).hex()}"
-    planned = through.plan(flights(), owner, lambda checkpoint: False).checkpoint
-    if planned is None or planned.state.settled:
-        return False
-    through.stage("flights", planned.epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
-    through.commit("flights", planned.epoch)
-    return True
+    return mortal_s3.ran(coordinator(Path(folder), root), flights())
