@@ -27,7 +27,7 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeReceipts
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+pytestmark = pytest.mark.integration
 numbers = count()
 
 
