@@ -13,6 +13,8 @@ JARS := .jars/complete
 SITE := .venv-docs/made-for-$(HERE)
 
 .PHONY: help setup demo demo-cluster test unit heavy crash lint format bench trial matrix wheel explore mutants docs lock clean
+# Processes that tests start would compile this package again, each by itself, where bytecode is not kept.
+test unit heavy crash: export PYTHONDONTWRITEBYTECODE :=
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -32,7 +34,7 @@ test: setup  ## unit, contract, integration: all but the heavy ones; ARGS='-k na
 	$(BIN)/pytest -m 'not heavy' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 unit: setup  ## the tests that need no service, on a state table in memory
-	PYTHONDONTWRITEBYTECODE= ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
+	ONCEONLY_UNIT=quick $(BIN)/pytest tests/unit -m "not slow" -q -n 2 --dist loadfile $(ARGS)
 
 heavy: setup  ## the tests that take minutes each on real services, of which `make test` takes some; ARGS='-k name' selects
 	$(BIN)/pytest -m heavy -n 2 --dist loadfile --durations 20 $(ARGS)

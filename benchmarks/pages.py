@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import httpx
-from tests.integration.airflow_server import Server
+from tests.integration.services.airflow_server import Server
 
 from benchmarks import past
 from benchmarks.results import Result, Row

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from integration import hdfs as hdfs_daemons
-from integration import s3 as s3_server
+from integration.services import hdfs as hdfs_daemons
+from integration.services import s3 as s3_server
 from patience import PATIENCE
 
 from onceonly.dev.services import Services

@@ -40,7 +40,7 @@ def main() -> None:
 def record(settings: dict[str, str]) -> tuple[list[Record], list[str]]:
     import psycopg2
     from integration.debezium import LOGGED, engine, properties
-    from integration.postgres import postgres
+    from integration.services.postgres import postgres
 
     with TemporaryDirectory() as folder, postgres(LOGGED) as url:
         connect = lambda: psycopg2.connect(url.replace("+psycopg2", ""))  # noqa: E731

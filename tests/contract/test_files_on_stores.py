@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-from integration.light_stores import LightStoreFiles, reader
-from integration.store_server import StoreServer
-from integration.stores import MOST, running
+from integration.projects.light_stores import LightStoreFiles, reader
+from integration.services.store_server import StoreServer
+from integration.services.stores import MOST, running
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Sink

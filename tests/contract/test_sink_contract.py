@@ -8,8 +8,8 @@ from typing import Any
 import pandas
 import pytest
 from deltalake import DeltaTable
-from integration.hdfs import Hdfs
-from integration.kafka_reader import new_topic, until, values
+from integration.readers.kafka_reader import new_topic, until, values
+from integration.services.hdfs import Hdfs
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Changes, Sink

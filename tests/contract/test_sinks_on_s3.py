@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration.s3 import BINARY, BUCKET, MISSING, S3
+from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from unit.lightdelta import LightDelta, LightMerge
 
 from onceonly.checkpoint.model import Transaction

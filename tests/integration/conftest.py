@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from integration.project import end_children
+from integration.programs.children import end_children
 
 
 @pytest.fixture(autouse=True)

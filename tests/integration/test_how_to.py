@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from integration.kafka_reader import create_topic, values
-from integration.project import Project
+from integration.projects.project import Project
+from integration.readers.kafka_reader import create_topic, values
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint

@@ -24,7 +24,7 @@ import pytest
 import requests
 from deltalake import DeltaTable
 from integration import dependencies
-from integration.kafka_reader import until
+from integration.readers.kafka_reader import until
 from packaging.requirements import Requirement
 from patience import PATIENCE
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
-from integration import standalone
+from integration.services import standalone
 
 from matrix import smoke
 from onceonly.checkpoint.model import State
@@ -70,18 +70,16 @@ def airflow(settings: Settings) -> Iterator[Standalone]:
     dags.mkdir()
     (dags / "case.py").write_text(DAG_FILE)
     names = ("PYTHONPATH", smoke.ONCE)
-    cluster = standalone.cluster(settings.home, {name: os.environ[name] for name in names})
-    running = Standalone(settings, free_port(0))
-    try:
-        cluster.up()
-        connection = {"AIRFLOW_CONN_SPARK": cluster.connection(), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
-        running.start({**connection, "ONCEONLY_NOTIFY": "matrix.smoke:at_event"})
-        for dag in (smoke.NAME, RECOVERY):
-            until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", LIMIT)  # type: ignore[misc]
-        yield running
-    finally:
-        running.stop()
-        cluster.down()
+    with standalone.cluster(settings.home, {name: os.environ[name] for name in names}).running() as cluster:
+        running = Standalone(settings, free_port(0))
+        try:
+            connection = {"AIRFLOW_CONN_SPARK": cluster.connection(), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
+            running.start({**connection, "ONCEONLY_NOTIFY": "matrix.smoke:at_event"})
+            for dag in (smoke.NAME, RECOVERY):
+                until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", LIMIT)  # type: ignore[misc]
+            yield running
+        finally:
+            running.stop()
 
 
 def deaths(settings: Settings) -> Path:

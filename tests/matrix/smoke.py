@@ -14,8 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from integration import everything
-from integration.points import around
+from integration.faults.points import around
+from integration.projects import everything
 
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import KafkaSink

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
-from integration.kafka_reader import new_topic
-from integration.project import without_spark
+from integration.programs.children import without_spark
+from integration.readers.flights_truth import by_hour, by_sums, csv, in_files, in_state
+from integration.readers.kafka_reader import new_topic
 
 from matrix.cells import Cell
 from matrix.environments import ROOT, Environment

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from integration.postgres import postgres, programs
+from integration.services.postgres import postgres, programs
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.dev.demo import flights

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from integration import s3, yarn
-from integration.s3 import S3
-from integration.store_server import BUCKET, KEY
+from integration.services import s3, yarn
+from integration.services.s3 import S3
+from integration.services.store_server import BUCKET, KEY
 from rich.console import Console
 
 from onceonly.checkpoint.model import Checkpoint, State

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from integration import standalone
-from integration.standalone import Cluster
+from integration.services import standalone
+from integration.services.standalone import Cluster
 
 from onceonly.checkpoint.model import Event
 from onceonly.dev.demo.wait import until
@@ -20,14 +20,13 @@ from trials.interventions import LIMIT, Day, intervene
 
 
 def deferred() -> bool:
-    with TemporaryDirectory(prefix="onceonly-trial-cluster-") as folder:
-        cluster = standalone.cluster(Path(folder), {"PYTHONPATH": str(Path(__file__).parents[1])})
-        try:
-            cluster.up()
-            dos = [kill_triggerer, take_over, mark_failed, clear, mark_run_failed, kill_driver, replace_master(cluster)]
-            return intervene(dos, {"AIRFLOW_CONN_SPARK": cluster.connection()})
-        finally:
-            cluster.down()
+    path = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with (
+        TemporaryDirectory(prefix="onceonly-trial-cluster-") as folder,
+        standalone.cluster(Path(folder), path).running() as cluster,
+    ):
+        dos = [kill_triggerer, take_over, mark_failed, clear, mark_run_failed, kill_driver, replace_master(cluster)]
+        return intervene(dos, {"AIRFLOW_CONN_SPARK": cluster.connection()})
 
 
 def kill_triggerer(day: Day) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from integration.kafka_reader import create_topic
+from integration.readers.kafka_reader import create_topic
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval

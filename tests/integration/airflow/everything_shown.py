@@ -10,8 +10,8 @@ from typing import Any
 
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
-from integration.kafka_reader import create_topic
-from integration.past import SECOND, Past
+from integration.projects.past import SECOND, Past
+from integration.readers.kafka_reader import create_topic
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event

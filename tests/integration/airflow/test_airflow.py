@@ -21,8 +21,9 @@ import pyarrow as pa
 import pytest
 from collector import collector
 from deltalake import write_deltalake
-from integration.postgres import postgres
-from integration.project import HOUR, START, Project, hour, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
+from integration.services.postgres import postgres
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
@@ -72,7 +73,7 @@ class Airflow:
         os.environ.update(before)
 
     def run(self, project: Project, *arguments: str) -> dict[str, Any]:
-        printed = output(project.child("airflow_run.py", *arguments))
+        printed = output(project.child("programs/airflow_run.py", *arguments))
         results = [line for line in printed.splitlines() if line.startswith("RESULT ")]
         assert results, printed[-5000:]
         decoder = json.JSONDecoder()  # what a child process logs late may stand behind it

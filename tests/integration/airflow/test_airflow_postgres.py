@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from integration.airflow.test_airflow import Airflow
-from integration.postgres import postgres, programs
-from integration.project import make_project, produce
+from integration.projects.project import make_project, produce
+from integration.services.postgres import postgres, programs
 
 pytestmark = [
     pytest.mark.integration,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
+from integration.services.airflow_standalone import running
 from patience import PATIENCE
 
-from onceonly.dev.demo import standalone
 from onceonly.dev.demo.standalone import Standalone
 from onceonly.dev.demo.wait import until
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
-SOURCES = Path(__file__).parents[3] / "src"
 TENFOLD = """
 
 def tenfold(table):
@@ -60,16 +58,9 @@ def project(tmp_path: Path, broker: str, spark_server: str) -> Project:
 
 
 @pytest.fixture
-def airflow(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
-    monkeypatch.setattr(standalone, "TO_START", PATIENCE)
-    running = Standalone(project.settings, standalone.free_port(0), spark=project.spark)
-    try:
-        running.start({**project.env(), "PYTHONPATH": os.pathsep.join([str(SOURCES), str(project.folder)])})
-        for dag in ("before", "behind"):
-            until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]
-        yield running
-    finally:
-        running.stop()
+def airflow(project: Project) -> Iterator[Standalone]:
+    with running(project, "behind", "before") as found:
+        yield found
 
 
 def test_each_publication_starts_the_pipeline_behind_it(project: Project, airflow: Standalone) -> None:

@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from exposition import parsed
-from integration import chromium
-from integration.airflow_server import Server
-from integration.kafka_reader import create_topic, new_topic, until
-from integration.past import SECOND, Past
+from integration.projects.past import SECOND, Past
+from integration.readers.kafka_reader import create_topic, new_topic, until
+from integration.services import chromium
+from integration.services.airflow_server import Server
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, Event, State

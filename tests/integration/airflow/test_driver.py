@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
-from integration import standalone
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import (
-    NAME,
+from integration.gate.test_gate import SUITE
+from integration.projects.drivers import (
     WORK,
     World,
-    ended_by_recovery,
+    ended,
     fired,
-    fired_in_an_outage,
     make_world,
+    nothing_goes_on,
+    staged_in_an_outage,
     submit,
     trigger,
 )
-from integration.gate.test_gate import SUITE
-from integration.standalone import Cluster
+from integration.services import standalone
+from integration.services.standalone import Cluster
 from patience import PATIENCE
 
 from onceonly.airflow import connections
@@ -47,12 +46,8 @@ ENDINGS = ["left", "too long", "killed"]  # beside the one that every run of the
 def cluster(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cluster]:
     known = lookup.to_environment("kafka_there", {"bootstrap.servers": broker})
     elsewhere = {"SPARK_CONNECT_MODE_ENABLED": "1"}  # as PySpark leaves it behind; the master counts
-    found = standalone.cluster(tmp_path_factory.mktemp("cluster"), known | elsewhere)
-    try:
-        found.up()
+    with standalone.cluster(tmp_path_factory.mktemp("cluster"), known | elsewhere).running() as found:
         yield found
-    finally:
-        found.down()
 
 
 @pytest.fixture
@@ -122,46 +117,28 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, how: str) -> No
     world.plan("slow")
     submitted = world.submit()
     world.until_at_work()
-    if how == "cleared":
-        asyncio.run(trigger(submitted).on_kill())
-        assert world.reports() == []
-    if how == "left":
-        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
-    if how == "killed":
-        jvm = next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
-        jvm.send_signal(signal.SIGKILL)
-    state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
+    state = ended(world, submitted, how, lambda: jvm(world).send_signal(signal.SIGKILL))
     assert state == {"cleared": "KILLED", "left": "KILLED", "too long": "TIMED OUT", "killed": "FAILED"}[how]
-    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
-    # Its Python process may still tell why, before it follows its JVM.
-    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
-        world.require_staged(submitted, state)
-    if how != "killed":
-        return
-    world.go_on()
-    again = world.submit()  # as the task's next try
-    fired(trigger(again))
-    world.require_staged(again, "FINISHED")
-    world.through.commit(NAME, 1)
-    assert world.project.published() == Counter(range(8))
-    assert len(world.project.staged_folders()) <= 1
+    nothing_goes_on(world, submitted, state)
+    if how == "killed":
+        world.publish(world.submit(), "FINISHED")  # as the task's next try
+        assert len(world.project.staged_folders()) <= 1
+
+
+def jvm(world: World) -> psutil.Process:
+    """In which the driver runs."""
+    return next(process for process in world.processes() if "DriverWrapper" in " ".join(process.cmdline()))
 
 
 @pytest.mark.heavy
 def test_a_master_that_is_gone_ends_neither_the_job_nor_the_wait(
     world: World, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.plan("slow")
-    submitted = world.submit()
-    world.until_at_work()
-    running = cluster.master.daemon.running()
-    assert running
-    os.killpg(running.pid, signal.SIGKILL)
-
-    assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
-    world.require_staged(submitted, "at its end")
-    cluster.down()
-    cluster.up()
+    try:
+        staged_in_an_outage(world, cluster.master, capsys)
+    finally:
+        cluster.down()
+        cluster.up()
 
 
 def test_a_master_that_takes_no_drivers_is_named(world: World) -> None:

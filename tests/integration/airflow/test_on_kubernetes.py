@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration import kubelet as nodes
-from integration import kubernetes as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
-from integration.kubelet import Kubelet
-from integration.kubernetes import Kubernetes
-from integration.standalone import CONF
+from integration.projects.drivers import (
+    World,
+    ended,
+    fired,
+    found_by_a_second_try,
+    make_world,
+    nothing_goes_on,
+    staged_in_an_outage,
+    trigger,
+)
+from integration.services import kubelet as nodes
+from integration.services import kubernetes as services
+from integration.services.kubelet import Kubelet
+from integration.services.kubernetes import Kubernetes
+from integration.services.standalone import CONF
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
@@ -54,12 +60,8 @@ DRIVES = [
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
     if not nodes.can_run():
         pytest.skip("mount namespaces cannot be made here, in which pods run")
-    found = services.kubernetes(tmp_path_factory.mktemp("kubernetes"))
-    try:
-        found.up()
+    with services.kubernetes(tmp_path_factory.mktemp("kubernetes")).running() as found:
         yield found
-    finally:
-        found.down()
 
 
 @pytest.fixture(scope="module")
@@ -130,16 +132,7 @@ def test_a_killed_pod_is_followed_by_one_that_a_second_try_finds(
         world.require_staged(lost, state)
     (world.project.folder / "at-work").unlink()
 
-    second = world.submit()
-    world.until_at_work()
-    second.open_report().forget_driver()  # as if its task had died before it could note it
-    assert world.submit() == second
-    assert f"{second.driver} of an earlier try is still at work" in capsys.readouterr().out
-    world.go_on()
-    assert fired(trigger(second))["state"] in ("Succeeded (Completed)", "at its end")
-    world.require_staged(second, "Succeeded")
-    world.through.commit(NAME, 1)
-    assert world.project.published() == Counter(range(8))
+    world.publish(found_by_a_second_try(world, capsys), "Succeeded (Completed)")
     assert (world.now.attempt, world.reports()) == (2, [])
     kept = api.ask("GET", f"/api/v1/namespaces/{namespace}/configmaps")["items"] + pods(api, namespace, "driver")
     assert SECRET not in json.dumps(kept), "the connection is in the Secret alone"
@@ -166,20 +159,11 @@ def test_no_pod_goes_on_of_a_driver_that_is_ended(world: World, api: Kubernetes,
     world.until_at_work()
     submitted = world.submit()
     assert submitted == first
-    if how == "cleared":
-        asyncio.run(trigger(submitted).on_kill())
-        assert world.reports() == []
-    if how == "left":
-        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
-    if how == "by others":
-        api.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods/{submitted.driver}")
-    state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
+    pod = f"/api/v1/namespaces/{namespace}/pods/{submitted.driver}"
+    state = ended(world, submitted, how, lambda: api.ask("DELETE", pod))
     assert state == ("TIMED OUT" if how == "too long" else "GONE")
     until(lambda: not pods(api, namespace) and not pods(api, namespace, "driver"), "its pods are gone", PATIENCE)
-    until(lambda: not world.processes(), "its processes are gone", PATIENCE)
-    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
-        world.require_staged(submitted, state)
-    assert world.now.state is State.PLANNED
+    nothing_goes_on(world, submitted, state)
 
 
 def test_an_executor_that_is_lost_in_mid_stage(world: World, api: Kubernetes, namespace: str) -> None:
@@ -189,11 +173,7 @@ def test_an_executor_that_is_lost_in_mid_stage(world: World, api: Kubernetes, na
     [lost] = pods(api, namespace)
     path = f"/api/v1/namespaces/{namespace}/pods/{lost['metadata']['name']}?gracePeriodSeconds=0"
     api.ask("DELETE", path)
-    world.go_on()
-    assert fired(trigger(submitted))["state"] in ("Succeeded (Completed)", "at its end")
-    world.require_staged(submitted, "Succeeded")
-    world.through.commit(NAME, 1)
-    assert world.project.published() == Counter(range(8))
+    world.publish(submitted, "Succeeded (Completed)")
 
 
 def test_rights_that_are_missing_are_named(
@@ -224,16 +204,8 @@ def test_an_image_that_never_comes_to_python_says_why(
 def test_a_server_that_is_gone_ends_neither_the_pod_nor_the_wait(
     world: World, api: Kubernetes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.plan("slow")
-    submitted = world.submit()
-    world.until_at_work()
-    running = api.server.daemon.running()
-    assert running
-    os.killpg(running.pid, signal.SIGKILL)
-
     try:
-        assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
-        world.require_staged(submitted, "at its end")
+        submitted = staged_in_an_outage(world, api.server, capsys)
         with pytest.raises((NotCommitted, OutcomeUnknown)):
             submitted.look()
     finally:

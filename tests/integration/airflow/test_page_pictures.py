@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from integration import chromium
 from integration.airflow.everything_shown import (
     ABORTED,
     BAD,
@@ -25,7 +24,8 @@ from integration.airflow.everything_shown import (
     SKIPPED,
     Everything,
 )
-from integration.airflow_server import Server
+from integration.services import chromium
+from integration.services.airflow_server import Server
 
 from onceonly.statetable.table import StateTable
 

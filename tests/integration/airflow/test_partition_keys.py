@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import HOUR, START, Project, hour, make_project, produce
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
+from integration.services.airflow_standalone import running
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
-from onceonly.dev.demo import standalone
 from onceonly.dev.demo.standalone import Standalone
 from onceonly.dev.demo.wait import until
 from onceonly.statetable.table import StateTable
@@ -67,16 +66,9 @@ def documented() -> str:
 
 
 @pytest.fixture
-def airflow(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
-    monkeypatch.setattr(standalone, "TO_START", PATIENCE)
-    running = Standalone(project.settings, standalone.free_port(0), spark=project.spark)
-    try:
-        running.start({**project.env(), "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(project.folder)])})
-        for dag in ("by_hour", "hours"):  # who listens comes first, to miss no event
-            until(lambda dag=dag: running.unpause(dag), f"Airflow has parsed DAG {dag}", PATIENCE)  # type: ignore[misc]
-        yield running
-    finally:
-        running.stop()
+def airflow(project: Project) -> Iterator[Standalone]:
+    with running(project, "by_hour", "hours") as found:
+        yield found
 
 
 def test_a_run_for_each_committed_interval_and_none_for_an_aborted_one(project: Project, airflow: Standalone) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from integration import dependencies
-from integration.project import without_spark
+from integration.programs.children import without_spark
 from patience import PATIENCE
 
 pytestmark = pytest.mark.integration

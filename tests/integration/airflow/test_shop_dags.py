@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.shop import ROOT, Shop
+from integration.projects.shop import ROOT, Shop
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import stat
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +13,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration import yarn as services
 from integration.airflow.test_airflow import Airflow
-from integration.drivers import NAME, WORK, World, ended_by_recovery, fired, fired_in_an_outage, make_world, trigger
-from integration.yarn import Yarn
+from integration.projects.drivers import (
+    NAME,
+    WORK,
+    World,
+    ended,
+    fired,
+    found_by_a_second_try,
+    make_world,
+    nothing_goes_on,
+    staged_in_an_outage,
+    trigger,
+)
+from integration.services import yarn as services
+from integration.services.yarn import Yarn
 from patience import PATIENCE
 
 from onceonly.airflow import connections
@@ -37,12 +46,8 @@ HADOOP = {"spark.hadoop.fs.s3a.secret.key": KEY}
 
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
-    found = services.yarn(tmp_path_factory.mktemp("yarn"))
-    try:
-        found.up()
+    with services.yarn(tmp_path_factory.mktemp("yarn")).running() as found:
         yield found
-    finally:
-        found.down()
 
 
 @pytest.fixture
@@ -104,17 +109,9 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
     with pytest.raises(NotCommitted, match=rf"(?s)left no report.*{lost.driver} is FAILED.*yarn logs -applicationId"):
         world.require_staged(lost, state)
 
-    second = world.submit()
-    world.until_at_work()
-    second.open_report().forget_driver()  # as if its task had died before it could note it
-    assert world.submit() == second
-    assert f"{second.driver} of an earlier try is still at work" in capsys.readouterr().out
+    second = found_by_a_second_try(world, capsys)
     assert shown() == []
-    world.go_on()
-    assert fired(trigger(second))["state"] in ("FINISHED", "at its end")
-    world.require_staged(second, "FINISHED")
-    world.through.commit(NAME, 1)
-    assert world.project.published() == Counter(range(8))
+    world.publish(second, "FINISHED")
     assert (world.now.attempt, world.reports()) == (2, [])
     files = served(yarn)
     assert any("launch_container.sh" in url for url in files), "the NodeManager serves the environment of containers"
@@ -178,19 +175,9 @@ def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, yarn: Yarn, how
     world.until_at_work()
     submitted = world.submit()
     assert submitted == first
-    if how == "cleared":
-        asyncio.run(trigger(submitted).on_kill())
-        assert world.reports() == []
-    if how == "left":
-        until(lambda: ended_by_recovery(world), "recovery has it ended", PATIENCE)
-    if how == "by others":
-        submitted.cluster.end(submitted.driver)
-    state = fired(trigger(submitted, time.time() if how == "too long" else None))["state"]
+    state = ended(world, submitted, how, lambda: submitted.cluster.end(submitted.driver))
     assert state == ("TIMED OUT" if how == "too long" else "KILLED")
-    until(lambda: not world.processes(), "the driver's processes are gone", PATIENCE)
-    with pytest.raises(NotCommitted, match=r"left no report|could not be staged"):
-        world.require_staged(submitted, state)
-    assert world.now.state is State.PLANNED
+    nothing_goes_on(world, submitted, state)
 
 
 @pytest.mark.heavy
@@ -212,16 +199,8 @@ def test_a_submission_that_is_killed_leaves_no_application(world: World, yarn: Y
 def test_a_manager_that_is_gone_ends_neither_the_job_nor_the_wait(
     world: World, yarn: Yarn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.plan("slow")
-    submitted = world.submit()
-    world.until_at_work()
-    running = yarn.manager.daemon.running()
-    assert running
-    os.killpg(running.pid, signal.SIGKILL)
-
     try:
-        assert fired_in_an_outage(world, trigger(submitted), capsys)["state"] == "at its end"
-        world.require_staged(submitted, "at its end")
+        submitted = staged_in_an_outage(world, yarn.manager, capsys)
         with pytest.raises((NotCommitted, OutcomeUnknown)):
             submitted.look()
     finally:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import TOKEN

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from integration.kafka_reader import create_topic
+from integration.readers.kafka_reader import create_topic
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import TopicRange

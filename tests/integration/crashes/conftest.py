@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from integration.s3_proxy import Proxy, proxy
-from integration.store_server import StoreServer
-from integration.stores import running
+from integration.faults.s3_proxy import Proxy, proxy
+from integration.services.store_server import StoreServer
+from integration.services.stores import running
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
-from integration import spark_on_stores
-from integration.kafka_reader import committed, new_topic
-from integration.light_stores import Reader, reader
-from integration.project import Project, make_project, output, produce
-from integration.store_server import StoreServer
-from integration.stores import SERVERS, running
+from integration.programs.children import output
+from integration.projects.light_stores import Reader, reader
+from integration.projects.project import Project, make_project, produce
+from integration.readers.kafka_reader import committed, new_topic
+from integration.services import spark_on_stores
+from integration.services.store_server import StoreServer
+from integration.services.stores import SERVERS
 from patience import PATIENCE
 
 from onceonly import manifests
@@ -56,9 +57,7 @@ def parted(batch, state):
 
 @pytest.fixture(params=list(SERVERS))
 def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with running(request, request.param, by_spark=True) as made:
-        if why := spark_on_stores.unfetched(made):
-            pytest.skip(why)
+    with spark_on_stores.reached(request, request.param) as made:
         yield made
 
 
@@ -102,7 +101,7 @@ def test_all_of_it_is_on_a_store_and_arrives_once_wherever_it_dies(project: Proj
     numbers, out = range(10 * (len(POINTS) + 2)), new_topic(broker)
     produce(project, numbers)
     for point in [*POINTS, "-"]:
-        child = project.child("mortal_on_store.py", point, out, root)
+        child = project.child("victims/mortal_on_store.py", point, out, root)
         printed = output(child, 3 * PATIENCE)
         assert child.returncode == (0 if point == "-" else KILLED), f"{point}: {printed}"
     assert sorted(DeltaTable(f"{root}/numbers").to_pyarrow_table()["n"].to_pylist()) == list(numbers)

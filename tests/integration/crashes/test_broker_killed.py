@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.brokers import Brokers, brokers
-from integration.copying import make_copy
-from integration.dying import arrived, check_truth, fill, nothing_is_left
+from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
+from integration.projects.copying import make_copy
+from integration.services.brokers import Brokers, brokers
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import OutcomeUnknown

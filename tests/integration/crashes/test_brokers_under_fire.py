@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.brokers import Brokers, brokers
-from integration.copying import Copy, make_copy
-from integration.dying import arrived, check_truth, fill, nothing_is_left
-from integration.holding import Held, holding
-from integration.kafka_reader import until
+from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
+from integration.faults.holding import Held, holding
+from integration.projects.copying import Copy, make_copy
+from integration.readers.kafka_reader import until
+from integration.services.brokers import Brokers, brokers
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, State

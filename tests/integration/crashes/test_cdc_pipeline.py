@@ -13,9 +13,10 @@ import pytest
 from integration.crashes.test_changes_crash import KILLED, POINTS, TRANSFORM, rows
 from integration.debezium import LOGGED, engine, properties
 from integration.debezium.recorded import COLUMNS, FOLDER, encodings, typed
-from integration.kafka_reader import committed
-from integration.postgres import postgres, programs
-from integration.project import Project, make_project, output
+from integration.programs.children import output
+from integration.projects.project import Project, make_project
+from integration.readers.kafka_reader import committed
+from integration.services.postgres import postgres, programs
 from patience import PATIENCE
 
 from onceonly.dev.demo.wait import until
@@ -85,7 +86,7 @@ def wanted(cursor: Any) -> list[dict[str, Any]]:
 
 
 def arrived(project: Project) -> bool:
-    child = project.child("mortal_changes.py", "-")
+    child = project.child("victims/mortal_changes.py", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     return any(row["id"] == SENTINEL for row in rows(project))
@@ -124,7 +125,7 @@ def run_until_killed(project: Project, point: str) -> None:
     """There may be nothing to do yet: then a process ends by itself."""
 
     def killed() -> bool:
-        child = project.child("mortal_changes.py", point)
+        child = project.child("victims/mortal_changes.py", point)
         printed = output(child)
         assert child.returncode in (0, KILLED), printed
         return child.returncode == KILLED

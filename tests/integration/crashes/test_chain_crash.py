@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from integration.project import HOUR, START, Project, make_project, output, produce
-from integration.sampling import sampled, seconds
+from integration.faults.sampling import sampled, seconds
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, make_project, produce
 
 from onceonly.statetable.table import StateTable
 from onceonly.views import chain
@@ -50,7 +51,7 @@ def project(tmp_path: Path, broker: str, spark_server: str, request: pytest.Fixt
 def run(
     project: Project, mode: str, which: str, point: str, said: str = "numbers", hours: list[int] | None = None
 ) -> str:
-    child = project.child("mortal_chain.py", mode, which, point, said, *map(str, hours or []))
+    child = project.child("victims/mortal_chain.py", mode, which, point, said, *map(str, hours or []))
     printed = output(child)
     assert child.returncode == (0 if point == "-" else KILLED), f"'{point}': {printed}"
     return printed

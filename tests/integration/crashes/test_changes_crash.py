@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from integration.debezium.recorded import COLUMNS, Said, comparable, encodings, said, table
-from integration.project import Project, make_project, output
-from integration.sampling import seconds
+from integration.faults.sampling import seconds
+from integration.programs.children import output
+from integration.projects.project import Project, make_project
 from patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
@@ -59,11 +60,11 @@ def test_the_table_equals_the_one_in_postgresql(project: Project) -> None:
     parts.append(records[2 * (len(records) // 3) :])
     for part, point in zip(parts, POINTS, strict=True):
         produce(project, part)
-        child = project.child("mortal_changes.py", point)
+        child = project.child("victims/mortal_changes.py", point)
         printed = output(child)
         assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     produce(project, records[-40:])  # as Debezium does when it has not noted how far it had come
-    child = project.child("mortal_changes.py", "-")
+    child = project.child("victims/mortal_changes.py", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     assert rows(project) == table("customers")

@@ -10,8 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from integration.project import HOUR, START, Project, make_project, output, produce
-from integration.sampling import sampled, seconds, steps
+from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
+from integration.projects.project import HOUR, START, Project, make_project, produce
 
 from onceonly.statetable.table import StateTable
 
@@ -57,7 +58,7 @@ def test_rows_arrive_once_wherever_it_dies(project: Project, mode: str) -> None:
     numbers = list(range(hours * 8))
     produce(project, numbers, {number: START + number // 8 * HOUR + (number % 8) * HOUR / 10 for number in numbers})
     for place, point in enumerate(points):
-        child = project.child("mortal.py", mode, point, *([str(place)] if mode == "interval" else []))
+        child = project.child("victims/mortal.py", mode, point, *([str(place)] if mode == "interval" else []))
         printed = output(child)
         assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
         assert max(project.published(mode).values(), default=0) <= 1, f"rows twice after a kill {point}"
@@ -71,7 +72,7 @@ def finish(project: Project, mode: str, hours: int) -> None:
     """Everything that is left, in a process that lives: the intervals in any order."""
     order = [str(number) for number in range(hours)]
     random.Random(7).shuffle(order)
-    child = project.child("mortal.py", mode, "-", *(order if mode == "interval" else []))
+    child = project.child("victims/mortal.py", mode, "-", *(order if mode == "interval" else []))
     printed = output(child)
     assert child.returncode == 0, printed
 

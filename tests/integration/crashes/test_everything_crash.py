@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,10 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.flights_truth import by_hour, by_sums, csv, in_files, in_state
-from integration.kafka_reader import new_topic, until
-from integration.project import CHILDREN, output, without_spark
-from integration.sampling import sampled
+from integration.faults.sampling import sampled
+from integration.programs.children import output, start, without_spark
+from integration.readers.flights_truth import by_hour, by_sums, csv, in_files, in_state
+from integration.readers.kafka_reader import new_topic, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
@@ -34,7 +33,7 @@ from onceonly.statetable.table import StateTable
 ROOT = Path(__file__).parents[3]
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", sampled("12", "2")))  # kills and stops
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(max(900, 60 * FAULTS))]
-SCRIPT = Path(__file__).parents[1].joinpath("mortal_everything.py")
+SCRIPT = Path(__file__).parents[1] / "victims" / "mortal_everything.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, 5, tzinfo=UTC))
 
 
@@ -51,16 +50,8 @@ class Storm:
     faults: list[str] = field(default_factory=list)
 
     def run(self, fault: str, number: int) -> subprocess.Popen[str]:
-        started = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.folder), self.spark, fault, str(number), *self.arguments],
-            env={**without_spark(os.environ), **self.env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        CHILDREN.append(started)
-        return started
+        arguments = [str(self.folder), self.spark, fault, str(number), *self.arguments]
+        return start(str(SCRIPT), *arguments, env={**without_spark(os.environ), **self.env})
 
     def kill(self, most: int = 90) -> None:
         died = self.run("dies", self.chance.randint(1, most))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from integration.project import Project, make_project, output, produce
-from integration.sampling import sampled, seconds, steps
+from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
@@ -70,14 +71,14 @@ def behind(project: Project) -> Counter[int]:
 
 def die(project: Project, point: str) -> None:
     which, _, where = point.partition(" ")
-    child = project.child("mortal_files.py", which, where)
+    child = project.child("victims/mortal_files.py", which, where)
     printed = output(child)
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert set(between(project).values()) | set(behind(project).values()) <= {1}
 
 
 def finish(project: Project, numbers: range) -> None:
-    child = project.child("mortal_files.py", "neither", "-")
+    child = project.child("victims/mortal_files.py", "neither", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     assert between(project) == Counter(numbers)

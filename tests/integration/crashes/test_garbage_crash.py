@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from integration.garbage import Garbage
-from integration.project import output
-from integration.sampling import seconds
+from integration.faults.sampling import seconds
+from integration.programs.children import output
+from integration.projects.garbage import Garbage
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(1800))]
 KILLED = -9
@@ -35,14 +35,14 @@ def test_every_record_is_in_exactly_one_place(
     garbage.produce(range(900))
     produced, met = 900, list[str]()
     while len(met) < kills:
-        died = garbage.project.child("mortal_garbage.py", out or "-", str(chance.randint(5, POINTS)))
+        died = garbage.project.child("victims/mortal_garbage.py", out or "-", str(chance.randint(5, POINTS)))
         printed = output(died)
         assert died.returncode in (0, KILLED), printed
         met += [line for line in printed.splitlines() if line.startswith("dies ")]
         if died.returncode == 0:  # it has outlived all there was to do
             garbage.produce(range(produced, produced + 600))
             produced += 600
-    last = garbage.project.child("mortal_garbage.py", out or "-", "0")
+    last = garbage.project.child("victims/mortal_garbage.py", out or "-", "0")
     printed = output(last)
     assert last.returncode == 0, printed
     print(*met, f"{produced} records", sep="\n")

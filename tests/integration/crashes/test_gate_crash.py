@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from integration.project import Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.runtime import factory
@@ -44,7 +45,7 @@ def test_what_passed_is_published_once(project: Project) -> None:
 
 def die_and_recover(project: Project, point: str) -> Checkpoint:
     before = project.published()
-    printed = output(child := project.child("mortal.py", "chained", point))
+    printed = output(child := project.child("victims/mortal.py", "chained", point))
     assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
     assert project.published() == before
     through = factory.coordinator(project.parts)

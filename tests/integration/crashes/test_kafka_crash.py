@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.copying import Copy, make_copy
-from integration.dying import (
+from integration.faults.dying import (
     KILLED,
     arrived,
     check_truth,
@@ -24,8 +23,9 @@ from integration.dying import (
     start,
     stopped,
 )
-from integration.project import output
-from integration.sampling import sampled, seconds, steps
+from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
+from integration.projects.copying import Copy, make_copy
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from integration.copying import Copy, make_copy
-from integration.dying import KILLED, arrived, check_truth, fill, has_stopped, nothing_is_left, stopped, wake
-from integration.kafka_reader import until
+from integration.faults.dying import KILLED, arrived, check_truth, fill, has_stopped, nothing_is_left, stopped, wake
+from integration.projects.copying import Copy, make_copy
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
@@ -41,7 +41,7 @@ def make(tmp_path: Path, broker: str, spark_server: str) -> Make:
 
 def frozen_task(copy: Copy, when: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in vars(copy).items() if name != "project"}
-    task = copy.project.child("zombie_kafka.py", str(copy.plan().epoch), when, json.dumps(plain))
+    task = copy.project.child("victims/zombie_kafka.py", str(copy.plan().epoch), when, json.dumps(plain))
     until(lambda: has_stopped(task), PATIENCE, when)
     return task
 

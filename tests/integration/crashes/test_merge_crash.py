@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from integration.project import Project, make_project, output, produce
-from integration.sampling import sampled, seconds, steps
+from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
@@ -49,12 +50,12 @@ def test_each_key_has_its_newest_change_wherever_it_dies(project: Project) -> No
     produce(project, numbers)
     for point in points:
         before = rows(project)
-        child = project.child("mortal_merge.py", point)
+        child = project.child("victims/mortal_merge.py", point)
         printed = output(child)
         assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
         after = rows(project)
         assert all(after[key] >= row for key, row in before.items()), f"an older change won after a kill {point}"
-    child = project.child("mortal_merge.py", "-")
+    child = project.child("victims/mortal_merge.py", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     newest = {key: max(number for number in numbers if number % KEYS == key) for key in range(KEYS)}

@@ -18,8 +18,9 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
-from integration.kafka_reader import committed, create_topic
-from integration.project import TRANSFORM, Project, make_project, output
+from integration.programs.children import output
+from integration.projects.project import TRANSFORM, Project, make_project
+from integration.readers.kafka_reader import committed, create_topic
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
@@ -122,11 +123,11 @@ def storm(project: Project, registry: FakeRegistry, points: list[str]) -> None:
         if topic != project.topic:
             create_topic(project.bootstrap, topic)
         produce(project, registry, topic, version(number // 2), range(total, total := total + BATCH))
-        child = project.child("mortal_registry.py", point)
+        child = project.child("victims/mortal_registry.py", point)
         printed = output(child)
         assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
         registry.register("shop.Order", version(number // 2 + 1))  # the latest, for everybody but the open checkpoint
-    child = project.child("mortal_registry.py", "-")
+    child = project.child("victims/mortal_registry.py", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     truth = Counter((n, None if n % 3 else f"note {n}") for n in range(total))

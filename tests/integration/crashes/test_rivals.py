@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from integration.project import Project, make_project, output, produce
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import State
 from onceonly.runtime import factory
@@ -44,7 +45,7 @@ def test_one_outcome_whoever_is_first(project: Project, actions: list[str]) -> N
         before = project.published()
         epoch = stage_next(project, f"run-{turn}")
         go = project.folder / f"go-{turn}"
-        rivals = [project.child("rival.py", action, str(go)) for action in actions]
+        rivals = [project.child("programs/rival.py", action, str(go)) for action in actions]
         for rival in rivals:
             assert rival.stdout is not None
             assert rival.stdout.readline() == "ready\n"

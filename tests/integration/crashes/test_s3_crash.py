@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration import mortal_s3
-from integration.s3_kills import dies
-from integration.s3_proxy import Proxy
-from integration.store_server import StoreServer
-from integration.stores import everywhere, on_most
+from integration.faults.s3_kills import dies
+from integration.faults.s3_proxy import Proxy
+from integration.services.store_server import StoreServer
+from integration.services.stores import everywhere, on_most
+from integration.victims import mortal_s3
 from patience import PATIENCE
 
 from onceonly.coordinator.coordinator import Coordinator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration import mortal_s3, mortal_s3_spark, spark_on_s3
-from integration.kafka_reader import until
-from integration.project import CHILDREN, output, without_spark
-from integration.s3 import BINARY, MISSING, S3
-from integration.s3_proxy import Kill, Proxy
+from integration.faults.s3_proxy import Kill, Proxy
+from integration.programs import children
+from integration.programs.children import output, without_spark
+from integration.readers.kafka_reader import until
+from integration.services import spark_on_stores
+from integration.services.s3 import BINARY, MISSING, S3
+from integration.victims import mortal_s3, mortal_s3_spark
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint
@@ -30,7 +32,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.heavy,
     pytest.mark.skipif(BINARY is None, reason=MISSING),
-    pytest.mark.skipif(not spark_on_s3.FETCHED, reason=spark_on_s3.UNFETCHED),
 ]
 TESTS = Path(__file__).parents[2]
 PARTS = 4
@@ -39,9 +40,18 @@ RECORDS = 12
 
 @pytest.fixture(scope="module")
 def spark(s3: S3, spark_server: str) -> Iterator[Any]:
-    session = spark_on_s3.session(spark_server, s3.environment)
+    if why := spark_on_stores.unfetched(s3):
+        pytest.skip(why)
+    session = spark_on_stores.session(spark_server, s3)
     yield session
     session.stop()
+
+
+def new_bucket(server: S3) -> str:
+    """Of a bucket, Spark knows one server as long as it lives, and other tests have others of that name."""
+    name = f"spark-{uuid.uuid4().hex[:12]}"
+    (server.data / name).mkdir()
+    return name
 
 
 def records(folder: Path, root: str) -> Path:
@@ -56,12 +66,8 @@ def start(between: Proxy, folder: Path, root: str) -> subprocess.Popen[str]:
     """A process with a Spark of its own, which waits to be told."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
     env = {**without_spark(os.environ), **between.environment, "PYTHONPATH": path, "SPARK_REMOTE": ""}
-    child = subprocess.Popen(
-        [sys.executable, mortal_s3_spark.__file__, str(folder), root],
-        env={**env, "ONCEONLY_HOME": str(folder / "home"), "SPARK_LOCAL_IP": "127.0.0.1"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    CHILDREN.append(child)
+    env |= {"ONCEONLY_HOME": str(folder / "home"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    child = children.start(mortal_s3_spark.__file__, str(folder), root, env=env, stdin=subprocess.PIPE)
     lines = iter(child.stdout or ())
     assert any(line == "ready\n" for line in lines)
     return child
@@ -100,7 +106,7 @@ def check_truth(folder: Path, root: str, spark: Any) -> None:
 def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
     server: S3, between: Proxy, spark: Any, tmp_path: Path, number: int, after: bool
 ) -> None:
-    root = f"s3://{spark_on_s3.bucket(server)}/lake"
+    root = f"s3://{new_bucket(server)}/lake"
     folder = records(tmp_path / "source", root)
     assert dies(between, folder, root, number, after)
     mortal_s3_spark.settle(folder, root, spark)
@@ -109,7 +115,7 @@ def test_rows_of_spark_arrive_once_when_it_dies_on_s3(
 
 def test_who_is_taken_for_ended_while_spark_writes_is_told_so(server: S3, spark: Any, tmp_path: Path) -> None:
     """Another one removes what its Spark is writing, and publishes the rows itself."""
-    root = f"s3://{spark_on_s3.bucket(server)}/lake"
+    root = f"s3://{new_bucket(server)}/lake"
     folder = records(tmp_path / "source", root)
     through = mortal_s3_spark.coordinator(folder, root, spark)
     planned = through.plan(mortal_s3.flights(*mortal_s3.SINKS), "slow", lambda checkpoint: False).checkpoint
@@ -158,7 +164,7 @@ def test_rows_of_spark_arrive_once_whichever_change_it_dies_at(
     What it left is settled by another one; two at once are tried with few rows, in test_s3_crash.py.
     """
     for number in count(part, PARTS):
-        root = f"s3://{spark_on_s3.bucket(server)}/lake"
+        root = f"s3://{new_bucket(server)}/lake"
         folder = records(tmp_path / f"source-{number}", root)
         if not dies(between, folder, root, max(number, 1), after=number > 0):
             break

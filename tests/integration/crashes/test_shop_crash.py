@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,14 +17,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.kafka_reader import until
-from integration.project import CHILDREN, output, without_spark
-from integration.shop import Shop
+from integration.programs.children import output, start, without_spark
+from integration.projects.shop import Shop
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(2700)]
-SCRIPT = Path(__file__).parents[1] / "mortal_shop.py"
+SCRIPT = Path(__file__).parents[1] / "victims" / "mortal_shop.py"
 KILLED = -signal.SIGKILL
 AN_HOUR = 3600
 FAULTS = int(os.environ.get("ONCEONLY_STORM_KILLS", "1000"))  # at most
@@ -49,16 +48,7 @@ class Storm:
     def run(self, fault: str, point: str) -> subprocess.Popen[str]:
         shop = self.shop
         arguments = [str(shop.folder), self.spark, shop.suffix, str(2 * RECORDS), fault, point]
-        started = subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
-            env={**without_spark(os.environ), **shop.env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        CHILDREN.append(started)
-        return started
+        return start(str(SCRIPT), *arguments, env={**without_spark(os.environ), **shop.env})
 
     def kill(self, point: str) -> None:
         """A step that a run does not meet is met by one that has to end what another one has begun."""

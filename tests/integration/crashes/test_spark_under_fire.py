@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration import spark_cluster
-from integration.flights_truth import by_hour, csv, in_files, in_state
-from integration.holding import Held, Task
-from integration.kafka_reader import ends, new_topic, until
-from integration.project import CHILDREN, output, without_spark
-from integration.spark_cluster import SparkCluster, kill_worker, with_children
+from integration.faults.holding import Held, Task
+from integration.programs import children
+from integration.programs.children import output, without_spark
+from integration.readers.flights_truth import by_hour, csv, in_files, in_state
+from integration.readers.kafka_reader import ends, new_topic, until
+from integration.services import spark_cluster
+from integration.services.spark_cluster import SparkCluster, kill_worker, with_children
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import Interval
@@ -33,7 +33,7 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "on_fire.py"
+SCRIPT = Path(__file__).parents[1] / "victims" / "on_fire.py"
 DAYS = Interval(datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2013, 1, 5, 5, tzinfo=UTC))
 PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
@@ -110,15 +110,9 @@ def start(tmp_path: Path, broker: str, cluster: SparkCluster) -> Start:
         settings = Settings.from_env(env)
         StateTable.make(settings.state)
         assert load.load(settings, topic, DAYS).skipped == 0
-        child = subprocess.Popen(
-            [sys.executable, str(SCRIPT), cluster.remote, topic, out, str(tmp_path / "held"), place],
-            env={**without_spark(os.environ), **env, "PYTHONPATH": PATHS, TOKEN: cluster.driver.token() or ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        CHILDREN.append(child)
+        arguments = [cluster.remote, topic, out, str(tmp_path / "held"), place]
+        there = {**without_spark(os.environ), **env, "PYTHONPATH": PATHS, TOKEN: cluster.driver.token() or ""}
+        child = children.start(str(SCRIPT), *arguments, env=there)
         return Run(cluster, tmp_path, broker, topic, out, child)
 
     return start

@@ -8,12 +8,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from integration import mortal_store_files
-from integration.light_stores import LightStoreFiles, Reader, Store, reader
-from integration.s3_kills import dies
-from integration.s3_proxy import Fault, Proxy, Request, Rule
-from integration.store_server import BUCKET, StoreServer
-from integration.stores import everywhere, on_most
+from integration.faults.s3_kills import dies
+from integration.faults.s3_proxy import Fault, Proxy, Request, Rule
+from integration.projects.light_stores import LightStoreFiles, Reader, Store, reader
+from integration.services.store_server import BUCKET, StoreServer
+from integration.services.stores import everywhere, on_most
+from integration.victims import mortal_s3, mortal_store_files
 
 from onceonly import manifests
 from onceonly.checkpoint.model import State
@@ -63,7 +63,7 @@ class World:
         folder.mkdir()
         made = cls(folder, f"files-crash-{next(numbers)}", store)
         StateTable.make(str(folder / "state"))
-        FakeSource("flights", folder).append(0, *((mortal_store_files.NOON, value) for value in range(VALUES)))
+        FakeSource("flights", folder).append(0, *((mortal_s3.NOON, value) for value in range(VALUES)))
         for sink in made.sinks:
             sink.check()
         return made

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from integration.project import Project, make_project, output, produce
-from integration.sampling import sampled, seconds, steps
+from integration.faults.sampling import sampled, seconds, steps
+from integration.programs.children import output
+from integration.projects.project import Project, make_project, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.timeout(seconds(900))]
 
@@ -49,11 +50,11 @@ def test_rows_arrive_once_behind_a_table_wherever_it_dies(project: Project) -> N
     numbers = range(10 * (len(points) + 2))
     produce(project, numbers)
     for point in points:
-        child = project.child("mortal_tables.py", point)
+        child = project.child("victims/mortal_tables.py", point)
         printed = output(child)
         assert child.returncode == KILLED, f"'{point}' was not reached: {printed}"
         assert set(behind(project).values()) <= {1}
-    child = project.child("mortal_tables.py", "-")
+    child = project.child("victims/mortal_tables.py", "-")
     printed = output(child)
     assert child.returncode == 0, printed
     assert project.published() == Counter(numbers)

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from integration import spark_cluster
-from integration.copying import make_copy
-from integration.dying import arrived, check_truth, fill, nothing_is_left
-from integration.holding import holding
-from integration.kafka_reader import until
-from integration.spark_cluster import SparkCluster, kill_worker
+from integration.faults.dying import arrived, check_truth, fill, nothing_is_left
+from integration.faults.holding import holding
+from integration.projects.copying import make_copy
+from integration.readers.kafka_reader import until
+from integration.services import spark_cluster
+from integration.services.spark_cluster import SparkCluster, kill_worker
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import TOKEN

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
-from integration.brokers import Brokers, Node, free_ports
+from integration.services.brokers import Brokers, Node, free_ports
 from patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]

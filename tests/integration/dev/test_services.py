@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from integration.kafka_reader import until
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from pyspark.sql import SparkSession
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from integration.hdfs import Hdfs
-from integration.project import HOUR, START, Project, hour, make_project, produce
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
+from integration.services.hdfs import Hdfs
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint, State

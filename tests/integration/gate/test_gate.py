@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from integration.airflow import test_airflow
 from integration.airflow.test_airflow import Airflow
-from integration.project import Project, hour, make_project, produce
+from integration.projects.project import Project, hour, make_project, produce
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, State
@@ -159,7 +159,7 @@ def test_the_examination_runs_on_a_spark_master_too(project: Project) -> None:
     project.set_gate(suites="numbers.expectations.json", in_process_rows=0)
     produce(project, [1, 2, 100])
     _, checkpoint = staged(project)
-    told, _ = project.child("gate_on_master.py", checkpoint.pipeline, str(checkpoint.epoch)).communicate(
+    told, _ = project.child("programs/gate_on_master.py", checkpoint.pipeline, str(checkpoint.epoch)).communicate(
         timeout=PATIENCE
     )
     shown = [line for line in told.splitlines() if line.startswith("{")]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from integration.kafka_reader import new_topic
+from integration.readers.kafka_reader import new_topic
 from pyspark.errors import PySparkException
 
 from onceonly.checkpoint.model import Handle, Transaction

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin import ResourceType as Kind
-from integration.kafka_reader import new_topic, until, values
+from integration.readers.kafka_reader import new_topic, until, values
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Transaction

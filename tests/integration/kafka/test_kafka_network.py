@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from integration.copying import Copy, make_copy
-from integration.dying import check_truth, die, fill, nothing_is_left
-from integration.kafka_proxy import END_TXN, FarBroker, Proxy
-from integration.kafka_reader import until
+from integration.faults.dying import check_truth, die, fill, nothing_is_left
+from integration.faults.kafka_proxy import END_TXN, FarBroker, Proxy
+from integration.projects.copying import Copy, make_copy
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, State

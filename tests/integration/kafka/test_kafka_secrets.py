@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
-from integration.project import output
-from integration.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
-from integration.stores import SERVERS
+from integration.programs.children import output
+from integration.services.secure_broker import PASSWORD, SECRET, USER, SecureBroker, secure_broker
+from integration.services.stores import SERVERS
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import SparkConnect

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from integration.secure_broker import (
+from integration.services.secure_broker import (
     CLIENT,
     CLIENT_SECRET,
     KEY_PASSWORD,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Usual
-from integration.kafka_proxy import API_VERSIONS, Proxy
-from integration.kafka_reader import Record, committed, new_topic
+from integration.faults.kafka_proxy import API_VERSIONS, Proxy
+from integration.readers.kafka_reader import Record, committed, new_topic
 from patience import PATIENCE
 
 from onceonly.kafka.librdkafka import Producer, Records

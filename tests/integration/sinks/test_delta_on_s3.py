@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration import mortal_s3
-from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import FORK, Fault, FirstCommit, Proxy, Rule, proxy
+from integration.faults.s3_proxy import FORK, Fault, FirstCommit, Proxy, Rule, proxy
+from integration.services.s3 import BINARY, BUCKET, MISSING, S3
+from integration.victims import mortal_s3
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, no_spark, transaction
 

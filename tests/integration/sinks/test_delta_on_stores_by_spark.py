@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from integration import spark_on_stores
-from integration.light_stores import Reader, reader
-from integration.store_server import StoreServer
-from integration.stores import MOST, running
+from integration.projects.light_stores import Reader
+from integration.services.store_server import StoreServer
 from unit.lightdelta import no_spark, transaction
 
 from onceonly.checkpoint.model import Transaction
@@ -30,42 +26,14 @@ from onceonly.sources.delta import DeltaReader
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
-numbers = count()
 ROWS = 20_000
 DAYS = ("CAST(id AS BIGINT) AS n", "date_add(DATE'2013-01-01', CAST(id % 3 AS INT)) AS day")
 COMMITTERS = {"s3": {"magic"}}  # where Spark's own would copy each file to its name; elsewhere it renames
 
 
-@pytest.fixture(scope="module", params=MOST)
-def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with running(request, request.param, by_spark=True) as made:
-        if why := spark_on_stores.unfetched(made):
-            pytest.skip(why)
-        yield made
-
-
-@pytest.fixture
-def name(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    for variable, value in store.environment.items():
-        monkeypatch.setenv(variable, value)
-    return f"spark-delta-{next(numbers)}"
-
-
 @pytest.fixture
 def uri(store: StoreServer, name: str) -> str:
     return store.uri(name)
-
-
-@pytest.fixture
-def shown(name: str, store: StoreServer) -> Reader:
-    return reader(store.uri("").rstrip("/"))
-
-
-@pytest.fixture(scope="module")
-def spark_there(store: StoreServer, spark_server: str) -> Iterator[Any]:
-    session = spark_on_stores.session(spark_server, store)
-    yield session
-    session.stop()
 
 
 def sink_of(uri: str, **options: Any) -> DeltaWriter:

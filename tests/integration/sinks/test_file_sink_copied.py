@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration import azurite
-from integration.light_stores import LightStoreFiles, Reader
-from integration.s3_proxy import proxy
-from integration.store_server import StoreServer
-from integration.stores import SERVERS, running
+from integration.faults.s3_proxy import proxy
+from integration.projects.store_lake import StoreLake, transaction
+from integration.services import azurite
+from integration.services.store_server import StoreServer
+from integration.services.stores import SERVERS, running
 
 from onceonly import manifests
-from onceonly.checkpoint.model import Handle, Outcome, Transaction
+from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.filesystems import trial
 from onceonly.filesystems.confined import OwnPath, manifest_of
@@ -28,48 +27,14 @@ from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.testing.fakes import FakeReceipts
 
-pytestmark = [pytest.mark.integration, pytest.mark.heavy]
+pytestmark = pytest.mark.integration
 numbers = count()
-STATE = "0123456789abcdef0123456789abcdef"
-
-
-def transaction(epoch: int = 1, attempt: int = 1) -> Transaction:
-    return Transaction(STATE, "flights", "lake", epoch, attempt, f"nonce{epoch}{attempt}")
 
 
 @dataclass(frozen=True)
-class Lake:
-    root: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        return f"{self.root}/{self.name}/lake"
-
-    @property
-    def sink(self) -> LightStoreFiles:
-        return LightStoreFiles(self.uri, files=2)
-
-    @property
-    def shown(self) -> Reader:
-        return Reader(self.root)
-
-    def stage(self, epoch: int, *given: int, attempt: int = 1) -> Handle:
-        handle: Handle = json.loads(json.dumps(self.sink.stage(transaction(epoch, attempt), given)))
-        return handle
-
-    def commit(self, handle: Handle, decision: int = 1) -> Outcome:
-        return self.sink.commit(handle, decision, FakeReceipts(Path("unused")))
-
-    def numbers(self) -> list[int]:
-        return self.shown.numbers(f"{self.name}/lake/")
-
+class Lake(StoreLake):
     def listed(self) -> list[int]:
-        """What a reader by manifest finds."""
         return sorted(manifests.dataset(self.uri).to_table()["n"].to_pylist()) if manifests.files(self.uri) else []
-
-    def key(self, handle: Handle, number: int = 0) -> str:
-        return f"{self.name}/lake/{handle['files'][number]['final']}"
 
     def staged_key(self, handle: Handle, number: int = 0) -> str:
         return f"{self.name}/.lake.staged/{transaction().name}/data/{handle['files'][number]['staged']}"

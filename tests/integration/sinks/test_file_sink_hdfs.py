@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import requests
-from integration import mortal_hdfs
-from integration.hdfs import Hdfs, writer
+from integration.services.hdfs import Hdfs, writer
+from integration.victims import mortal_hdfs
 from patience import PATIENCE
 from requests.adapters import HTTPAdapter
 
@@ -230,7 +230,7 @@ def test_killed_after_any_request(lake: Lake, tmp_path: Path) -> None:
     handles = [staged_by_hand(each, 3) for each in lakes]
     (tmp_path / "handles").write_text(json.dumps(handles))
     command = [sys.executable, mortal_hdfs.__file__, str(tmp_path / "handles"), lake.hdfs.webhdfs]
-    path = {"PYTHONPATH": str(Path(mortal_hdfs.__file__).parents[1])}
+    path = {"PYTHONPATH": str(Path(mortal_hdfs.__file__).parents[2])}
     done = subprocess.run(
         command, env={**path}, capture_output=True, text=True, start_new_session=True, timeout=PATIENCE
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.light_stores import LightStoreFiles, Store
-from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.faults.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.projects.light_stores import LightStoreFiles, Store
+from integration.projects.store_lake import StoreLake, transaction
+from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 
 from onceonly import manifests
-from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import s3_uploads, trial
 from onceonly.filesystems.confined import OwnPath, manifest_of
@@ -31,26 +31,11 @@ from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
-STATE = "0123456789abcdef0123456789abcdef"
 MB = 1024 * 1024
 
 
-def transaction(epoch: int = 1, attempt: int = 1) -> Transaction:
-    return Transaction(STATE, "flights", "lake", epoch, attempt, f"nonce{epoch}{attempt}")
-
-
 @dataclass(frozen=True)
-class Lake:
-    name: str
-
-    @property
-    def uri(self) -> str:
-        return f"s3://{BUCKET}/{self.name}/lake"
-
-    @property
-    def sink(self) -> LightStoreFiles:
-        return LightStoreFiles(self.uri, files=2)
-
+class Lake(StoreLake):
     @property
     def files(self) -> S3Files:
         return S3Files(Bucket(BUCKET))
@@ -58,24 +43,6 @@ class Lake:
     @property
     def store(self) -> Store:
         return Store(BUCKET)
-
-    def stage(self, epoch: int, *given: int, attempt: int = 1) -> Handle:
-        handle: Handle = json.loads(json.dumps(self.sink.stage(transaction(epoch, attempt), given)))
-        return handle
-
-    def commit(self, handle: Handle, decision: int = 1) -> Outcome:
-        return self.sink.commit(handle, decision, FakeReceipts(Path("unused")))
-
-    def numbers(self) -> list[int]:
-        return self.store.numbers(f"{self.name}/lake/")
-
-    def listed(self) -> list[int]:
-        """What a reader by manifest finds."""
-        texts = (self.store.text(uri.removeprefix(f"s3://{BUCKET}/")) for uri in manifests.files(self.uri))
-        return sorted(json.loads(line)["n"] for text in texts for line in text.splitlines())
-
-    def key(self, handle: Handle, number: int = 0) -> str:
-        return f"{self.name}/lake/{handle['files'][number]['final']}"
 
     def put(self, key: str, text: str) -> None:
         self.store.client.put_object(Bucket=BUCKET, Key=key, Body=text.encode())
@@ -85,7 +52,7 @@ class Lake:
 def lake(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Lake:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    return Lake(f"files-{next(numbers)}")
+    return Lake(f"s3://{BUCKET}", f"files-{next(numbers)}")
 
 
 @pytest.fixture

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from integration import spark_on_stores
-from integration.light_stores import Reader, reader
-from integration.store_server import StoreServer
-from integration.stores import MOST, running
+from integration.projects.light_stores import Reader
+from integration.services.store_server import StoreServer
 from unit.lightdelta import transaction
 
 from onceonly import manifests
@@ -27,7 +23,6 @@ from onceonly.sources.files import FileReader
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
-numbers = count()
 ROWS = 600
 OTHERS = ("json", "csv", "avro")
 PLACES = "element_at(array('a/b', '50 %', 'x+y', 'plain'), CAST(id % 4 AS INT) + 1)"
@@ -38,33 +33,6 @@ COLUMNS = (
     "timestamp_micros(1357000000000001 + id) AS at",
     f"{PLACES} AS place",
 )
-
-
-@pytest.fixture(scope="module", params=MOST)
-def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with running(request, request.param, by_spark=True) as made:
-        if why := spark_on_stores.unfetched(made):
-            pytest.skip(why)
-        yield made
-
-
-@pytest.fixture
-def name(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    for key, value in store.environment.items():
-        monkeypatch.setenv(key, value)
-    return f"spark-files-{next(numbers)}"
-
-
-@pytest.fixture
-def shown(name: str, store: StoreServer) -> Reader:
-    return reader(store.uri("").rstrip("/"))
-
-
-@pytest.fixture(scope="module")
-def spark_there(store: StoreServer, spark_server: str) -> Iterator[Any]:
-    session = spark_on_stores.session(spark_server, store)
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize("format", ["parquet", *(pytest.param(format, marks=pytest.mark.heavy) for format in OTHERS)])

@@ -13,7 +13,7 @@ import pandas
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint
@@ -119,7 +119,7 @@ def test_back_and_on_again(sums: Sums) -> None:
 
 
 def test_what_is_in_kafka_stays_and_so_does_everything_else(sums: Sums, broker: str) -> None:
-    from integration.kafka_reader import new_topic
+    from integration.readers.kafka_reader import new_topic
 
     sums.sinks.append(KafkaSink(name="copy", topic=new_topic(broker)))
     transforms = sums.project.folder / f"transforms_{sums.project.topic}.py"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from integration.copying import Copy, make_copy
-from integration.dying import die, fill, live, nothing_is_left
-from integration.kafka_reader import create_topic, ends, new_topic, until, values
-from integration.late_kafka import Late
+from integration.faults.dying import die, fill, live, nothing_is_left
+from integration.projects.copying import Copy, make_copy
+from integration.projects.late_kafka import Late
+from integration.readers.kafka_reader import create_topic, ends, new_topic, until, values
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from integration.copying import Copy, make_copy
-from integration.dying import check_truth, die, fill, live, nothing_is_left
-from integration.kafka_reader import until
-from integration.sampling import sampled
+from integration.faults.dying import check_truth, die, fill, live, nothing_is_left
+from integration.faults.sampling import sampled
+from integration.projects.copying import Copy, make_copy
+from integration.readers.kafka_reader import until
 from patience import PATIENCE
 from pyspark import TaskContext
 

@@ -8,8 +8,8 @@ from time import time
 from typing import Any
 
 import pytest
-from integration.kafka_reader import committed, new_topic
-from integration.late_kafka import Late
+from integration.projects.late_kafka import Late
+from integration.readers.kafka_reader import committed, new_topic
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.sinks.kafka import limits

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from integration.copying import Copy, make_copy
-from integration.kafka_reader import committed, create_topic, new_topic, until
-from integration.project import produce
+from integration.projects.copying import Copy, make_copy
+from integration.projects.project import produce
+from integration.readers.kafka_reader import committed, create_topic, new_topic, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from integration.project import HOUR, START, Project, hour, make_project, produce
+from integration.projects.project import HOUR, START, Project, hour, make_project, produce
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint, State

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from integration.kafka_reader import committed, create_topic
-from integration.project import make_project, produce
+from integration.projects.project import make_project, produce
+from integration.readers.kafka_reader import committed, create_topic
 
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted

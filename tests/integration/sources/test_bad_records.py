@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.garbage import SHARE, Garbage, is_bad, is_refused, value
-from integration.kafka_reader import committed, new_topic
-from integration.project import Project
+from integration.projects.garbage import SHARE, Garbage, is_bad, is_refused, value
+from integration.projects.project import Project
+from integration.readers.kafka_reader import committed, new_topic
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator

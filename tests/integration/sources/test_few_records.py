@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from integration.kafka_reader import new_topic, until
+from integration.readers.kafka_reader import new_topic, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import TopicRange

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from integration.hdfs import Hdfs
+from integration.services.hdfs import Hdfs
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.offsets import FILES, TopicRange

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from integration.kafka_reader import new_topic
+from integration.readers.kafka_reader import new_topic
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first

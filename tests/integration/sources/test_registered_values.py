@@ -22,7 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
-from integration.kafka_reader import committed, create_topic, values
+from integration.readers.kafka_reader import committed, create_topic, values
 from patience import PATIENCE
 from protos import field, file, message
 from schema_registry import FakeRegistry, serving

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas
 import pytest
 from confluent_kafka import Producer
-from integration.kafka_reader import create_topic
-from integration.project import Project
+from integration.projects.project import Project
+from integration.readers.kafka_reader import create_topic
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Checkpoint

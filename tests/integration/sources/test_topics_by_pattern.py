@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
-from integration.kafka_reader import create_topic, until
+from integration.readers.kafka_reader import create_topic, until
 from patience import PATIENCE
 from schema_registry import FakeRegistry, serving
 

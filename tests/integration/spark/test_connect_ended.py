@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.project import CHILDREN, output
+from integration.programs.children import output, start
 from patience import PATIENCE
 
 from onceonly.dev.services.spark import TOKEN, SparkConnect
@@ -46,17 +45,8 @@ def server(tmp_path: Path) -> Iterator[SparkConnect]:
 
 
 def client(address: str, token: str | None, calls: int) -> subprocess.Popen[str]:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, address, str(calls)],
-        env={**os.environ, TOKEN: token or ""},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    CHILDREN.append(child)
-    return child
+    env = {**os.environ, TOKEN: token or ""}
+    return start("-c", CLIENT, address, str(calls), env=env, stdin=subprocess.PIPE)
 
 
 def test_a_client_whose_server_has_died_ends_soon(server: SparkConnect) -> None:

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.project import Project, make_project, produce, without_spark
+from integration.programs.children import without_spark
+from integration.projects.project import Project, make_project, produce
 from patience import PATIENCE
 
 pytestmark = [pytest.mark.integration]

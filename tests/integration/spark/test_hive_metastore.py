@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from integration.airflow.test_airflow import Airflow
-from integration.project import make_project, produce, without_spark
-from integration.standalone import ROOT, SHORT
+from integration.programs.children import without_spark
+from integration.projects.project import make_project, produce
+from integration.services.standalone import ROOT, SHORT
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import State
@@ -42,7 +43,7 @@ def hive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def sql(conf: Mapping[str, str], *statements: str) -> Any:
-    line = [sys.executable, "-m", "integration.sql_alone", json.dumps(conf), *statements]
+    line = [sys.executable, "-m", "integration.programs.sql_alone", json.dumps(conf), *statements]
     done = subprocess.run(
         line, env=without_spark(os.environ), capture_output=True, text=True, timeout=PATIENCE, check=False
     )

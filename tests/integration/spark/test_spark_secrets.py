@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from integration.project import CHILDREN, output, without_spark
+from integration.programs.children import output, start, without_spark
 from patience import PATIENCE
 
 from onceonly.airflow import connections
@@ -77,16 +75,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(script: Path, env: dict[str, str]) -> str:
-    child = subprocess.Popen(
-        [sys.executable, str(script)],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    CHILDREN.append(child)
-    return output(child, PATIENCE)
+    return output(start(str(script), env=env), PATIENCE)
 
 
 def test_spark_submit_is_given_the_secrets_and_shows_none(home: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from integration.project import Project, make_project, produce
+from integration.projects.project import Project, make_project, produce
 from patience import PATIENCE
 
 from onceonly.airflow import GateOperator, StageOperator, connections

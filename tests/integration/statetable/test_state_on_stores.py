@@ -12,10 +12,10 @@ from itertools import count
 
 import pytest
 import unit.statetable.test_state_contract as contract
-from integration.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Rule, proxy
-from integration.s3_writers import Rival, race, race_on, reach, write
-from integration.store_server import BUCKET, StoreServer
-from integration.stores import MOST, everywhere, running
+from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Rule, proxy
+from integration.projects.s3_writers import Rival, race, race_on, reach, write
+from integration.services.store_server import BUCKET, StoreServer
+from integration.services.stores import MOST, everywhere, running
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
+from unit.backfills import RUNS, check_backfill, few
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
 
 from onceonly.checkpoint.model import State
@@ -293,42 +293,10 @@ def test_rows_that_a_vacuum_has_taken(days: Chain) -> None:
         days.stage(planned)
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["first", "second"]), st.integers(0, 1), st.sampled_from(["plan", "stage", "decide", "run"])
-        ),
-        max_size=7,
-    )
-)
-def test_a_backfill_of_both_equals_the_truth_wherever_runs_have_ended(tmp_path_factory: Any, steps: list[Any]) -> None:
-    chain = Chain(tmp_path_factory.mktemp("chain"), "interval")
-    chain.put(*range(20))
-    for number, (name, which, until) in enumerate(steps):
-        chain.added += 100
-        interrupted(chain, getattr(chain, name), (TEN, NEXT)[which], f"request {number}", until)
-    chain.added += 100
-    for pipeline in (chain.first, chain.second):
-        for interval in (TEN, NEXT):
-            chain.run(pipeline, interval, "backfill, 1")
-    truth = [number + chain.added for number in range(20)]
-    assert chain.rows("lake") == truth
-    assert chain.rows("out") == more(truth)
-
-
-def interrupted(chain: Chain, pipeline: Pipeline, interval: Any, request: str, until: str) -> None:
-    """A run that dies after that step."""
-    owner = f"owner of {request}"
-    try:
-        planned = chain.plan(pipeline, interval, owner, request)
-        if planned and until in ("stage", "run") and not planned.state.settled:
-            chain.stage(planned)
-        if planned and until == "run":
-            chain.through.commit(pipeline.name, planned.epoch)
-    except (Busy, InvalidPipeline):  # not published yet, or not known
-        pass
-    chain.ended.add(owner)
+@few
+@given(RUNS)
+def test_a_backfill_of_both_equals_the_truth_wherever_runs_have_ended(tmp_path_factory: Any, runs: list[Any]) -> None:
+    check_backfill(Chain(tmp_path_factory.mktemp("chain"), "interval"), runs)
 
 
 # ---- refused

@@ -7,7 +7,7 @@ from pathlib import Path
 from ssl import CERT_REQUIRED, PROTOCOL_TLS_SERVER, SSLContext
 
 import pytest
-from integration.secure_broker import KEY_PASSWORD, Authority
+from integration.services.secure_broker import KEY_PASSWORD, Authority
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline, NotCommitted

@@ -1,0 +1,19 @@
+"""A gate task's examination on a Spark master, in a process of its own: a session belongs to the whole process."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from onceonly.airflow.gatesession import GateParts
+from onceonly.clusters.target import Target
+from onceonly.runtime.factory import coordinator
+from onceonly.settings import Settings
+
+_, _, name, epoch = sys.argv[1:]
+jars = {"ONCEONLY_JARS": str(Path(__file__).parents[3] / ".jars")}
+parts = GateParts(Settings.from_env(os.environ | jars), target=Target("local[1]"))
+judged = coordinator(parts).gate(name, int(epoch), "test")
+spark = parts.spark()
+print(json.dumps({"master": spark.sparkContext.master, "verdict": judged.verdict}))
+spark.stop()

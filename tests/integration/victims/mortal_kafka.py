@@ -1,0 +1,139 @@
+"""A process that copies topic to topic and ends, or stops, at a named point: in itself or in one of Spark's workers.
+
+Arguments: FOLDER SPARK ACTION POINT COPY. ACTION is 'run' (checkpoint after checkpoint until nothing is left), 'commit'
+or 'recover'. COPY is what `Copy` takes, as JSON. POINT is one of
+
+    '-'                      never
+    'before …', 'after …'    SIGKILL to the whole group when it is reached first
+    'stop before …'          SIGSTOP instead, to this process alone; a second point may follow: 'stop before …, after …'
+    'worker before …'        SIGKILL to this group and to the Spark worker in which it is reached
+    '17'                     SIGKILL at the 17th point, whichever that is
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+from integration.faults.points import around, around_rows
+from integration.projects.copying import Copy
+from integration.projects.project import Project
+
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.filesystems.folders import Folders
+from onceonly.kafka.transactions import Transactions
+from onceonly.runtime import factory, owners
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.kafka import stage
+from onceonly.sinks.kafka.produce import Output
+from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sinks.kafka.spool import SpoolFile
+from onceonly.spark import few
+
+DRIVER: list[tuple[type, str, str]] = [  # class, method, name of the point
+    (KafkaWriter, "stage", "stage"),
+    (KafkaWriter, "commit", "commit"),
+    (KafkaWriter, "discard", "discard"),
+    (KafkaWriter, "release", "release"),
+    (DeltaWriter, "commit", "commit to Delta"),
+    (Transactions, "end", "end"),
+    (Transactions, "fence", "fence"),
+    (Output, "flush", "flush"),
+    (Folders, "delete", "delete"),
+]
+WORKER: list[tuple[type, str, str]] = [
+    (SpoolFile, "write", "spool"),
+    (SpoolFile, "close", "close"),
+    (Output, "write", "produce"),
+    (Output, "flush", "flush"),
+]
+number = count(1)
+
+
+def reach(point: str) -> None:
+    wanted, _, later = sys.argv[4].partition(", ")
+    if wanted in (point, str(next(number))):
+        os.killpg(0, signal.SIGKILL)
+    if wanted == f"stop {point}":
+        sys.argv[4] = later
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def mortal_part(point: str, group: int) -> Callable[..., Any]:
+    """`kafkastage._stage_part` for Spark's workers. They serve other jobs later: nothing stays changed."""
+    points, inner = WORKER, stage._stage_part
+
+    def dies(kind: type, method: str, name: str) -> Callable[..., Any]:
+        original = getattr(kind, method)
+
+        def outer(*arguments: Any) -> Any:
+            if point == f"worker before {name}":
+                end()
+            result = original(*arguments)
+            if point == f"worker after {name}":
+                end()
+            return result
+
+        return outer
+
+    def end() -> None:
+        with suppress(ProcessLookupError):  # another worker was first
+            os.killpg(group, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stage_part(*arguments: Any) -> Any:
+        with ExitStack() as patched:
+            for kind, method, name in points:
+                patched.enter_context(patch.object(kind, method, dies(kind, method, name)))
+            return inner(*arguments)
+
+    return stage_part
+
+
+def main() -> None:
+    folder, spark, action, point, text = sys.argv[1:6]
+    if point.startswith("worker"):
+        stage._stage_part = mortal_part(point, os.getpgid(0))
+    else:
+        around_rows(reach)
+        for each in DRIVER:
+            around(*each, reach)
+    plain = json.loads(text)
+    copy = Copy(Project.found(folder, spark), **plain)
+    few.RECORDS = copy.few_records
+    print("ready", flush=True)
+    match action:
+        case "run":
+            run(copy)
+        case "commit":
+            print(copy.commit().state.value)
+        case "recover":
+            copy.recover()
+
+
+def run(copy: Copy) -> None:
+    """Until no checkpoint is left to run, each as a run of its own."""
+    for turn in count(1):
+        owner = f"{owners.this_process()} run {turn}"
+        waiting = copy.next(owner, alive)
+        if waiting is None:
+            return
+        factory.stage(copy.project.parts, copy.through, "copying", waiting, owner)
+        done = copy.commit(waiting)
+        print(f"epoch {done.epoch} {done.state.value}", flush=True)
+
+
+def alive(checkpoint: Checkpoint) -> bool:
+    return owners.alive(replace(checkpoint, owners=(checkpoint.owner.split(" run ")[0],)))
+
+
+if __name__ == "__main__":
+    main()
