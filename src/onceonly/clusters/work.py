@@ -124,7 +124,7 @@ class Submission:
         """
         found = next(self._at_work(), None)
         if found:
-            say(f"{found[0].driver} of an earlier try is still at work: this try waits for it, and starts no other")
+            say(f"{found[0].driver} of an earlier try is still running: this try waits for it and starts no other")
         driver, tag = found or self._submit()
         with suppress(OSError):  # then the triggerer alone can end it
             about = {"owner": self.work.owner, "state": self._state.id, "tag": tag, "at": time.time()}

@@ -149,7 +149,9 @@ def _why_refused(partition: Mapping[str, Any], needed: int) -> str:
     in_sync, copies = len(partition["isr_nodes"]), len(partition["replica_nodes"])
     if partition["leader_id"] < 0:
         return "has no leader"
-    return f"has {in_sync} of {copies} copies in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
+    return (
+        f"has {in_sync} of {copies} replicas in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
+    )
 
 
 def keys(partitions: Iterable[Partition]) -> list[Any]:

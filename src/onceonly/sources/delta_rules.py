@@ -49,8 +49,8 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
 def another_by_name(config: DeltaSource, uri: str, found: str) -> SourceLost:
     return SourceLost(
         f"the table '{config.table}' is not at {uri} any more.",
-        f"The plan has found the table with the id {config.table_id} there, and now there is {found}.",
-        "Was it dropped and made again? Restore it; the next plan looks its name up again. Nothing was written.",
+        f"The plan found the table with the id {config.table_id} there, and now there is {found}.",
+        "Was it dropped and created again? Restore it; the next plan looks its name up again. Nothing was written.",
     )
 
 

@@ -108,7 +108,7 @@ def test_a_killed_driver_is_followed_by_one_that_a_second_try_finds(
     world.until_at_work()
     second.open_report().forget_driver()  # as if its task had died before it could note it
     assert world.submit() == second
-    assert f"{second.driver} of an earlier try is still at work" in capsys.readouterr().out
+    assert f"{second.driver} of an earlier try is still running" in capsys.readouterr().out
     assert shown() == []
     world.go_on()
     assert fired(trigger(second))["state"] in ("FINISHED", "at its end")

@@ -239,7 +239,7 @@ def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
     unframed = (
         whole + "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
     )
-    unknown = whole + "Its id {} is of no schema that the registry has for that format."
+    unknown = whole + "The registry has no schema of that format with its id {}."
     unreadable = whole + "Its bytes do not match schema 1, or cannot become what the reader's schema asks for."
     said = [unframed, unframed, unknown.format(other + 1), unknown.format(other), unreadable]
     assert [row["error"] for row in dead] == said
