@@ -231,7 +231,7 @@ class SparkOperator(CheckpointOperator):
 
         self._job = submission
         driver = self._job = submission.run(self._say)
-        self._say(f"the cluster runs it as {driver.driver}; from here on a triggerer waits for it")
+        self._say(f"the cluster runs it as {driver.driver}; a triggerer now waits for it")
         self._say(f"its log: {driver.where()}")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
         self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
@@ -479,8 +479,8 @@ def _interval(context: Any) -> Interval:
     if start is None or end is None or end <= start:
         raise AirflowFailException(
             f"this run has no data interval (start {start}, end {end}).\n"
-            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means an interval of no "
-            "width.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
+            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means a zero-width "
+            "interval.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
         )
     return Interval(start, end)
 
@@ -491,7 +491,7 @@ def _settled(checkpoint: Checkpoint) -> str:
     if checkpoint.skipped is not None:
         return f"the interval {checkpoint.interval} was skipped by {checkpoint.owner} ({checkpoint.skipped}). {AGAIN}"
     if not checkpoint.decision and checkpoint.interval is None:
-        return "it says where the pipeline begins; there are no records yet"
+        return "it records where the pipeline begins; there are no records yet"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     return f"already committed (by {checkpoint.owner}), nothing to do. {AGAIN}"

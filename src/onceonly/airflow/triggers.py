@@ -53,7 +53,7 @@ class DriverTrigger(BaseTrigger):
                 self.log.info("%s", line)
             logged = max(logged, len(lines))
             if puzzled and puzzled != trouble:
-                self.log.warning("%s\nThe job may be running all the same: asking again.", puzzled)
+                self.log.warning("%s\nThe job may still be running: asking again.", puzzled)
             trouble = puzzled
             if over or state or self._is_over():
                 asked.cancel()

@@ -122,5 +122,5 @@ def _passed(source: KafkaSource, brokers: str) -> str:
 def _state(settings: Settings) -> str:
     state = queries.existing(settings)
     if state is None:
-        return f"state table: {settings.state} will be made by the first run"
-    return f"state table: {settings.state} (id {state.id}), compare-and-set holds there"
+        return f"state table: {settings.state} will be created by the first run"
+    return f"state table: {settings.state} (id {state.id}), compare-and-set works there"

@@ -16,11 +16,11 @@ from onceonly.settings import Settings
 from onceonly.views import queries
 
 
-@click.command(short_help="Go on after what the targets show.")
+@click.command(short_help="Continue after what the targets show.")
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--decision", required=True, type=click.IntRange(1), help="The last decision that the targets show.")
 @click.option(
-    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to go on; once for each partition."
+    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to continue; once for each partition."
 )
 @click.option(
     "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."

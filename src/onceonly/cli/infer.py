@@ -77,12 +77,12 @@ def _sampled(source: KafkaSource, settings: Settings, records: int) -> Inferred:
         raise InvalidPipeline(
             f"topic '{source.topic}' shows no columns.",
             f"Of {count(found.values, 'value')} none is a JSON object with a field.",
-            "Let it be written to first, or correct the pipeline's topic and format. Nothing was written.",
+            "Write records to it first, or correct the pipeline's topic and format. Nothing was written.",
         )
     if same := infer.alike(found.fields):
         raise InvalidPipeline(
-            f"topic '{source.topic}' has fields that Spark takes for one column.",
-            f"They differ in case alone: {', '.join(same)}.",
+            f"topic '{source.topic}' has fields that Spark cannot distinguish.",
+            f"They differ only in case: {', '.join(same)}.",
             "Read it with format='raw' and parse it in the transform. Nothing was written.",
         )
     return found

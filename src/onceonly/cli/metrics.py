@@ -18,7 +18,7 @@ AT_ONCE = 4  # sources that are asked
 
 
 @click.command(short_help="Where every pipeline is, for Prometheus.")
-@click.option("--lag", is_flag=True, help="Ask the sources, too, how far each pipeline is behind.")
+@click.option("--lag", is_flag=True, help="Also query the sources for the lag of each pipeline.")
 def metrics(lag: bool) -> None:
     """Where every pipeline is, in Prometheus' text format.
 

@@ -13,7 +13,7 @@ from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 
 
-@click.command(short_help="Take back later checkpoints; go on from an earlier one.")
+@click.command(short_help="Take back later checkpoints; continue from an earlier one.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
@@ -41,7 +41,7 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     done = through.rewind(pipeline, epoch, person(), reason)
     if as_json:
         return print_json({**queries.to_json(done), "undone": [cp.epoch for cp in later]})
-    words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run goes on from there"
+    words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run continues from there"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 

@@ -98,14 +98,14 @@ def _told(was: str, now: Checkpoint, as_json: bool) -> None:
     show.console().print(_change(queries.to_json(now) | {"was": was}))
 
 
-@click.command(short_help="Settle by hand what a sink cannot show; or give it up.")
+@click.command(short_help="Settle a sink that cannot show its outcome, or give it up.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--committed", metavar="SINK", help="A sink in doubt, and you know that the rows are there.")
 @click.option(
     "--aborted", metavar="SINK", help="A sink in doubt, and you know that they are not: they are published again."
 )
-@click.option("--give-up", metavar="SINK", help="A sink that is never to get these rows.")
+@click.option("--give-up", metavar="SINK", help="A sink that will never get these rows.")
 @click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
 @click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
@@ -153,7 +153,7 @@ def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
     if len(given) != 1:
         raise InvalidPipeline(
             "pass exactly one of --committed, --aborted and --give-up.",
-            f"{len(given)} of them are given; each names the sink that it is about.",
+            f"{len(given)} of them are given; each names its sink.",
             "Such as: onceonly resolve PIPELINE EPOCH --give-up SINK --reason …. Nothing was changed.",
         )
     return given[0]

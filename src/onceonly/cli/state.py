@@ -39,7 +39,7 @@ def relocate() -> None:
 
     uri = Settings.from_env().state
     if _is_original(_copy(uri), uri):
-        return show.console().print(f"{uri} is where it was made: nothing to do.", markup=False)
+        return show.console().print(f"{uri} is where it was created: nothing to do.", markup=False)
     location.relocate(uri)
     show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
 
@@ -62,7 +62,7 @@ def fork() -> None:
         )
     _refuse_open(uri)
     location.fork(uri)
-    show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+    show.console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
 
 
 @state.command()

@@ -17,7 +17,7 @@ from onceonly.settings import Settings
 from onceonly.views import queries
 
 
-@click.command(short_help="Clean up what no running attempt owns.")
+@click.command(short_help="Remove leftovers that no running attempt owns.")
 @click.argument("pipeline", required=False)
 @json_option
 @click.pass_context

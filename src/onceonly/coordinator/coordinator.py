@@ -208,7 +208,7 @@ class Coordinator:
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")
+                raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
             if checkpoint.needs_manual_decision and who is None:

@@ -88,7 +88,7 @@ def _behind(state: StateTable, pipeline: Pipeline, mine: Sequence[Trace], head: 
     return InvalidPipeline(
         f"{pipeline.name}: the state table at {state.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_said(mine)}. Was it restored from an older copy?",
-        "Nothing was published. Bring back the newest state table; where there is none, go on from what the targets "
+        "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
         f"have: {_command(pipeline, mine)} (docs/operations.md, Backup and restore).",
     )
 

@@ -170,7 +170,7 @@ class Pipeline:
         if self.max_bad is not None:
             check_max_bad(self.max_bad)
             if not self.counts_bad:
-                why = "bounds nothing: the first bad record fails the checkpoint"
+                why = "limits nothing: the first bad record fails the checkpoint"
                 raise invalid("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.")
 
     def _check_dead_letters(self, name: Any) -> None:

@@ -123,7 +123,7 @@ class KafkaSource:
         if isinstance(self.start, Mapping):
             raise invalid(shown, "has many topics, and start gives offsets of one", "Use a word or a time.")
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
-            why = "has many topics, so that there is no one subject of their records"
+            why = "has many topics, whose records have no single subject"
             raise invalid(shown, why, "Set subject or schema for the values, and leave the keys raw.")
 
     def _check_bad_records(self) -> None:
@@ -140,7 +140,7 @@ class KafkaSource:
                 raise invalid("format 'protobuf'", "is read with a schema registry", "Set KafkaSource(registry=…).")
             for name in ("subject", "key_format", "message"):
                 if (value := getattr(self, name)) != LATER[name]:
-                    raise invalid(f"{name} '{value}'", "is of no registry", "Set KafkaSource(registry=…).")
+                    raise invalid(f"{name} '{value}'", "needs a registry", "Set KafkaSource(registry=…).")
             return
         check_connection(self.registry, None)
         if self.key_format not in FORMATS:

@@ -619,7 +619,7 @@ def test_a_key_without_an_id(shop: Shop) -> None:
 def test_an_id_that_the_registry_does_not_have(shop: Shop) -> None:
     shop.produce(*shop.written(V1, {"id": 1}), b"\0\0\0\x03\xe7ab")
     shop.plan()
-    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema of its id 999(.|\n)*Nothing was written")
+    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema with its id 999(.|\n)*Nothing was written")
 
 
 @pytest.mark.parametrize("value", [b'{"id": 1}', b"\0\0", b""])
