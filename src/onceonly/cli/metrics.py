@@ -23,7 +23,7 @@ def metrics(lag: bool) -> None:
     """Where every pipeline is, in Prometheus' text format.
 
     \b
-    For node_exporter's textfile collector, say. In Airflow, the page serves
+    For example for node_exporter's textfile collector. In Airflow, the page serves
     the same below /onceonly/metrics.
     """
     state = queries.existing(Settings.from_env())

@@ -22,8 +22,8 @@ from onceonly.views import formatting, queries
 def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> None:
     """Bring PIPELINE back to where it was after EPOCH: offsets, state, and what is published.
 
-    What later checkpoints published is shown, then taken out of every sink; the next run reads their records again. It
-    is refused, before any question, while anything is unsettled and where a sink cannot take back its rows (Kafka).
+    What later checkpoints published is shown, then taken out of every sink; the next run reads their records again.
+    It is refused, before it asks, while anything is unsettled, and if a sink cannot take back its rows (Kafka).
     Only for chained pipelines: an interval is replaced by `onceonly run … --interval … --reprocess`.
 
     \b

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
     """Settle what ended owners left behind, of one PIPELINE or of all.
 
-    What was decided is published; what was staged is decided, by its gate where it has one, and published; the rest is
-    aborted. Checkpoints whose owner is running stay as they are (an owner on another machine counts as alive for an
-    hour after its last step), and so do those that are held: their gate failed them, and `onceonly approve` or
+    Decided checkpoints are published. Staged ones are decided, by their gate if they have one, and published. The
+    rest are aborted. Checkpoints whose owner is running stay unchanged (an owner on another machine counts as running
+    for an hour after its last step), and so do held ones: their gate failed them, and `onceonly approve` or
     `onceonly abort` decides.
 
     \b
@@ -66,7 +66,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json: bool) -> None:
     """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
 
-    Its offsets stay pinned: the next run takes the same ones. --json prints the checkpoint as
+    Its offsets stay pinned: the next run uses the same ones. --json prints the checkpoint as
     `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
@@ -82,7 +82,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json
 def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """Publish checkpoint EPOCH of PIPELINE although its gate failed it (on_fail='hold').
 
-    The approval is recorded first: should publishing fail, `onceonly recover` goes on with it. --json prints the
+    The approval is recorded first: if publishing fails, `onceonly recover` continues it. --json prints the
     checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
@@ -121,11 +121,11 @@ def resolve(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Settle a decided checkpoint by hand, where the sink cannot: pass exactly one of the options that name a SINK.
+    """Settle a decided checkpoint by hand if the sink cannot: pass exactly one of the options that name a SINK.
 
-    The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated, its
-    topic was recreated): --committed and --aborted record what you found out. A target that was dropped or altered for
-    good is given up: its rows of this checkpoint are then missing there, and no process can publish them any more.
+    The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated,
+    its topic was recreated): --committed and --aborted record what you found out. A target that was permanently
+    dropped or altered is given up: its rows of this checkpoint are then missing there, and no process can publish them.
     --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})

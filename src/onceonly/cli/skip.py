@@ -40,11 +40,11 @@ def skip(
 ) -> None:
     """Record that a gap between two intervals of PIPELINE is left out on purpose: it is no longer shown as missing.
 
-    Nothing is read and nothing is published for it. To run it later all the same: `onceonly run … --interval START END
+    Nothing is read and nothing is published for it. To run it later anyway: `onceonly run … --interval START END
     --reprocess`, or a run of that interval whose conf is {"reprocess": true}.
 
-    Of a chained pipeline: --topic, --partition and --to. All records before that offset which the pipeline has not
-    read yet are left out, the good ones too. Nothing may be unsettled.
+    For a chained pipeline, pass --topic, --partition and --to. All records before that offset that the pipeline has
+    not read yet are left out, including good ones. Nothing may be unsettled.
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """

@@ -38,10 +38,10 @@ class KafkaSource:
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
             zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
-            Later ones begin where the one before ended, whatever `start` says then.
+            Later ones begin where the last one ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
-        on_bad_record: what becomes of a record whose key or value cannot be decoded: 'fail' publishes nothing,
+        on_bad_record: what happens to a record whose key or value cannot be decoded: 'fail' publishes nothing,
             'dead_letter' sends it to `Pipeline(dead_letters=…)` as it was read, 'drop' leaves it out and counts it.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
         connection: id of the Airflow connection with addresses and credentials (docs/connections.md), instead of

@@ -386,7 +386,7 @@ def test_intervals_after_a_chain(chain: Chain) -> None:
 
 
 def test_an_interval_that_cuts_another_in_two(days: Chain) -> None:
-    refused(days, days.second, "in two", minutes(5, 10))
+    refused(days, days.second, "splits one of", minutes(5, 10))
 
 
 def test_an_interval_of_changes(days: Chain) -> None:
