@@ -226,7 +226,7 @@ class SparkOperator(CheckpointOperator):
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
     def wait_for(self, submission: Submission, started: float) -> None:
-        """Submit, and defer this task until the driver has ended; `ended` goes on from there."""
+        """Submit, and defer this task until the driver has ended; `ended` continues from there."""
         from onceonly.airflow.triggers import DriverTrigger
 
         self._job = submission
@@ -237,7 +237,7 @@ class SparkOperator(CheckpointOperator):
         self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
 
     def on_kill(self) -> None:
-        """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
+        """The task is cleared, marked, or timed out: nothing of it keeps running on Spark."""
         if self._job:
             self._job.end()
 
@@ -276,7 +276,7 @@ class StageOperator(SparkOperator):
         return self._done(work, event["started"])
 
     def _done(self, work: Work, started: float) -> dict[str, Any]:
-        """It is staged; who watches is told, and nothing depends on that."""
+        """It is staged; metrics and lineage are sent, and nothing depends on that."""
         from onceonly.airflow import lineage, stats
         from onceonly.settings import Settings
 
@@ -463,7 +463,7 @@ def owner_of(context: Any) -> str:
 
 @contextmanager
 def task_outcome(context: Any = None) -> Iterator[None]:
-    """Invalid input is not retried: nothing changes it but an edit. `context`: the abort task is told the error."""
+    """Invalid input is not retried: nothing changes it but an edit. `context`: where the abort task finds the error."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""onceonly state forward: go on with a state table that is behind its targets, or takes the place of a lost one."""
+"""onceonly state forward: continue with a state table that is behind its targets, or replaces a lost one."""
 
 from __future__ import annotations
 

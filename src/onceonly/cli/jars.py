@@ -50,7 +50,7 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
 
 
 def _prepared(base: Path, steps: show.Steps) -> bool:
-    """Spark starts without it as well, so what prevents it is told, and no failure."""
+    """Spark starts without it as well, so an error is shown as a warning."""
     from onceonly.spark import archive
 
     try:

@@ -1,4 +1,4 @@
-"""onceonly rewind: take back what later checkpoints published, and go on from an earlier one."""
+"""onceonly rewind: take back what later checkpoints published, and continue from an earlier one."""
 
 from __future__ import annotations
 

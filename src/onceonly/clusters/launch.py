@@ -49,7 +49,7 @@ def require_one(cluster: Cluster, job: Job, code: int, lines: Sequence[str]) -> 
     """The application that spark-submit has started. What it does not vouch for is ended.
 
     Raises:
-        NotCommitted: nothing goes on.
+        NotCommitted: nothing is running.
         OutcomeUnknown: something may.
     """
     told = "\n".join(lines)

@@ -106,7 +106,7 @@ class Cut:
         return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
-        """Refuse to go on from a checkpoint of other topics, or of the other mode."""
+        """Refuse to continue from a checkpoint of other topics, or of the other mode."""
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)

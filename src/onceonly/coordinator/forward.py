@@ -1,7 +1,7 @@
-"""Manual resolution where the state table is behind its targets: a person says from where the pipeline goes on.
+"""Manual resolution where the state table is behind its targets: a person says from where the pipeline continues.
 
 One row that is settled from its beginning (event `empty`) takes the number of the last decision that the targets
-show, so that the next is one above it, and ends where the pipeline goes on. In interval mode each interval that was
+show, so that the next is one above it, and ends where the pipeline continues. In interval mode each interval that was
 published gets such a row, and the last one takes the number: what dies half way is still refused, and is given again.
 """
 

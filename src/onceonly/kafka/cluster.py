@@ -63,7 +63,7 @@ class Cluster:
         return {name: min(len(p["replica_nodes"]) for p in topic["partitions"]) for name, topic in found.items()}
 
     def refusing(self, topics: Iterable[str]) -> list[str]:
-        """The partitions that accept nothing now, and why: no leader, or fewer copies in sync than they need."""
+        """The partitions that accept nothing now, and why: no leader, or fewer in-sync replicas than they need."""
         found = self._topics(topics)
         needed = {name: self._needed_in_sync(name) for name in found}
         return [

@@ -45,7 +45,7 @@ class BadRecords:
         self._all[topic] = rows.count()
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raises BadRecord if there are more than the pipeline puts up with. Called before a sink has written a row."""
+        """Raises BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""
         bad, records, most = self._count, sum(self._all.values()), self._pipeline.max_bad
         if most is not None and passed(most, bad, records):
             raise _too_many(checkpoint, bad, records, most, self._first())
