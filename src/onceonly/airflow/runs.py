@@ -1,4 +1,4 @@
-"""What a task asks Airflow about runs and DAGs: which run it is of, whether that is running, and whose a pipeline is."""
+"""What a task asks Airflow about runs and DAGs: which run it belongs to, whether that runs, whose a pipeline is."""
 
 from __future__ import annotations
 

@@ -373,5 +373,5 @@ class Coordinator:
         return self._resolver.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
 
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
-        """Record whether what is in doubt in this sink was published, as a person has found out, and continue from it."""
+        """Record whether what is in doubt in this sink was published, as a person found out, and continue from it."""
         return self._resolver.resolve_doubt(name, epoch, sink, committed, who, reason)
