@@ -35,7 +35,7 @@ def many_pipelines(folder: Path) -> Result:
     most = PIPELINES[-1]
     return Result(
         "Many pipelines",
-        f"A state table with {EPOCHS:,} checkpoints of each pipeline. One more goes on, on fakes (its "
+        f"A state table with {EPOCHS:,} checkpoints of each pipeline. One more is run, on fakes (its "
         "first checkpoints are not counted); then `onceonly status`, and a recovery of all with nothing to do.",
         [
             *points,

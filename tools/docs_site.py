@@ -36,7 +36,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if not leaves:
             return link[0]
         if link["file"] in PAGES:
-            return f"[{link['text']}]({'../' * depth}{PAGES[link['file']]}{link['anchor'] or ''})"
+            # The site's first page is another text, without the README's headings.
+            anchor = "" if link["file"] == "README.md" else link["anchor"] or ""
+            return f"[{link['text']}]({'../' * depth}{PAGES[link['file']]}{anchor})"
         assert (ROOT / link["file"]).exists(), f"{page.file.src_uri} links to {link['file']}, which does not exist"
         return link["text"]
 

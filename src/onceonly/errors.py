@@ -80,7 +80,7 @@ class Fenced(OnceonlyError):
 
 
 class OutcomeUnknown(OnceonlyError):
-    """Whether the operation succeeded is not known: delete nothing, recover."""
+    """It is not known whether the operation succeeded: delete nothing, recover."""
 
 
 class CannotPublish(OutcomeUnknown):
@@ -88,7 +88,7 @@ class CannotPublish(OutcomeUnknown):
 
 
 class InDoubt(CannotPublish):
-    """Whether it was published can no longer be determined: manual resolution needed."""
+    """It can no longer be determined whether it was published: manual resolution needed."""
 
 
 class StateBehind(CannotPublish):

@@ -27,7 +27,7 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("ONCEONLY_HOME", "folder for everything without a place of its own", "$ONCEONLY_PROJECT/.onceonly"),
+    Variable("ONCEONLY_HOME", "folder for everything that has no other setting", "$ONCEONLY_PROJECT/.onceonly"),
     Variable("ONCEONLY_STATE", "state table: a path or URI, created by `onceonly state init`", "$ONCEONLY_HOME/state"),
     Variable("ONCEONLY_SPOOL", "rows of Kafka sinks until they are published: a path or URI", "$ONCEONLY_HOME/spool"),
     Variable("ONCEONLY_PROJECT", "folder with dags/, jobs/ and schemas/; its code may be run", "the current one"),
@@ -37,20 +37,24 @@ VARIABLES = (
         "ONCEONLY_JARS", "folder that `onceonly jars fetch` fills", "$ONCEONLY_PROJECT/.jars, or $ONCEONLY_HOME/jars"
     ),
     Variable("ONCEONLY_WEBHDFS", "http(s)://host:port of the NameNode", "http, the host of hdfs://…, 9870"),
-    Variable("ONCEONLY_AWS_CONNECTION", "Airflow connection of type aws, by which S3 is reached", "the usual chain"),
     Variable(
-        "ONCEONLY_AZURE_CONNECTION", "Airflow connection of type wasb, by which Azure is reached", "the usual chain"
+        "ONCEONLY_AWS_CONNECTION", "Airflow connection of type aws, with the login to S3", "the usual credential chain"
+    ),
+    Variable(
+        "ONCEONLY_AZURE_CONNECTION",
+        "Airflow connection of type wasb, with the login to Azure",
+        "the usual credential chain",
     ),
     Variable(
         "ONCEONLY_GOOGLE_CONNECTION",
-        "Airflow connection of type google_cloud_platform, by which Google Cloud Storage is reached",
-        "the usual chain",
+        "Airflow connection of type google_cloud_platform, with the login to Google Cloud Storage",
+        "the usual credential chain",
     ),
     Variable("ONCEONLY_NOTIFY", "package.module:function, called after each recorded transition", "none"),
-    Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, that transforms may come from, too", "none"),
+    Variable("ONCEONLY_TRANSFORMS", "installed packages, a,b.c, whose functions may be transforms, too", "none"),
     Variable(
         "SPARK_REMOTE",
-        "Spark Connect server, sc://host:port; set to nothing: Spark in the process",
+        "Spark Connect server, sc://host:port; if empty, Spark runs in the process",
         "the server of `onceonly services up --spark`, for commands; else Spark in the process",
     ),
     Variable("ONCEONLY_KAFKA_PORT", "port of the broker of `onceonly services up`", "that of the last start, or 19092"),

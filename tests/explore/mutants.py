@@ -121,7 +121,7 @@ GUARDS = [
         "aborted after the decision",
         COORDINATOR,
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n"
-        '                raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")\n',
+        '                raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")\n',
         "            if checkpoint.state in (State.COMMITTING, State.COMMITTED):\n                return None\n",
         "abort-commit",
     ),

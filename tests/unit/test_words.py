@@ -43,6 +43,20 @@ PLAIN = {  # not -> but
     r"\bwhat became of\b|\bbecame of it\b": "the outcome",
     r"\bthe eyes of\b": "examines …",
     r"\bis beyond delta-rs\b": "is not supported by delta-rs",
+    r"\bamid(st)?\b": "during, in the middle of",
+    r"\bgo(es)? on\b|\bgoing on\b": "continues",
+    r"\b(is|are|still) at work\b": "is running",
+    r"\b(is|are|was|were) at hand\b": "is available",
+    r"\bside by side\b": "in parallel",
+    r"\btak(es?|en|ing) up (a|no) worker\b|\btaken up by\b": "occupies a worker",
+    r"\bputs? up with\b": "allows",
+    r"\ball the same\b": "anyway",
+    r"\bfor good\b": "permanently",
+    r"\btook the place of\b": "replaced",
+    r"\bcopies (are |were )?in sync\b|\bin-sync copies\b": "in-sync replicas",
+    r"\b(has|have) met no\b": "was not tried on",
+    r"\b(asks|asked) for a login\b": "requires a login",
+    r"\bcould not be told\b": "could not be sent",
 }
 BREAK = re.compile(r"""["']?\n\s*(?:#|f?["'])?\s*""")  # within a text that goes on in the next line
 

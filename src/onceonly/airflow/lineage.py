@@ -1,6 +1,6 @@
 """What operators tell OpenLineage: which offsets a checkpoint has read, what its gate found, what is published where.
 
-All is put together while the task's own process is at work. The provider asks for it in a child process, in which
+All is put together while the task's own process is running. The provider asks for it in a child process, in which
 neither the state table nor a connection may be opened.
 """
 

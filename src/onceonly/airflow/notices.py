@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onceonly.checkpoint.model import Checkpoint
 
 ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
-UNKNOWN = "a task before it failed in Airflow; which one is not known, because Airflow's API did not answer"
+UNKNOWN = "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
 LONGEST = 1_000  # characters of it
 NO_ERROR = "it was marked failed or killed, or it timed out"
 Notifier = Callable[[Any], Any]  # an Airflow notifier, or any function of a task's context
@@ -43,7 +43,7 @@ def why_aborted(context: Any, task_ids: Sequence[str]) -> str:
         said = [_failure(ti, task_id) for task_id in sorted(states) if states[task_id] == "failed"]
     except Exception:
         return UNKNOWN
-    return "; ".join(said) or "a task before it failed in Airflow"
+    return "; ".join(said) or "an earlier task of the run failed in Airflow"
 
 
 def _failure(ti: Any, task_id: str) -> str:

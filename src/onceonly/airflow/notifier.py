@@ -14,13 +14,13 @@ PATIENCE = 10.0  # seconds for an answer
 
 
 class WebhookNotifier(BaseNotifier):
-    """Tells what a checkpoint waits for, or why a task has failed, with what to do and the address of its page.
+    """Reports what a checkpoint waits for, or why a task failed, with what to do and the address of its page.
 
     For `on_held`, and as a task's `on_failure_callback`: a stage that failed, a gate that refused, a sink in doubt.
 
     Args:
         conn_id: an Airflow connection. Its host is the webhook's address (https://…); a password is its last part.
-        text: a template, in place of our own words.
+        text: a template that replaces the default message.
     """
 
     template_fields = ("text",)

@@ -121,9 +121,9 @@ class PlanOperator(OnceonlyOperator):
     """Settles what earlier checkpoints left, pins the next one, and returns its epoch; skips when there is no data.
 
     Args:
-        reprocess: whether a committed interval is processed again, in place of what is published; by default what the
-            run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
-        spark_conn_id: the connection that the stage will use; it has to exist before anything is planned.
+        reprocess: whether a committed interval is processed again, and replaces what is published; by default what
+            the run's conf says: {"reprocess": true}. A run does it once, and once more each time it is cleared.
+        spark_conn_id: the connection that the stage will use; it must exist before anything is planned.
     """
 
     template_fields: Sequence[str] = ("reprocess", "spark_conn_id")
@@ -204,9 +204,9 @@ class RunningWork(Protocol):
 
 
 class SparkOperator(CheckpointOperator):
-    """A step that Spark may do for long.
+    """A step that may run on Spark for a long time.
 
-    Where the connection says that drivers run on the cluster, the task is deferred: a triggerer waits, and no worker.
+    If the connection runs drivers on the cluster, the task is deferred: a triggerer waits, and no worker is occupied.
 
     Args:
         spark_conn_id: connection whose host is a Spark master or an `sc://` address. Its extra: `conf` adds Spark
@@ -226,18 +226,18 @@ class SparkOperator(CheckpointOperator):
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
     def wait_for(self, submission: Submission, started: float) -> None:
-        """Submit, and defer this task until the driver has ended; `ended` goes on from there."""
+        """Submit, and defer this task until the driver has ended; `ended` continues from there."""
         from onceonly.airflow.triggers import DriverTrigger
 
         self._job = submission
         driver = self._job = submission.run(self._say)
-        self._say(f"the cluster runs it as {driver.driver}; from here on a triggerer waits for it")
+        self._say(f"the cluster runs it as {driver.driver}; a triggerer now waits for it")
         self._say(f"its log: {driver.where()}")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
         self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
 
     def on_kill(self) -> None:
-        """The task is cleared, marked, or timed out: nothing of it goes on on Spark."""
+        """The task is cleared, marked, or timed out: nothing of it keeps running on Spark."""
         if self._job:
             self._job.end()
 
@@ -276,7 +276,7 @@ class StageOperator(SparkOperator):
         return self._done(work, event["started"])
 
     def _done(self, work: Work, started: float) -> dict[str, Any]:
-        """It is staged; who watches is told, and nothing depends on that."""
+        """It is staged; metrics and lineage are sent, and nothing depends on that."""
         from onceonly.airflow import lineage, stats
         from onceonly.settings import Settings
 
@@ -315,7 +315,7 @@ class CommitOperator(CheckpointOperator):
 class AbortOperator(CheckpointOperator):
     """Discards what the run staged; does nothing when another process has settled or taken over the checkpoint.
 
-    It records which task before it has failed, and with what.
+    It records which earlier task failed, and its error.
     """
 
     def execute(self, context: Any) -> None:
@@ -333,12 +333,12 @@ class AbortOperator(CheckpointOperator):
 class RecoverOperator(OnceonlyOperator):
     """Settles all pipelines of the state table; the first error fails the task after everything was tried.
 
-    What it publishes is left in the XCom 'committed', also where it fails: see `AnnounceOperator`.
+    What it publishes is in the XCom 'committed', even if it fails: see `AnnounceOperator`.
 
     Args:
-        spark_conn_id: connection whose Spark examines a gate's many rows, and publishes what only Spark can; it is
-            looked up when it is needed. Of deploy mode cluster, the driver is this task's process all the same.
-        on_held: as of `GateOperator`, for a checkpoint whose gate was asked here, because its run had ended.
+        spark_conn_id: connection whose Spark examines large gates, and publishes what only Spark can; it is looked up
+            when needed. Even with deploy mode cluster, the driver is this task's process.
+        on_held: as for `GateOperator`, for a checkpoint whose gate runs here, because its run had ended.
     """
 
     template_fields: Sequence[str] = ("spark_conn_id",)
@@ -430,7 +430,7 @@ class RecoverOperator(OnceonlyOperator):
 class AnnounceOperator(OnceonlyOperator):
     """Sends the asset events of what the recovery task has published, through the alias 'onceonly_recovered'.
 
-    A task of its own, because Airflow drops the events of a task that fails, as recovery does while a sink is in doubt.
+    A separate task, because Airflow drops the events of a task that fails, as recovery does while a sink is in doubt.
     It also tells OpenLineage of these outputs: in the event of the recovery task, the datasets that gates have examined
     are inputs, and each would seem to go into every output.
 
@@ -463,7 +463,7 @@ def owner_of(context: Any) -> str:
 
 @contextmanager
 def task_outcome(context: Any = None) -> Iterator[None]:
-    """Invalid input is not retried: nothing changes it but an edit. `context`: the abort task is told the error."""
+    """Invalid input is not retried: nothing changes it but an edit. `context`: where the abort task finds the error."""
     try:
         yield
     except Exception as error:
@@ -479,8 +479,8 @@ def _interval(context: Any) -> Interval:
     if start is None or end is None or end <= start:
         raise AirflowFailException(
             f"this run has no data interval (start {start}, end {end}).\n"
-            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means an interval of no "
-            "width.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
+            "A pipeline in interval mode takes its window from it; in Airflow 3 a cron string means a zero-width "
+            "interval.\nUse checkpoint_dag's schedule or CronDataIntervalTimetable. Nothing was written."
         )
     return Interval(start, end)
 
@@ -491,7 +491,7 @@ def _settled(checkpoint: Checkpoint) -> str:
     if checkpoint.skipped is not None:
         return f"the interval {checkpoint.interval} was skipped by {checkpoint.owner} ({checkpoint.skipped}). {AGAIN}"
     if not checkpoint.decision and checkpoint.interval is None:
-        return "it says where the pipeline begins; there are no records yet"
+        return "it records where the pipeline begins; there are no records yet"
     if not checkpoint.decision:
         return f"the interval {checkpoint.interval} holds no records"
     return f"already committed (by {checkpoint.owner}), nothing to do. {AGAIN}"

@@ -1,4 +1,4 @@
-"""What a task asks Airflow about runs and DAGs: which run it is of, who is at work, and whose a pipeline is."""
+"""What a task asks Airflow about runs and DAGs: which run it belongs to, whether that runs, whose a pipeline is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
     raise InvalidPipeline(
         f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
         f"Epoch {latest.epoch} was planned by '{run[0]}', which exists and is not paused.",
-        f"Give one of the pipelines a name (and targets) of its own; if the DAG was renamed, pause '{run[0]}' or "
+        f"Give one of the pipelines another name (and other targets); if the DAG was renamed, pause '{run[0]}' or "
         "delete it. Nothing was written.",
     )
 
@@ -58,7 +58,7 @@ def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
 def _runs(context: Any, dag_id: str) -> bool:
     ti = context["ti"]
     try:
-        if not hasattr(ti, "get_dag"):  # before Airflow 3.2: one at work is not paused
+        if not hasattr(ti, "get_dag"):  # before Airflow 3.2: a running one is not paused
             return bool(ti.get_dr_count(dag_id, states=["queued", "running"]))
         return not ti.get_dag(dag_id).is_paused
     except Exception as error:

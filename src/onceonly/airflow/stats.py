@@ -53,7 +53,7 @@ def harmless() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("what was done could not be told to metrics or lineage: %r", error)
+        log.warning("metrics or lineage could not be sent: %r", error)
 
 
 def recorded(checkpoint: Checkpoint, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for a driver on the cluster, in the triggerer: no worker is taken up by it."""
+"""Waiting for a driver on the cluster, in the triggerer: it occupies no worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onceonly.errors import OnceonlyError
 
 EVERY = 2.0  # seconds between two looks
 GRACE = 15  # seconds for a driver to end; Airflow gives on_kill thirty
-LAST = 60.0  # seconds after its time is over: then the task goes on, though no master says that the driver has ended
+LAST = 60.0  # seconds after its time is over: then the task continues, though no master says that the driver has ended
 
 
 class DriverTrigger(BaseTrigger):
@@ -53,7 +53,7 @@ class DriverTrigger(BaseTrigger):
                 self.log.info("%s", line)
             logged = max(logged, len(lines))
             if puzzled and puzzled != trouble:
-                self.log.warning("%s\nThe job may be running all the same: asking again.", puzzled)
+                self.log.warning("%s\nThe job may still be running: asking again.", puzzled)
             trouble = puzzled
             if over or state or self._is_over():
                 asked.cancel()
@@ -62,7 +62,7 @@ class DriverTrigger(BaseTrigger):
             await asyncio.sleep(EVERY)
 
     async def on_kill(self) -> None:
-        """This triggerer is told to stop: nothing of a task that was cleared or marked goes on on Spark.
+        """This triggerer has to stop: nothing of a task that was cleared or marked keeps running on Spark.
 
         Of a task that still waits another triggerer has taken over, because the heartbeats of this one were late. The
         next try of a task that was cleared may wait by now, too: for a driver of its own.

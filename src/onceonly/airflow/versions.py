@@ -30,7 +30,7 @@ _MISSING: dict[str, Any] = {
 }
 _LACKS = (  # docs/versions.md
     ((3, 2), "a second DAG with this pipeline's name is refused only while the first one has runs"),
-    ((3, 3), "a run that is deleted and made again under its id is not planned again"),
+    ((3, 3), "a run that is deleted and created again under its id is not planned again"),
 )
 
 

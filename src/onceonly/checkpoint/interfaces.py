@@ -56,7 +56,7 @@ class Source(Protocol):
         """The last committed checkpoint that the pipeline's consumer group shows, if any.
 
         Raises:
-            OutcomeUnknown: the group cannot be read. Callers go on without it.
+            OutcomeUnknown: the group cannot be read. Callers continue without it.
         """
 
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:

@@ -181,7 +181,7 @@ class Checkpoint:
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
-    gone: frozenset[tuple[int, str]] = frozenset()  # (attempt, sink) that a person declared unreachable for good
+    gone: frozenset[tuple[int, str]] = frozenset()  # (attempt, sink) that a person declared permanently unreachable
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

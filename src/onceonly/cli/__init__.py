@@ -18,9 +18,9 @@ HELP = f"""Exactly-once output for Spark batch jobs: stage, gate, commit, recove
 Settings are environment variables:
 {"".join(f"  {each.name}{chr(10)}      {each.meaning}{chr(10)}      ({each.default}){chr(10)}" for each in VARIABLES)}
 \b
-Exit codes: 0 done or nothing to do, 1 nothing was published, 2 wrong input,
-3 the outcome is not known (`onceonly recover` finds out), 4 held by its gate:
-approve or abort it, 5 `onceonly check` found what cannot be used, 130 Ctrl-C.
+Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
+3 unknown outcome (run `onceonly recover`), 4 held by its gate:
+approve or abort it, 5 `onceonly check` found a problem, 130 Ctrl-C.
 With --json, an error is {{"error": class, "what": …, "why": …, "todo": …}} on stdout.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first

@@ -102,7 +102,7 @@ def explain(error: BaseException) -> dict[str, str]:
     return {
         "error": name,
         "what": f"{name}: {error}",
-        "why": "Nobody expected this error, so what it left behind is not known.",
+        "why": "This error was not expected, so it is not known what it left behind.",
         "todo": "Look: onceonly status. Settle: onceonly recover. For the traceback: onceonly --traceback …",
     }
 

@@ -28,11 +28,11 @@ NOT_SOUND = 5  # its exit code
 @json_option
 def check(file: str, as_json: bool) -> None:
     """Check Spark and connections, and the pipeline NAME in FILE.py: transform, topic, schema, sinks, the pipelines
-    that it is after, state table.
+    in its `after`, and the state table.
 
     Nothing is written.
 
-    It ends with 5 where one of them cannot be used. Intervals that are left out are told. --json prints
+    It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown. --json prints
     {"pipeline", "notes": […], "gaps": [{"start", "end"}]}.
     """
     settings = Settings.from_env()
@@ -122,5 +122,5 @@ def _passed(source: KafkaSource, brokers: str) -> str:
 def _state(settings: Settings) -> str:
     state = queries.existing(settings)
     if state is None:
-        return f"state table: {settings.state} will be made by the first run"
-    return f"state table: {settings.state} (id {state.id}), compare-and-set holds there"
+        return f"state table: {settings.state} will be created by the first run"
+    return f"state table: {settings.state} (id {state.id}), compare-and-set works there"

@@ -41,7 +41,7 @@ def run(exit_: bool) -> None:
 def load(month: str | None, until: str | None, all_: bool, topic: str, as_json: bool) -> None:
     """Load flights into a topic: as Avro, by carrier, in order of time (UTC), each once.
 
-    What the topic holds already is left out, so this can be repeated, and goes on after an interruption.
+    Flights that the topic already holds are left out, so loading can be repeated, and continues after an interruption.
 
     \b
     --json prints {"topic", "bootstrap", "created", "partitions",

@@ -20,7 +20,7 @@ from onceonly.views import formatting, queries, superseded
 from onceonly.views.superseded import Superseded
 
 SEVERITIES = {"critical": "red", "warning": "yellow", "info": "dim"}
-HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
+HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers, its attempts, handles and outcome.
 
 \b
 --json prints the keys of `onceonly status PIPELINE --json`, and
@@ -34,7 +34,7 @@ HELP = """Everything recorded of checkpoint EPOCH of PIPELINE: what it covers, i
 """
 
 
-@click.command(help=HELP, short_help="Everything recorded of one checkpoint.")
+@click.command(help=HELP, short_help="Everything recorded about one checkpoint.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @json_option

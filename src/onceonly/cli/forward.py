@@ -1,4 +1,4 @@
-"""onceonly state forward: go on with a state table that is behind its targets, or takes the place of a lost one."""
+"""onceonly state forward: continue with a state table that is behind its targets, or replaces a lost one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onceonly.settings import Settings
 from onceonly.views import queries
 
 
-@click.command(short_help="Go on after what the targets show.")
+@click.command(short_help="Continue after what the targets show.")
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--decision", required=True, type=click.IntRange(1), help="The last decision that the targets show.")
 @click.option(
-    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to go on; once for each partition."
+    "--ends", multiple=True, metavar="TOPIC:PARTITION=OFFSET", help="Where to continue; once for each partition."
 )
 @click.option(
     "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."
@@ -30,11 +30,12 @@ from onceonly.views import queries
 def forward(
     file: str, decision: int, ends: Sequence[str], interval: Sequence[tuple[str, str]], reason: str, as_json: bool
 ) -> None:
-    """Record what the targets of the pipeline NAME in FILE.py have, where the state table does not know it.
+    """Record what the targets of the pipeline NAME in FILE.py have, if the state table does not know it.
 
-    For a state table that was restored from an older copy, or created again because one was lost: it would publish
-    again what came since. Pass up to where everything is published (the refusal shows what is known of it), and the
-    pipeline goes on from there. What you leave out is published a second time; what you pass and is not there is lost.
+    Use it after the state table was restored from an older copy, or created again because it was lost: it would
+    publish later rows again. Pass up to where everything is published (the error message shows what is known), and
+    the pipeline continues from there. Rows that you leave out are published a second time; rows that you pass but that
+    are not there are lost.
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
@@ -49,7 +50,7 @@ def forward(
     done = through.forward(factory.located(pipeline, changing.parts(settings)), said)
     if as_json:
         return print_json(queries.to_json(done))
-    words = f"epoch {done.epoch}: {pipeline.name} goes on after decision {decision}, recorded by {said.who}: {reason}"
+    words = f"epoch {done.epoch}: {pipeline.name} continues after decision {decision}, recorded by {said.who}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 

@@ -28,12 +28,12 @@ SAMPLE = 10_000
 @click.option("--records", default=SAMPLE, show_default=True, type=click.IntRange(1), help="How many to look at.")
 @json_option
 def infer(file: str, topic: str | None, records: int, as_json: bool) -> None:
-    """Look at the last records of a topic that the pipeline NAME reads as JSON, and write its schema file.
+    """Read the last records of a topic that the pipeline NAME reads as JSON, and write its schema file.
 
-    The file is the one that KafkaSource(schema=…) names. It must not exist yet. Look at it before you use it: a field
-    that is in none of these records is not in it.
+    The file is the one that KafkaSource(schema=…) names. It must not exist yet. Check it before you use it: it
+    lacks fields that are in none of these records.
 
-    --json prints {"file", "ddl", "values", "broken": number of values that are no JSON object, "notes": […]}.
+    --json prints {"file", "ddl", "values", "broken": number of values that are not JSON objects, "notes": […]}.
     """
     settings = Settings.from_env()
     pipeline = target.load_alone(file, settings.project)
@@ -77,12 +77,12 @@ def _sampled(source: KafkaSource, settings: Settings, records: int) -> Inferred:
         raise InvalidPipeline(
             f"topic '{source.topic}' shows no columns.",
             f"Of {count(found.values, 'value')} none is a JSON object with a field.",
-            "Let it be written to first, or correct the pipeline's topic and format. Nothing was written.",
+            "Write records to it first, or correct the pipeline's topic and format. Nothing was written.",
         )
     if same := infer.alike(found.fields):
         raise InvalidPipeline(
-            f"topic '{source.topic}' has fields that Spark takes for one column.",
-            f"They differ in case alone: {', '.join(same)}.",
+            f"topic '{source.topic}' has fields that Spark cannot distinguish.",
+            f"They differ only in case: {', '.join(same)}.",
             "Read it with format='raw' and parse it in the transform. Nothing was written.",
         )
     return found

@@ -19,7 +19,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.group(short_help="The jars of Spark and of the embedded broker.")
 @click.pass_context
 def jars(ctx: click.Context) -> None:
-    """The jars that Spark and the embedded broker need beside PySpark, from a Maven repository."""
+    """The jars that Spark and the embedded broker need in addition to PySpark, from a Maven repository."""
     ctx.obj = Settings.from_env()
 
 
@@ -29,12 +29,12 @@ def jars(ctx: click.Context) -> None:
 @json_option
 @click.pass_obj
 def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None, as_json: bool) -> None:
-    """Fetch what is missing, for Spark and the broker unless folders are named; what is complete stays as it is.
+    """Fetch missing jars, for Spark and the broker unless folders are named; complete folders stay unchanged.
 
-    `s3`, `azure` and `google` are what Spark needs for tables and folders on that store. They go to ONCEONLY_JARS,
-    where Spark and `onceonly services up` find them. Then Spark's classes are prepared there (200 MB, once), so that it
-    starts faster.
-    --json prints {"folder", "fetched": [names], "jars", "prepared": true where that was done now}.
+    `s3`, `azure` and `google` are the jars that Spark needs for tables and folders in that store. All jars go to
+    ONCEONLY_JARS, where Spark and `onceonly services up` find them. Then Spark's classes are prepared there (200 MB,
+    once), so that it starts faster.
+    --json prints {"folder", "fetched": [names], "jars", "prepared": true if that was done now}.
     """
     from onceonly.spark import jars
 
@@ -50,7 +50,7 @@ def fetch(settings: Settings, folders: tuple[str, ...], repository: Path | None,
 
 
 def _prepared(base: Path, steps: show.Steps) -> bool:
-    """Spark starts without it as well, so what prevents it is told, and no failure."""
+    """Spark starts without it as well, so an error is shown as a warning."""
     from onceonly.spark import archive
 
     try:
@@ -66,7 +66,7 @@ def _prepared(base: Path, steps: show.Steps) -> bool:
 @jars.command()
 @json_option
 def packages(as_json: bool) -> None:
-    """Print what spark-submit's --packages takes, for those who let Spark fetch the jars.
+    """Print the value for spark-submit's --packages, if Spark is to fetch the jars.
 
     --json prints {"packages": [coordinates]}.
     """

@@ -18,7 +18,7 @@ from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 from onceonly.views import chain, formatting, queries
 
-HELP = """Which offsets the rows of a checkpoint of PIPELINE stand for, down to the topics, through the pipelines that
+HELP = """Which offsets the rows of a checkpoint of PIPELINE come from, down to the topics, through the pipelines that
 it comes after (docs/how-to/chain.md).
 
 \b
@@ -27,12 +27,12 @@ it comes after (docs/how-to/chain.md).
 "reads": [{"topic", "topic_id", "partitions": {number: [start, end]}}], and
 of a table or folder that another pipeline has written "published_by", "sink" and
 "checkpoints": such objects of that pipeline. Of PIPELINE also
-"read_by": [{"pipeline", "epoch"}], the checkpoints that stand on this one.
+"read_by": [{"pipeline", "epoch"}], the checkpoints that depend on this one.
 """
 MANY = 10  # checkpoints of one pipeline that are drawn, the newest
 
 
-@click.command(help=HELP, short_help="Which offsets published rows stand for.")
+@click.command(help=HELP, short_help="Which offsets published rows come from.")
 @click.argument("pipeline")
 @click.option("--checkpoint", "epoch", type=int, help="Its epoch; by default that of the last one that is committed.")
 @json_option

@@ -18,12 +18,12 @@ AT_ONCE = 4  # sources that are asked
 
 
 @click.command(short_help="Where every pipeline is, for Prometheus.")
-@click.option("--lag", is_flag=True, help="Ask the sources, too, how far each pipeline is behind.")
+@click.option("--lag", is_flag=True, help="Also query the sources for the lag of each pipeline.")
 def metrics(lag: bool) -> None:
     """Where every pipeline is, in Prometheus' text format.
 
     \b
-    For node_exporter's textfile collector, say. In Airflow, the page serves
+    For example for node_exporter's textfile collector. In Airflow, the page serves
     the same below /onceonly/metrics.
     """
     state = queries.existing(Settings.from_env())

@@ -1,4 +1,4 @@
-"""onceonly rewind: take back what later checkpoints published, and go on from an earlier one."""
+"""onceonly rewind: take back what later checkpoints published, and continue from an earlier one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 
 
-@click.command(short_help="Take back later checkpoints; go on from an earlier one.")
+@click.command(short_help="Take back later checkpoints; continue from an earlier one.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
@@ -22,8 +22,8 @@ from onceonly.views import formatting, queries
 def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> None:
     """Bring PIPELINE back to where it was after EPOCH: offsets, state, and what is published.
 
-    What later checkpoints published is shown, then taken out of every sink; the next run reads their records again. It
-    is refused, before any question, while anything is unsettled and where a sink cannot take back its rows (Kafka).
+    What later checkpoints published is shown, then taken out of every sink; the next run reads their records again.
+    It is refused, before it asks, while anything is unsettled, and if a sink cannot take back its rows (Kafka).
     Only for chained pipelines: an interval is replaced by `onceonly run … --interval … --reprocess`.
 
     \b
@@ -41,7 +41,7 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     done = through.rewind(pipeline, epoch, person(), reason)
     if as_json:
         return print_json({**queries.to_json(done), "undone": [cp.epoch for cp in later]})
-    words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run goes on from there"
+    words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run continues from there"
     show.console().print(Text.assemble(("✓ ", "green"), words))
 
 

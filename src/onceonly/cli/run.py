@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
 
 RECOVERY = {
-    State.PLANNED: "aborts it; the next run takes the same offsets",
-    State.ABORTING: "aborts it; the next run takes the same offsets",
-    State.STAGED: "asks its gate, where it has one, and publishes or aborts it",
+    State.PLANNED: "aborts it; the next run uses the same offsets",
+    State.ABORTING: "aborts it; the next run uses the same offsets",
+    State.STAGED: "runs its gate, if it has one, and publishes or aborts it",
     State.COMMITTING: "finishes publishing it",
 }
 HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate, commit.
 
-Without --interval a pipeline goes on where its last checkpoint ended; run it again until it says that there is no new
+Without --interval a pipeline continues where its last checkpoint ended; run it again until it says that there is no new
 data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing of it
 stays.
 
@@ -48,8 +48,10 @@ keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
 @click.command(help=HELP, short_help="Run one checkpoint: plan, stage, gate, commit.")
 @click.argument("file", metavar="FILE.py:NAME")
 @click.option("--interval", nargs=2, metavar="START END", help="ISO-8601, UTC when no zone is given; END is excluded.")
-@click.option("--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` goes on.")
-@click.option("--reprocess", is_flag=True, help="Of a committed interval: process it again, in place of what it has.")
+@click.option(
+    "--until", type=click.Choice(["plan", "stage"]), help="Stop after this step; `onceonly recover` continues."
+)
+@click.option("--reprocess", is_flag=True, help="Process a committed interval again, and replace its rows.")
 @json_option
 @click.pass_context
 def run(
@@ -157,7 +159,7 @@ class _Run:
 
     def stop(self, checkpoint: Checkpoint) -> str:
         recovery = RECOVERY[checkpoint.state]
-        self.steps.say(f"Stopped as asked. `onceonly recover {checkpoint.pipeline}` {recovery}.", "dim")
+        self.steps.say(f"Stopped as requested. `onceonly recover {checkpoint.pipeline}` {recovery}.", "dim")
         return checkpoint.state.value
 
     def json(self) -> dict[str, Any]:
@@ -187,7 +189,7 @@ class _Run:
                 reason = f"{error.what} {error.why}".strip()
                 self.through.abort(checkpoint.pipeline, checkpoint.epoch, reason, self.owner)
                 kept = bool(self.checkpoint and self.checkpoint.attempt in self.checkpoint.failed_attempts)
-                stays = "its rows can be looked at until another attempt has ended" if kept else "nothing of it stays"
+                stays = "its rows can be inspected until another attempt has ended" if kept else "nothing of it stays"
                 words.append(f"epoch {checkpoint.epoch}: {stays}")
         except Exception as failed:
             why = explain(failed)["what"]
@@ -239,13 +241,16 @@ def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str
         return "", f"epoch {checkpoint.epoch}{again}, {formatting.covers(checkpoint)}"
     if checkpoint.interval is None and not checkpoint.decision:
         where = ", ".join(f"{range_.topic} {range_.starts}" for range_ in checkpoint.ranges)
-        return "no_new_data", f"epoch {checkpoint.epoch} says where the pipeline begins ({where}): no records there yet"
+        return (
+            "no_new_data",
+            f"epoch {checkpoint.epoch} records where the pipeline begins ({where}): no records there yet",
+        )
     if fresh:
         return "empty_interval", f"epoch {checkpoint.epoch}, empty interval: no records in {checkpoint.interval}"
     if checkpoint.skipped is not None:
         return (
             "skipped",
-            f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it all the same",
+            f"{checkpoint.interval} covers {formatting.covers(checkpoint)}; --reprocess runs it anyway",
         )
     rows = formatting.counted(queries.rows_by_sink(checkpoint))
     done = f"already committed {formatting.age(checkpoint.updated_at)} ago as epoch {checkpoint.epoch} ({rows})"

@@ -25,9 +25,9 @@ def services() -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), help="The broker's port; 0: any free one.")
 @json_option
 def up(spark: bool, port: int | None, as_json: bool) -> None:
-    """Start what does not run, and wait until it serves; make the state table, unless ONCEONLY_STATE names another.
+    """Start what is not running, and wait until it is ready; create the state table, unless ONCEONLY_STATE is set.
 
-    --json prints {"kafka", "spark"}: addresses, null for what does not run.
+    --json prints {"kafka", "spark"}: addresses, or null if it is not running.
     """
     from onceonly.statetable import location
 

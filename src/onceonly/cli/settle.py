@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool) -> None:
     """Settle what ended owners left behind, of one PIPELINE or of all.
 
-    What was decided is published; what was staged is decided, by its gate where it has one, and published; the rest is
-    aborted. Checkpoints whose owner is running stay as they are (an owner on another machine counts as alive for an
-    hour after its last step), and so do those that are held: their gate failed them, and `onceonly approve` or
+    Decided checkpoints are published. Staged ones are decided, by their gate if they have one, and published. The
+    rest are aborted. Checkpoints whose owner is running stay unchanged (an owner on another machine counts as running
+    for an hour after its last step), and so do held ones: their gate failed them, and `onceonly approve` or
     `onceonly abort` decides.
 
     \b
@@ -66,7 +66,7 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json: bool) -> None:
     """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
 
-    Its offsets stay pinned: the next run takes the same ones. --json prints the checkpoint as
+    Its offsets stay pinned: the next run uses the same ones. --json prints the checkpoint as
     `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
@@ -82,7 +82,7 @@ def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json
 def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
     """Publish checkpoint EPOCH of PIPELINE although its gate failed it (on_fail='hold').
 
-    The approval is recorded first: should publishing fail, `onceonly recover` goes on with it. --json prints the
+    The approval is recorded first: if publishing fails, `onceonly recover` continues it. --json prints the
     checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
@@ -98,14 +98,14 @@ def _told(was: str, now: Checkpoint, as_json: bool) -> None:
     show.console().print(_change(queries.to_json(now) | {"was": was}))
 
 
-@click.command(short_help="Settle by hand what a sink cannot show; or give it up.")
+@click.command(short_help="Settle a sink that cannot show its outcome, or give it up.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--committed", metavar="SINK", help="A sink in doubt, and you know that the rows are there.")
 @click.option(
     "--aborted", metavar="SINK", help="A sink in doubt, and you know that they are not: they are published again."
 )
-@click.option("--give-up", metavar="SINK", help="A sink that is never to get these rows.")
+@click.option("--give-up", metavar="SINK", help="A sink that will never get these rows.")
 @click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
 @click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
@@ -121,11 +121,11 @@ def resolve(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Settle a decided checkpoint by hand, where the sink cannot: pass exactly one of the options that name a SINK.
+    """Settle a decided checkpoint by hand if the sink cannot: pass exactly one of the options that name a SINK.
 
-    The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated, its
-    topic was recreated): --committed and --aborted record what you found out. A target that was dropped or altered for
-    good is given up: its rows of this checkpoint are then missing there, and no process can publish them any more.
+    The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated,
+    its topic was recreated): --committed and --aborted record what you found out. A target that was permanently
+    dropped or altered is given up: its rows of this checkpoint are then missing there, and no process can publish them.
     --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
@@ -153,7 +153,7 @@ def _one_of(words: dict[str, str | None]) -> tuple[str, str]:
     if len(given) != 1:
         raise InvalidPipeline(
             "pass exactly one of --committed, --aborted and --give-up.",
-            f"{len(given)} of them are given; each names the sink that it is about.",
+            f"{len(given)} of them are given; each names its sink.",
             "Such as: onceonly resolve PIPELINE EPOCH --give-up SINK --reason …. Nothing was changed.",
         )
     return given[0]

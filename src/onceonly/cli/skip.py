@@ -24,11 +24,9 @@ Offsets = tuple[str | None, int | None, int | None]
 @click.command(short_help="Leave out an interval, or offsets, on purpose.")
 @click.argument("pipeline")
 @click.option("--interval", nargs=2, metavar="START END", help="The whole gap, as `status` shows it.")
-@click.option(
-    "--topic", help="Of a chained pipeline: the topic, or table, of which offsets, or versions, are left out."
-)
-@click.option("--partition", type=click.IntRange(0), help="The partition of the topic; of a table 0.")
-@click.option("--to", type=click.IntRange(1), help="The offset, or version, at which the pipeline goes on.")
+@click.option("--topic", help="For a chained pipeline: the topic or table whose offsets or versions are left out.")
+@click.option("--partition", type=click.IntRange(0), help="The partition of the topic; 0 for a table.")
+@click.option("--to", type=click.IntRange(1), help="The offset or version at which the pipeline continues.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly status PIPELINE`.")
 @json_option
 def skip(
@@ -42,11 +40,11 @@ def skip(
 ) -> None:
     """Record that a gap between two intervals of PIPELINE is left out on purpose: it is no longer shown as missing.
 
-    Nothing is read and nothing is published for it. To run it later all the same: `onceonly run … --interval START END
+    Nothing is read and nothing is published for it. To run it later anyway: `onceonly run … --interval START END
     --reprocess`, or a run of that interval whose conf is {"reprocess": true}.
 
-    Of a chained pipeline: --topic, --partition and --to. All records before that offset which the pipeline has not
-    read yet are left out, the good ones too. Nothing may be unsettled.
+    For a chained pipeline, pass --topic, --partition and --to. All records before that offset that the pipeline has
+    not read yet are left out, including good ones. Nothing may be unsettled.
 
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """

@@ -14,12 +14,12 @@ from onceonly.settings import Settings
 
 @click.group()
 def state() -> None:
-    """Make, move, copy or carry on the state table (of ONCEONLY_STATE)."""
+    """Create, move, fork or forward the state table (of ONCEONLY_STATE)."""
 
 
 @state.command()
 def init() -> None:
-    """Make the state table, once per environment. Nothing else makes one that ONCEONLY_STATE names."""
+    """Create the state table, once per environment. Nothing else creates one that ONCEONLY_STATE names."""
     from onceonly.statetable import location
     from onceonly.statetable.table import StateTable
 
@@ -33,22 +33,22 @@ def init() -> None:
 def relocate() -> None:
     """Accept that the state table was moved here: the original no longer exists.
 
-    Never for a copy whose original is still in use: each of the two would take the other's output for its own.
+    Never use it for a copy whose original is still in use: each of the two would take the other's output for its own.
     """
     from onceonly.statetable import location
 
     uri = Settings.from_env().state
     if _is_original(_copy(uri), uri):
-        return show.console().print(f"{uri} is where it was made: nothing to do.", markup=False)
+        return show.console().print(f"{uri} is where it was created: nothing to do.", markup=False)
     location.relocate(uri)
     show.console().print(f"✓ the state table is at {uri} from now on; its identity stays.", markup=False)
 
 
 @state.command()
 def fork() -> None:
-    """Make a copy of the state table a second one, with an identity of its own.
+    """Turn a copy of the state table into a second one, with its own identity.
 
-    Its pipelines go on from the copied offsets: give them other sinks, or the rows that follow arrive twice.
+    Its pipelines continue from the copied offsets: give them other sinks, or later rows arrive twice.
     """
     from onceonly.statetable import location
 
@@ -62,12 +62,12 @@ def fork() -> None:
         )
     _refuse_open(uri)
     location.fork(uri)
-    show.console().print(f"✓ {uri} is a state table of its own from now on.", markup=False)
+    show.console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
 
 
 @state.command()
 def migrate() -> None:
-    """Convert a state table that an older Onceonly has written. Stop everything that uses it first."""
+    """Convert a state table of an older Onceonly. First stop everything that uses it."""
     from onceonly.statetable import migration
 
     uri = Settings.from_env().state

@@ -17,14 +17,14 @@ from onceonly.settings import Settings
 from onceonly.views import queries
 
 
-@click.command(short_help="Clean up what no running attempt owns.")
+@click.command(short_help="Remove leftovers that no running attempt owns.")
 @click.argument("pipeline", required=False)
 @json_option
 @click.pass_context
 def sweep(ctx: click.Context, pipeline: str | None, as_json: bool) -> None:
-    """Clean up what no running attempt owns: open Kafka transactions, spooled rows, staged folders, old job reports.
+    """Remove leftovers of ended attempts: open Kafka transactions, spooled rows, staged folders, old job reports.
 
-    Of one PIPELINE or of all. Only what carries this state table's id is touched, and each item is listed. An open
+    For one PIPELINE or for all. Only items with this state table's id are removed, and each one is listed. An open
     transaction keeps every read_committed reader of its topic waiting. `onceonly recover` cleans up as well.
 
     \b

@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Found:
-    """An application that is at work, and the name of its job."""
+    """A running application, and the name of its job."""
 
     application: str
     name: str
@@ -87,7 +87,7 @@ class Cluster(Protocol):
         """The ids of what a submission of exactly this job has started, as far as the cluster can tell."""
 
     def find(self, tag: str) -> Sequence[Found]:
-        """The applications with this tag that are at work, the one to wait for first."""
+        """The applications with this tag that are running, the one to wait for first."""
 
     def look(self, application: str) -> Seen:
         """What it says of that application."""

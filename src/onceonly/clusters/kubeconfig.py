@@ -43,8 +43,8 @@ def _read() -> Mapping[str, Any]:
         found = yaml.safe_load(path.read_text())
     except OSError as error:
         raise InvalidPipeline(
-            "this process has no way to log in to Kubernetes.",
-            f"It runs in no pod with a service account, and KUBECONFIG cannot be read: {error}",
+            "this process cannot log in to Kubernetes.",
+            f"It does not run in a pod with a service account, and KUBECONFIG cannot be read: {error}",
             "Set KUBECONFIG to the file that kubectl uses, where tasks and triggers run. Nothing was written.",
         ) from error
     return dict(found or {})
@@ -98,9 +98,9 @@ def _made(by: Mapping[str, Any]) -> str | None:
         return str(json.loads(done.stdout)["status"]["token"])
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         raise NotCommitted(
-            f"{by.get('command')} made no token for Kubernetes.",
+            f"{by.get('command')} returned no token for Kubernetes.",
             str(getattr(error, "stderr", "") or type(error).__name__),  # what it printed may be the token
-            "Run it as KUBECONFIG has it, as the user of tasks and triggers.",
+            "Run it by hand with the arguments in KUBECONFIG, as the user of tasks and triggers.",
         ) from None
 
 

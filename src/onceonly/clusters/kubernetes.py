@@ -24,7 +24,7 @@ TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotat
 DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
 LINES = 200  # of a log: the last ones are often the frames of a stack trace
 UPLOAD = "spark.kubernetes.file.upload.path"
-TODO = "Is it what the connection's host names, and can it be reached from where tasks and triggers run?"
+TODO = "Check that the connection's host names it, and that tasks and triggers can reach it."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Kubernetes:
         return answer.text.splitlines() if answer.status_code == 200 else []
 
     def _pod(self, name: str) -> dict[str, Any]:
-        return self._require(self._ask("GET", f"pods/{name}"), f"say how {name} is")
+        return self._require(self._ask("GET", f"pods/{name}"), f"report the status of {name}")
 
     def _pods(self, tag: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "pods", params={"labelSelector": f"{TAG}={tag}"})
@@ -92,8 +92,8 @@ class Kubernetes:
             raise NotCommitted(
                 f"the Kubernetes API at {self.server} did not {what}: {answer.status_code}.",
                 str(said.get("message") or answer.text[:200]),
-                f"The service account, or the user of KUBECONFIG, has to get, list and delete pods (and get pods/log) "
-                f"in the namespace {self.namespace}.",
+                "The service account, or the user of KUBECONFIG, must be allowed to get, list and delete pods "
+                f"(and get pods/log) in the namespace {self.namespace}.",
             )
         return said
 

@@ -49,7 +49,7 @@ def require_one(cluster: Cluster, job: Job, code: int, lines: Sequence[str]) -> 
     """The application that spark-submit has started. What it does not vouch for is ended.
 
     Raises:
-        NotCommitted: nothing goes on.
+        NotCommitted: nothing is running.
         OutcomeUnknown: something may.
     """
     told = "\n".join(lines)
@@ -61,14 +61,16 @@ def require_one(cluster: Cluster, job: Job, code: int, lines: Sequence[str]) -> 
             cluster.end(application)
     except OnceonlyError as error:
         raise OutcomeUnknown(
-            f"whether the driver of {job.name} was started is not known.",
+            f"it is not known whether the driver of {job.name} was started.",
             f"{told}\n{error}",
             "The next try looks for it first.",
         ) from error
     if not code:
         raise OutcomeUnknown(
-            f"the driver of {job.name} was submitted, and the cluster does not know of it.", told, "Try again."
+            f"the driver of {job.name} was submitted, but the cluster does not know it.", told, "Try again."
         )
     raise NotCommitted(
-        f"the driver of {job.name} was not submitted: spark-submit ended with {code}.", told, "Nothing of it goes on."
+        f"the driver of {job.name} was not submitted: spark-submit ended with {code}.",
+        told,
+        "Nothing of it is running.",
     )

@@ -60,7 +60,7 @@ def without_frames(lines: Sequence[str]) -> list[str]:
 
 
 def _end(job: subprocess.Popen[str]) -> None:
-    """SIGTERM first, so that Spark can take leave of its cluster; then SIGKILL to whoever of the group is left."""
+    """SIGTERM first, so that Spark can deregister from its cluster; then SIGKILL to the rest of the group."""
     if job.poll() is None:
         send(job, signal.SIGTERM)
         last = time.monotonic() + GRACE

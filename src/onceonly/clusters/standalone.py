@@ -53,7 +53,9 @@ class Standalone:
                 f"Spark's master at {self.rest} did not answer with the status of {application}.", f"{said}"
             )
         if not said.get("success") and said.get("message"):  # it speaks of itself: it is recovering, or on standby
-            raise NotCommitted(f"Spark's master at {self.rest} cannot say how {application} is.", said["message"])
+            raise NotCommitted(
+                f"Spark's master at {self.rest} cannot report the status of {application}.", said["message"]
+            )
         state = said.get("driverState")
         return Seen(str(state), state in AT_WORK) if state else GONE
 
@@ -92,5 +94,5 @@ def _ask(rest: str, method: str, path: str, body: Mapping[str, Any] | None = Non
     answer = http.ask("Spark's master", method, f"{rest}/v1/submissions/{path}", TODO, body)
     said = http.fields(answer)
     if said is None:
-        raise OutcomeUnknown(f"what answers at {rest} is not a Spark master.", answer.text[:200])
+        raise OutcomeUnknown(f"the server at {rest} is not a Spark master.", answer.text[:200])
     return said

@@ -27,7 +27,7 @@ WHERE_SECRETS_GO = {
 ENVIRONMENT = ("spark.yarn.appMasterEnv.", "spark.executorEnv.", "spark.kubernetes.driverEnv.")
 CONNECTION = "AIRFLOW_CONN_"
 SERVED = {
-    "yarn": "A NodeManager serves it as launch_container.sh. Connections that a pipeline names travel by themselves; "
+    "yarn": "A NodeManager serves it as launch_container.sh. Connections that a pipeline names are sent separately; "
     "other secrets may be settings of Spark or Hadoop (spark.hadoop.…). Nothing was written.",
     "k8s": "Name a Secret of Kubernetes: spark.kubernetes.executor.secretKeyRef.NAME=name:key. Nothing was written.",
 }
@@ -93,7 +93,7 @@ def _manager(conn_id: str, extra: Mapping[str, Any]) -> str:
     if not given:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has deploy mode 'cluster' for YARN, and no {MANAGER}.",
-            "There the task looks for its driver, and ends it.",
+            "The task finds and ends its driver at that address.",
             f'Add it to the extra: "{MANAGER}": "http://host:8088" (of several, separate them by commas). '
             "Nothing was written.",
         )
@@ -112,7 +112,7 @@ def _refuse_stored(conn_id: str, conf: Mapping[str, str], cluster: str) -> None:
     if hidden and (todo := WHERE_SECRETS_GO.get(cluster.partition(":")[0])):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(hidden)}.",
-            "Its deploy mode is 'cluster': what runs the driver would store them for others to see.",
+            "Its deploy mode is 'cluster': the cluster would store them where others can see them.",
             todo,
         )
 
@@ -124,12 +124,12 @@ def _refuse_shown(conn_id: str, conf: Mapping[str, str], master: str) -> None:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(shown)}.",
             "They are arguments of a Java process, which every user of its machine can see.",
-            "Write them to a file with mode 600, and '@' and its path in their place. Nothing was written.",
+            "Write them to a file with mode 600, and give '@' and its path instead. Nothing was written.",
         )
     served = [key for key in conf if key.startswith(ENVIRONMENT) and (key in hidden or CONNECTION in key)]
     if served and (todo := SERVED.get(master.partition(":")[0])):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has secrets in its conf: {', '.join(sorted(served))}.",
-            "They are the environment of a container, which its cluster shows to others.",
+            "They become environment variables of a container, which the cluster shows to others.",
             todo,
         )

@@ -1,7 +1,7 @@
 """What a driver on a cluster is to do: a stage, or a gate's examination. It is found again, or submitted, and judged.
 
 A step of an attempt has a tag, by which a cluster finds its drivers. So a task that is tried again waits for the driver
-of the try before, if that is still at work, and starts no other. Nothing rests on that: of two drivers, the second to
+of the previous try, if that is still running, and starts no other. Nothing rests on that: of two drivers, the second to
 begin finds that the checkpoint has changed, and claims nothing.
 """
 
@@ -117,14 +117,14 @@ class Submission:
     _job: Job | None = None
 
     def run(self, say: Callable[[str], None]) -> Driver:
-        """The driver of an earlier try that is still at work, else a new one.
+        """The driver of an earlier try that is still running, else a new one.
 
         Raises:
             OutcomeUnknown: whether a driver was started is not known.
         """
         found = next(self._at_work(), None)
         if found:
-            say(f"{found[0].driver} of an earlier try is still at work: this try waits for it, and starts no other")
+            say(f"{found[0].driver} of an earlier try is still running: this try waits for it and starts no other")
         driver, tag = found or self._submit()
         with suppress(OSError):  # then the triggerer alone can end it
             about = {"owner": self.work.owner, "state": self._state.id, "tag": tag, "at": time.time()}
@@ -146,7 +146,7 @@ class Submission:
         return StateTable(self.settings.state)
 
     def _at_work(self) -> Iterator[tuple[Driver, str]]:
-        """The drivers of this step that are at work, and that nobody has asked to end; and the tag of each."""
+        """The drivers of this step that are running, and that nobody has asked to end; and the tag of each."""
         noted = {named.driver["driver"]: named.driver for named in self._noted()}
         for tag in map(self._tag, self.attempts):
             for found in self._cluster.find(tag):

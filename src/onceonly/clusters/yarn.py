@@ -30,7 +30,7 @@ AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
 LAST = 8192  # bytes of a log
 CONTAINER = re.compile(r"container_\w+")
 AROUND = re.compile(r"\*+$|(End of )?LogType:|$")  # what the NodeManager puts around a log
-TODO = "Is it what 'yarn_resourcemanager_webapp_address' in the connection's extra names? It may be repeated."
+TODO = "Check 'yarn_resourcemanager_webapp_address' in the connection's extra. This is safe to retry."
 KERBEROS = "requests_kerberos"
 FILES = "spark.yarn.dist.files"
 HANDED_OVER = "onceonly-connections.json"  # in the working directory of the driver
@@ -68,7 +68,9 @@ class Yarn:
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
         if answer.status_code not in (200, 202, 404):  # 202: it will be; 404: it is not known
-            raise NotCommitted(f"YARN did not end {application}.", _why(answer), "Its user, or an administrator, may.")
+            raise NotCommitted(
+                f"YARN did not end {application}.", _why(answer), "Only its user, or an administrator, can do that."
+            )
 
     def where(self, application: str) -> str:
         return f"{self.managers[0]}/cluster/app/{application}, or: yarn logs -applicationId {application}"
@@ -89,14 +91,14 @@ class Yarn:
             return {}
         found = (http.fields(answer) or {}).get("app")
         if not isinstance(found, dict) or "state" not in found:
-            raise NotCommitted(f"YARN did not answer how {application} is.", _why(answer))
+            raise NotCommitted(f"YARN did not report the status of {application}.", _why(answer))
         return found
 
     def _applications(self, **which: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "apps", params=which)
         said = http.fields(answer) or {}
         if answer.status_code != 200 or "apps" not in said:
-            raise NotCommitted(f"YARN did not answer which applications have the tag of {which}.", _why(answer))
+            raise NotCommitted(f"YARN did not list the applications with the tag of {which}.", _why(answer))
         return list((said["apps"] or {}).get("app") or [])
 
     def _ask(
@@ -176,7 +178,7 @@ def _login() -> dict[str, Any]:
 def _not_let_in(manager: str) -> NotCommitted:
     return NotCommitted(
         f"YARN's ResourceManager at {manager} refuses this process.",
-        "It asks for a login by Kerberos." if find_spec(KERBEROS) else "requests-kerberos is not installed.",
+        "It requires a Kerberos login." if find_spec(KERBEROS) else "requests-kerberos is not installed.",
         "Install requests-kerberos where tasks and triggers run, and keep a ticket there (airflow kerberos).",
     )
 

@@ -207,7 +207,7 @@ class _Before:
             covered = known.interval
             if covered and (covered.start < interval.start or covered.end > interval.end):
                 raise InvalidPipeline(
-                    f"{self._reader.name}: the interval {interval} cuts one of '{self.name}' in two.",
+                    f"{self._reader.name}: the interval {interval} splits one of '{self.name}'.",
                     f"Epoch {known.epoch} of it covers {covered}.",
                     "Let intervals begin and end where those do. Nothing was written.",
                 )
@@ -286,7 +286,7 @@ def _refuse_shared(pipeline: Pipeline, before: list[_Before]) -> None:
         if len(names) > 1:
             raise InvalidPipeline(
                 f"{pipeline.name}: it cannot be after {names} at once.",
-                f"All of them write table '{topic}', and where one's checkpoint ends there, another's does not.",
+                f"All of them write table '{topic}', and their checkpoints end at different places in it.",
                 "Name one of them, or none. Nothing was written.",
             )
 

@@ -34,7 +34,7 @@ from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify, Transitions
 from onceonly.statetable.view import View
 
-Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still at work?
+Alive = Callable[[Checkpoint], bool]  # is the owner of this checkpoint still running?
 
 
 class Coordinator:
@@ -105,7 +105,7 @@ class Coordinator:
         return self._stager.stage(name, epoch, produce, owner, since)
 
     def renew(self, mine: Checkpoint) -> bool:
-        """Show that the stage process which claimed `mine` is at work; False: its claim has ended."""
+        """Show that the stage process which claimed `mine` is running; False: its claim has ended."""
         return self._stager.renew(mine)
 
     def pin(self, mine: Checkpoint, schemas: Mapping[str, Any]) -> Checkpoint:
@@ -208,7 +208,7 @@ class Coordinator:
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                raise fenced(checkpoint, "the decision to publish it is taken", "it can no longer be aborted")
+                raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
                 return None
             if checkpoint.needs_manual_decision and who is None:
@@ -305,7 +305,7 @@ class Coordinator:
         return later
 
     def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
-        """Take back what was published after `epoch`, and let the pipeline go on from there.
+        """Take back what was published after `epoch`, and let the pipeline continue from there.
 
         Raises:
             InvalidPipeline: something is unsettled, a sink cannot take its rows back, or targets are ahead of the state
@@ -321,7 +321,7 @@ class Coordinator:
         return self.commit(name, view.head.epoch)
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
-        """Go on after what the targets show, where the state table is behind them, or new beside them.
+        """Continue after what the targets show, where the state table is behind them, or new beside them.
 
         Raises:
             InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
@@ -343,7 +343,7 @@ class Coordinator:
         return view.planned_for(interval)[-1]
 
     def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
-        """Record that a chained pipeline goes on in one partition at a later offset; nothing of what is before is read.
+        """Record that a chained pipeline continues in one partition at a later offset; nothing before it is read.
 
         Raises:
             InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, or the pipeline
@@ -373,5 +373,5 @@ class Coordinator:
         return self._resolver.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
 
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
-        """Record whether what is in doubt in this sink was published, as a person has found out, and go on from it."""
+        """Record whether what is in doubt in this sink was published, as a person found out, and continue from it."""
         return self._resolver.resolve_doubt(name, epoch, sink, committed, who, reason)

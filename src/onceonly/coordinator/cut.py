@@ -106,7 +106,7 @@ class Cut:
         return view.latest is None and any(source.begins != EARLIEST for source in self._pipeline.sources)
 
     def check_lineage(self, latest: Checkpoint | None) -> None:
-        """Refuse to go on from a checkpoint of other topics, or of the other mode."""
+        """Refuse to continue from a checkpoint of other topics, or of the other mode."""
         if latest is None:
             return
         name, read = self._pipeline.name, sorted(range_.topic for range_ in latest.ranges)
@@ -149,7 +149,7 @@ def _names(topics: Iterable[str]) -> str:
 
 def _other(name: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{name}: this is not the pipeline that the state table knows by that name.",
+        f"{name}: this is not the pipeline that the state table has under that name.",
         f"It {why}.",
         "Give the changed pipeline a new name. Nothing was written.",
     )
@@ -189,13 +189,13 @@ def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Inte
     if latest.state is not State.COMMITTED:
         raise Busy(
             f"{pipeline.name}: epoch {latest.epoch} comes before {interval}.",
-            f"It covers {latest.interval}, is {latest.state.value}, and its state is what this interval goes on from.",
+            f"It covers {latest.interval}, is {latest.state.value}, and this interval continues from its state.",
             f"Run that interval first. {how_to_settle(latest)}. Nothing was written.",
         )
     if interval.start > latest.interval.end:
         raise InvalidPipeline(
             f"{pipeline.name}: the interval {Interval(latest.interval.end, interval.start)} is missing.",
-            f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would go on without it.",
+            f"The pipeline keeps state ('{pipeline.state.name}'), and {interval} would continue without it.",
             "Run the missing one first: intervals of such a pipeline follow each other. Nothing was written.",
         )
     if interval.start < latest.interval.end:

@@ -1,7 +1,7 @@
-"""Manual resolution where the state table is behind its targets: a person says from where the pipeline goes on.
+"""Manual resolution where the state table is behind its targets: a person says from where the pipeline continues.
 
 One row that is settled from its beginning (event `empty`) takes the number of the last decision that the targets
-show, so that the next is one above it, and ends where the pipeline goes on. In interval mode each interval that was
+show, so that the next is one above it, and ends where the pipeline continues. In interval mode each interval that was
 published gets such a row, and the last one takes the number: what dies half way is still refused, and is given again.
 """
 
@@ -65,9 +65,10 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Fo
 def _check_kind(pipeline: Pipeline, said: Forward) -> None:
     if pipeline.state:
         why = (
-            f"It goes on from its state '{pipeline.state.name}', and which state belongs to those offsets is not known."
+            f"It continues from its state '{pipeline.state.name}', and it is not known which state belongs to those "
+            "offsets."
         )
-        raise _refused(pipeline, why, "Bring back the newest state table, or give it a new name and new targets.")
+        raise _refused(pipeline, why, "Restore the newest state table, or give it a new name and new targets.")
     if pipeline.mode == "interval" and (said.ends or not said.intervals):
         raise _refused(pipeline, "It runs by intervals.", "Name those that are published: --interval START END …")
     topics = {source.called for source in pipeline.sources}
@@ -179,4 +180,4 @@ def _end(pipeline: Pipeline, source: Source, before: TopicRange | None, ends: Of
 def _refused(
     pipeline: Pipeline, why: str, todo: str = "Look at the targets, and give what they show."
 ) -> InvalidPipeline:
-    return InvalidPipeline(f"{pipeline.name}: it cannot go on from there.", why, f"{todo} Nothing was changed.")
+    return InvalidPipeline(f"{pipeline.name}: it cannot continue from there.", why, f"{todo} Nothing was changed.")

@@ -157,7 +157,7 @@ def _what_to_do(checkpoint: Checkpoint) -> str:
     look = f"Look: {where}\n" if where else ""
     if checkpoint.held:
         return look + how_to_settle(checkpoint)
-    return f"{look}Fix the data, the transform or the suite and run it again: it takes the same offsets."
+    return f"{look}Fix the data, the transform or the suite and run it again: it uses the same offsets."
 
 
 def _not_held(checkpoint: Checkpoint) -> InvalidPipeline:

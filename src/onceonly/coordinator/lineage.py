@@ -23,7 +23,7 @@ def check_plan(state: StateTable, seen: View, pipeline: Pipeline, parts: Parts, 
     """Refuse a state table that a consumer group is ahead of, and a first checkpoint beside traces of earlier ones.
 
     Raises:
-        InvalidPipeline: with the command that goes on from there.
+        InvalidPipeline: with the command that continues from there.
     """
     found = _of_sources(sources, pipeline.name)
     if not seen.head.epoch:
@@ -39,7 +39,7 @@ def check_stage(
 
     Args:
         seen: an earlier view. Decisions only grow: where it is not behind, none since then is.
-        sinks: those of the pipeline, if they are at hand.
+        sinks: those of the pipeline, if they are available.
     """
     found = _of_sinks(parts, pipeline, sinks)
     if _refusal(state, pipeline, found, seen.head):
@@ -88,7 +88,7 @@ def _behind(state: StateTable, pipeline: Pipeline, mine: Sequence[Trace], head: 
     return InvalidPipeline(
         f"{pipeline.name}: the state table at {state.uri} is behind its targets.",
         f"It ends at decision {head.decision}; {_said(mine)}. Was it restored from an older copy?",
-        "Nothing was published. Bring back the newest state table; where there is none, go on from what the targets "
+        "Nothing was published. Restore the newest state table. If there is none, continue from what the targets "
         f"have: {_command(pipeline, mine)} (docs/operations.md, Backup and restore).",
     )
 

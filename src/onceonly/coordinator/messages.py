@@ -34,7 +34,7 @@ def cause(error: Exception) -> str:
 
 
 def unsettled(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
-    """What is met while a checkpoint is settled; what nobody classified (of Spark, of a store) is told in our words."""
+    """An error while a checkpoint is settled; one that nobody classified (of Spark, of a store) gets our own words."""
     name, epoch = checkpoint.pipeline, checkpoint.epoch
     return in_words(error, name, f"{name} epoch {epoch}: not everything that it has staged could be settled.")
 

@@ -92,7 +92,7 @@ class Pins:
         (last,) = landed
         if last.version is None:
             raise InvalidPipeline(
-                f"{self.pipeline.name}: how far {self.log.called} may be read is not known.",
+                f"{self.pipeline.name}: it is not known how far {self.log.called} may be read.",
                 f"Its log does not have the entry of the last checkpoint that was published to it ({last.folder}): "
                 "entries expire (delta.logRetentionDuration), or the table was restored from an older copy.",
                 "Publish another checkpoint to it, or read it without after. Nothing was written.",
@@ -204,7 +204,7 @@ class Pins:
                 raise InvalidPipeline(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
                     f"{self.log.called} partition {partition} {unit} {record.offset} is dated "
-                    f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: taken as the boundary, it would end the interval "
+                    f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: used as the boundary, it would end the interval "
                     "before records that are still to come.",
                     f"{FIX[self.log.kind]} Nothing was written.",
                 )
@@ -220,8 +220,8 @@ class Pins:
                 raise Busy(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} is not decided yet.",
                     f"topic '{topic}' partition {partition}: a producer's transaction is open since offset "
-                    f"{record.offset}, and what is behind it cannot be read before it ends.",
-                    "Plan again: it ends within its time-out (15 minutes, if nothing else is said). Whose it is: "
+                    f"{record.offset}, and nothing after it can be read before it ends.",
+                    "Plan again: it ends within its time-out (15 minutes by default). Whose it is: "
                     f"kafka-transactions --bootstrap-server … describe-producers {where}. Nothing was written.",
                 )
 
@@ -232,8 +232,8 @@ class Pins:
             if record.offset <= log_start and log_start > low.get(partition, 0):
                 raise SourceLost(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
-                    f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has taken "
-                    "what came before, and with it perhaps records of this interval.",
+                    f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has "
+                    "removed what came before, perhaps including records of this interval.",
                     "Run a later interval, or restore the records. Nothing was written.",
                 )
 

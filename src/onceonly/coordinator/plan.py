@@ -81,7 +81,7 @@ class Planning:
     def _is_past(self, view: View, done: Checkpoint) -> bool:
         """Whether this run has work left although a checkpoint under its name is committed.
 
-        That was taken back, or was of another run, which was deleted. An open one goes on, whichever run planned it.
+        That was taken back, or was of another run, which was deleted. An open one continues, whichever run planned it.
         """
         if done.state is not State.COMMITTED:
             return False
@@ -105,7 +105,7 @@ class Planning:
         told = {} if self.instance is None else {"instance": self.instance}
         return {"definition": self.pipeline.to_json(), **told}
 
-    # ---- one that goes on, or is replaced
+    # ---- one that continues, or is replaced
 
     def _continue(self, view: View, existing: Checkpoint) -> Row | None:
         self._refuse_outdated(existing)
@@ -124,7 +124,7 @@ class Planning:
         return self.cut.moved(known) or (_replaceable(known) and not self._has_replaced(view, known))
 
     def _refuse_outdated(self, known: Checkpoint) -> None:
-        """What is staged goes on, but it is not what the request asks for: the interval as it is published now."""
+        """What is staged continues, but it is not what was requested: the interval as it is published now."""
         if self.reprocess and known.state in (State.STAGED, State.COMMITTING) and self.cut.moved(known):
             raise Busy(
                 f"{self.pipeline.name}: blocked by unsettled epoch {known.epoch}.",

@@ -53,7 +53,7 @@ def _what(definition: Mapping[str, Any]) -> str:
 
 
 def _place(source: Mapping[str, Any]) -> tuple[str, str]:
-    """A table or folder is told by its path, a topic by its name and brokers. What has its default may be left out."""
+    """A table or folder is identified by its path, a topic by its name and brokers. Defaults may be left out."""
     if "path" in source:
         return source["path"], source["kind"]
     brokers = source.get("connection") or source.get("bootstrap") or ""

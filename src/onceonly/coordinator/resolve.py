@@ -92,7 +92,7 @@ class Resolver:
     # ---- say what happened
 
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
-        """Record whether what is in doubt was published, and go on from it.
+        """Record whether what is in doubt was published, and continue from it.
 
         Raises:
             InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.

@@ -1,6 +1,6 @@
 """Going back: what later checkpoints published is taken out of every sink, and offsets and state are as they were.
 
-A rewind is a checkpoint of its own that begins with the decision: its ranges end where the pipeline goes on, and each
+A rewind is a separate checkpoint that begins with the decision: its ranges end where the pipeline continues, and each
 sink's handle says what is to be taken out. So it is published, recovered and recorded like any other.
 """
 

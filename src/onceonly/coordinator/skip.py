@@ -72,7 +72,7 @@ def _nothing(range_: TopicRange) -> TopicRange:
 def _not_whole(before: Boundary, after: Boundary) -> tuple[str, str]:
     return (
         f"The gap it lies in is {Interval(before.time, after.time)}.",
-        "Skip all of it; of a part that is wanted, run the intervals first.",
+        "Skip all of it, or first run the intervals that you need.",
     )
 
 

@@ -95,7 +95,7 @@ def _check_offset(view: View, log: TopicLog, skip: Skip, start: int) -> None:
         raise _refused(view, skip, f"The {word} has the partitions {sorted(log.partitions)}.")
     end = log.partitions[skip.partition][1]
     if not start < skip.to <= end:
-        raise _refused(view, skip, f"It goes on at {unit} {start}, and the log ends at {end}: --to lies in between.")
+        raise _refused(view, skip, f"It continues at {unit} {start}, and the log ends at {end}: --to lies in between.")
 
 
 def _next(latest: Checkpoint, range_: TopicRange) -> TopicRange:

@@ -103,9 +103,9 @@ class Stager:
             if checkpoint.state not in (State.PLANNED, State.ABORTED):
                 return None
             if checkpoint.state is State.ABORTED and (newer := overtaken_by(view, checkpoint)):
-                raise fenced(checkpoint, f"epoch {newer} has gone on without it")
+                raise fenced(checkpoint, f"epoch {newer} has continued without it")
             if since is not None and checkpoint.last_seq != since:
-                raise fenced(checkpoint, "something happened to it since this process was asked to stage it")
+                raise fenced(checkpoint, "it has changed since this process was started to stage it")
             claim = Claim(nonce, self._transitions.state.id, worker, free_slot(view, checkpoint))
             return view.row(epoch, Event.CLAIMED, checkpoint.attempt + 1, body=claim.to_json())
 
@@ -205,7 +205,7 @@ def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> Non
         return
     why = "was given up" if sink in before.given_up else f"is {before.state.value}"
     raise InvalidPipeline(
-        f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to go on from.",
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
         f"The state of epoch {before.epoch} {why}.",
         f"Settle it first: onceonly describe {checkpoint.pipeline} {before.epoch}. Nothing was staged.",
     )

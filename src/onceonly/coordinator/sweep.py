@@ -102,7 +102,7 @@ def _is_dead(txn: Transaction, owner: Checkpoint) -> bool:
 
 
 def _is_gone(checkpoint: Checkpoint, definition: Mapping[str, Any], sink: str) -> bool:
-    """Whether all that was left in it is out of reach for good, by manual resolution."""
+    """Whether all that was left in it is permanently out of reach, by manual resolution."""
     attempts = [number for number, under in checkpoint.claimed_under.items() if under == definition]
     return bool(attempts) and all((number, sink) in checkpoint.gone for number in attempts)
 

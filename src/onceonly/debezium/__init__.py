@@ -29,7 +29,7 @@ ENCODINGS = ("string", "base64", "hex", "millis", "micros", "nanos", "iso")
 
 @dataclass(frozen=True)
 class Changes:
-    """One table, of whose changes each becomes a row: its columns, then those of `ORDER`, then `DELETED`.
+    """One table, each of whose changes becomes a row: its columns, then those of `ORDER`, then `DELETED`.
 
     `value` may be bytes (JSON, with or without Debezium's schemas) or a struct (Avro or JSON that the source has
     decoded). Of a deleted row only the keys are kept; a record without a value is left out.
@@ -37,7 +37,7 @@ class Changes:
     Args:
         columns: Spark DDL of the table's columns.
         keys: its primary key.
-        encodings: column -> how its values are written, where the records don't say it: 'string' of a DECIMAL;
+        encodings: column -> how its values are written, if the records do not say it: 'string' of a DECIMAL;
             'base64' or 'hex' of BINARY; 'millis', 'micros' or 'nanos' of times that are numbers.
         without: columns that are left out. Any other that is not in `columns` is refused.
     """

@@ -10,12 +10,12 @@ from typing import Any
 from onceonly.debezium.values import UNAVAILABLE, Convert, Kind, Unreadable
 
 OTHERS = {
-    "t": "it says that the table was emptied (TRUNCATE), which is no change of single rows. "
+    "t": "it says that the table was emptied (TRUNCATE), which is not a change of single rows. "
     "Fill another table from a new snapshot",
-    "m": "it is a message in PostgreSQL's log and no change of a row. Leave it out in the transform",
+    "m": "it is a message in PostgreSQL's log, not a change of a row. Leave it out in the transform",
 }
 APART = (
-    "was not sent, because it did not change and PostgreSQL stores it apart (TOAST). "
+    "was not sent, because it did not change and PostgreSQL stores it out of line (TOAST). "
     "Use REPLICA IDENTITY FULL, or Debezium's reselect post processor"
 )
 SHOWN = {
@@ -50,7 +50,7 @@ class Reading:
         if op in OTHERS:
             raise Unreadable(OTHERS[op])
         if op not in ("c", "u", "r", "d"):
-            raise Unreadable(f"its op is not known: {op}" if op else "it is no envelope of Debezium: it has no op")
+            raise Unreadable(f"its op is not known: {op}" if op else "it is not a Debezium envelope: it has no op")
         found = envelope.get("before" if op == "d" else "after")
         if not isinstance(found, dict):
             raise Unreadable("its row is null (REPLICA IDENTITY NOTHING?)")
@@ -73,8 +73,8 @@ class Reading:
         try:
             return convert(value, kinds.get(name, {}))
         except WRONG:
-            doubt = " that can be read without doubt: see Changes(encodings=…)" if type_.startswith(DOUBTFUL) else ""
-            raise Unreadable(f"column '{name}' is {SHOWN.get(type(value), 'a value')} and no {type_}{doubt}") from None
+            doubt = ", or is ambiguous: see Changes(encodings=…)" if type_.startswith(DOUBTFUL) else ""
+            raise Unreadable(f"column '{name}' is {SHOWN.get(type(value), 'a value')} and not {type_}{doubt}") from None
 
     def _check_key(self, key: Any, op: str, before: Any, after: Row) -> None:
         names = _key_names(key)

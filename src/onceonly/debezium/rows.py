@@ -56,7 +56,9 @@ def reading_of(changes: Changes, type_: StructType) -> Reading:
     wrong = ["no keys are named"] if not changes.keys else []
     wrong += [f"no column {missing}"] if missing else []
     wrong += [f"columns {taken} have another meaning"] if taken else []
-    wrong += [f"'{name}' is {kinds[name]}, which no value of Debezium becomes" for name in kinds if name not in columns]
+    wrong += [
+        f"'{name}' is {kinds[name]}, which is not a type of Debezium's values" for name in kinds if name not in columns
+    ]
     if wrong:
         raise InvalidPipeline(
             f"Changes({changes.columns!r}, keys={list(changes.keys)}) is not a table with a key.",

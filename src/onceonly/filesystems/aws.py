@@ -113,9 +113,9 @@ def _named(env: Mapping[str, str]) -> dict[str, str]:
 
 def _against(settings: Mapping[str, Any]) -> str | None:
     if roles := [name for name in ROLES if settings.get(name)]:
-        return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can take on here."
+        return f"It names a role ({', '.join(roles)}), which only a profile or the machine itself can assume."
     if bool(settings.get(KEY)) != bool(settings.get(SECRET)):
         return f"It has only one of {KEY} and {SECRET}."
     if settings.get(KEY) and settings.get(PROFILE):
-        return f"It has keys and a profile ({PROFILE}); only one of them can count."
+        return f"It has keys and a profile ({PROFILE}); give only one of them."
     return None

@@ -85,11 +85,11 @@ class Container:
             time.sleep(LOOK)
             now = self._ask(new, lambda: self._blob(new).get_blob_properties())
             if now.copy.id != told["copy_id"]:
-                raise OSError(f"{new} was removed while the store copied it, and another has the name")
+                raise OSError(f"{new} was removed while the store copied it, and another object has its name now")
             told["copy_status"] = now.copy.status
         if told["copy_status"] != "success":
             self._remove_failed(new)
-            raise OSError(f"{new}: the store has not copied it ({told['copy_status']})")
+            raise OSError(f"{new}: the store did not copy it ({told['copy_status']})")
 
     def _begin(self, old: str, found: Found, new: str, mark: str) -> dict[str, Any]:
         source, made = self._blob(old), self._blob(new)

@@ -65,5 +65,5 @@ def _against(settings: Mapping[str, Any]) -> str | None:
     if not settings.get(LOGIN):
         return "It names no account."
     if settings.get(PASSWORD) and settings.get(SAS):
-        return f"It has a key and a {SAS}; only one of them can count."
+        return f"It has a key and a {SAS}; give only one of them."
     return None

@@ -58,7 +58,7 @@ def parse(uri: str, env: Mapping[str, str] = os.environ) -> Place:
     if not container or not host or not clean or "@" in container or ":" in container:
         raise InvalidPipeline(
             f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
-            "It must name a container and a folder in it, and no login.",
+            "It must name a container and a folder, without a login.",
             f"Write it as in az://lake/delays, or abfss://lake@account.{HOST}/delays. Nothing was written.",
         )
     return Place(container, host, clean)
@@ -74,6 +74,6 @@ def _host(uri: str, env: Mapping[str, str]) -> str:
         return f"{account}.{HOST}"
     raise InvalidPipeline(
         f"{uri} cannot be reached.",
-        "It names no account of Azure Storage.",
+        "It names no Azure Storage account.",
         f"Set {NAME}, or write abfss://CONTAINER@ACCOUNT.{HOST}/PATH. Nothing was written.",
     )

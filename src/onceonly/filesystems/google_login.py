@@ -37,7 +37,7 @@ def variables(conn_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' cannot be used for Google Cloud Storage.",
             f"It has {', '.join(found)}, which only Airflow's own client can use.",
-            f"Name the file of a key in its {PATH}, or let the machine's identity count (docs/object-stores.md). "
+            f"Set its {PATH} to a key file, or use the machine's identity (docs/object-stores.md). "
             "Nothing was written.",
         )
     return {FILES[0]: str(settings[PATH])} if settings.get(PATH) else {}

@@ -24,7 +24,7 @@ def parse(uri: str) -> tuple[str, str]:
     if not bucket or "@" in bucket or not clean:
         raise InvalidPipeline(
             f"'gs://…/{path}' cannot be used.",
-            "It must name a bucket and a folder in it, and no login.",
+            "It must name a bucket and a folder, without a login.",
             "Write it as in gs://lake/delays. Nothing was written.",
         )
     return bucket, clean

@@ -37,7 +37,7 @@ class LocalFiles(FileSystem):
             raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
             raise Unsuitable(
-                f"{target} is the root of a file system of its own, and rows are staged beside it, on another one.",
+                f"{target} is the root of a file system, and rows are staged beside it, on another one.",
                 "Choose a folder below it, so that a hard link can publish a staged file.",
             )
         above = os.path.realpath(place.parent)

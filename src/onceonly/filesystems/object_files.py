@@ -98,7 +98,7 @@ class ObjectFiles(FileSystem):
         self._store.put(f"{folder.path}/{FOLDER}", b"")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
-        """File by file: whoever repeats it goes on where it ended."""
+        """File by file: repeating it continues where it ended."""
         for name in list(self._store.below(old.path)):
             if name and not name.endswith("/"):
                 self._take_away(old.below(name), new.below(name))

@@ -262,7 +262,7 @@ def installed(uri: str) -> Iterator[None]:
     except ImportError as error:
         raise InvalidPipeline(
             f"{uri} cannot be reached: '{error.name}' is not installed.",
-            "Object stores need a client of their own beside delta-rs.",
+            "Object stores need another client in addition to delta-rs.",
             f"pip install 'onceonly[{'google' if on_google else 'stores'}]'. Nothing was written.",
         ) from error
 

@@ -82,7 +82,7 @@ class S3Files(ObjectFiles):
             if found:
                 raise FileExistsError(new)
             staged = None
-        raise OSError(f"{new}: {TRIES} uploads were ended by others before they were complete")
+        raise OSError(f"{new}: {TRIES} uploads were aborted by others before they were complete")
 
     def _copying(self, old: str, new: str, nonce: str, lost: Upload | None) -> Upload:
         """Raises FileNotFoundError: there is no such file, or another one than was staged."""

@@ -77,7 +77,7 @@ class Bucket:
         try:
             return bytes(told["Body"].read())
         except (aws.BotoCoreError, OSError) as error:
-            raise ConnectionError(f"{uri}: the answer broke off ({type(error).__name__})") from error
+            raise ConnectionError(f"{uri}: the response was cut off ({type(error).__name__})") from error
 
     def put(self, uri: str, content: bytes) -> None:
         self.ask("put_object", Key=self.key(uri), Body=content)
@@ -172,7 +172,7 @@ def split(uri: str) -> tuple[str, str]:
     if not bucket or "@" in bucket or not clean:
         raise InvalidPipeline(
             f"'{urlsplit(uri).scheme}://…/{path}' cannot be used.",
-            "It must name a bucket and a folder in it, and no login.",
+            "It must name a bucket and a folder, without a login.",
             "Write it as in s3://lake/delays. Nothing was written.",
         )
     return bucket, clean

@@ -50,7 +50,7 @@ def _try(store: Store, folder: str, begin: Begin, clear: Callable[[str], None]) 
         clear(folder)
         store.unlink([f"{folder}/{name}" for name in store.below(folder)])
     if not any(won):
-        raise OSError(f"of {WRITERS} that asked for one name at the same time, none got it")
+        raise OSError(f"of {WRITERS} concurrent writers of one name, none succeeded")
 
 
 def _recorded(store: Store, result: str) -> list[str]:
@@ -81,7 +81,8 @@ def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
     if len(won) == 1 and there and there.mark == won[0] and there.bytes == found.bytes:
         return True
     raise Unsuitable(
-        f"{WRITERS} writers asked there for one name at the same time, each on the condition that the name was free, "
-        f"and {len(won)} of them were told that they had got it. So two processes could publish other files.",
+        f"{WRITERS} writers tried to create one name there at the same time, each on the condition that the name "
+        f"was free, and {len(won)} of them were told that they succeeded. So two processes could publish different "
+        "files under one name.",
         "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
     )

@@ -144,7 +144,7 @@ def split(uri: str) -> tuple[str, str]:
     if not authority or "@" in authority or not clean:
         raise InvalidPipeline(
             f"'{SCHEME}…/{path}' cannot be used.",
-            "It must name a NameNode and a folder below the root, and no user.",
+            "It must name a NameNode and a folder below the root, without a user.",
             "Write it as in hdfs://namenode:8020/lake/delays. Nothing was written.",
         )
     return authority, clean

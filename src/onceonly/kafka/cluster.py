@@ -63,7 +63,7 @@ class Cluster:
         return {name: min(len(p["replica_nodes"]) for p in topic["partitions"]) for name, topic in found.items()}
 
     def refusing(self, topics: Iterable[str]) -> list[str]:
-        """The partitions that accept nothing now, and why: no leader, or fewer copies in sync than they need."""
+        """The partitions that accept nothing now, and why: no leader, or fewer in-sync replicas than they need."""
         found = self._topics(topics)
         needed = {name: self._needed_in_sync(name) for name in found}
         return [
@@ -149,7 +149,9 @@ def _why_refused(partition: Mapping[str, Any], needed: int) -> str:
     in_sync, copies = len(partition["isr_nodes"]), len(partition["replica_nodes"])
     if partition["leader_id"] < 0:
         return "has no leader"
-    return f"has {in_sync} of {copies} copies in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
+    return (
+        f"has {in_sync} of {copies} replicas in sync, and min.insync.replicas is {needed}" if in_sync < needed else ""
+    )
 
 
 def keys(partitions: Iterable[Partition]) -> list[Any]:

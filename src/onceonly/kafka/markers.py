@@ -66,7 +66,7 @@ class MarkerScan:
         return self._found.keys() >= set(producer_ids)
 
     def read(self, records: bytes) -> None:
-        """Go on with batches that begin at the position, or before it: those are skipped."""
+        """Continue with batches that begin at the position, or before it: those are skipped."""
         from kafka.record.memory_records import MemoryRecords
 
         with self._lock:

@@ -43,11 +43,11 @@ class Pipeline:
         dead_letters: a further sink, or the name of one of `sinks`, for the records of sources with
             on_bad_record='dead_letter', and for those that the transform returns under its name: the topic, partition,
             offset and error of each (docs/how-to/bad-records.md).
-        max_bad: the bad records of one checkpoint that are put up with, as a count (an int) or as a share of the
+        max_bad: the number of bad records that one checkpoint may have, as a count (an int) or as a share of the
             records that it reads (a float). With more, nothing is published.
-        after: names of pipelines that write the tables and folders which are read. Those are read exactly up to a
-            checkpoint of theirs; an interval is read as their checkpoints of the same interval published it
-            (docs/how-to/chain.md).
+        after: names of pipelines that write the tables and folders which are read. These are read exactly up to a
+            checkpoint of those pipelines; an interval is read as their checkpoints of the same interval published
+            it (docs/how-to/chain.md).
     """
 
     name: str
@@ -170,7 +170,7 @@ class Pipeline:
         if self.max_bad is not None:
             check_max_bad(self.max_bad)
             if not self.counts_bad:
-                why = "bounds nothing: the first bad record fails the checkpoint"
+                why = "limits nothing: the first bad record fails the checkpoint"
                 raise invalid("max_bad", why, "Set KafkaSource(on_bad_record=…), or remove it.")
 
     def _check_dead_letters(self, name: Any) -> None:

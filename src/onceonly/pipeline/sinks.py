@@ -31,9 +31,9 @@ class DeltaSink(SinkConfig):
             of the partitions that the new rows are in. Or a condition on partition columns that all new rows match, as
             in [("country", "=", "us"), ("day", ">=", "2013-01-01")]. By default nothing is replaced.
         merge: rows are changes, of which the table keeps the newest of each key. By default rows are appended.
-        table: in place of path: the name of an existing table in a catalog of Spark, 'catalog.schema.table' or
+        table: instead of path: the name of an existing table in a Spark catalog, 'catalog.schema.table' or
             'schema.table'. Each plan looks it up (docs/catalogs.md).
-        table_id: set by the plan, with path: the id of the table that it has found.
+        table_id: set by the plan, with path: the id of the table that it found.
     """
 
     path: str = ""

@@ -38,10 +38,10 @@ class KafkaSource:
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
             zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
-            Later ones begin where the one before ended, whatever `start` says then.
+            Later ones begin where the last one ended, whatever `start` says then.
         grace: interval mode only: seconds after its end for which an interval waits for late records before it is
             pinned. Records that come later are read by the next interval.
-        on_bad_record: what becomes of a record whose key or value cannot be decoded: 'fail' publishes nothing,
+        on_bad_record: what happens to a record whose key or value cannot be decoded: 'fail' publishes nothing,
             'dead_letter' sends it to `Pipeline(dead_letters=…)` as it was read, 'drop' leaves it out and counts it.
         bootstrap: broker addresses; by default ONCEONLY_KAFKA_BOOTSTRAP or the embedded broker.
         connection: id of the Airflow connection with addresses and credentials (docs/connections.md), instead of
@@ -123,7 +123,7 @@ class KafkaSource:
         if isinstance(self.start, Mapping):
             raise invalid(shown, "has many topics, and start gives offsets of one", "Use a word or a time.")
         if self.registry and (self.key_format != "raw" or not (self.subject or self.schema)):
-            why = "has many topics, so that there is no one subject of their records"
+            why = "has many topics, whose records have no single subject"
             raise invalid(shown, why, "Set subject or schema for the values, and leave the keys raw.")
 
     def _check_bad_records(self) -> None:
@@ -140,7 +140,7 @@ class KafkaSource:
                 raise invalid("format 'protobuf'", "is read with a schema registry", "Set KafkaSource(registry=…).")
             for name in ("subject", "key_format", "message"):
                 if (value := getattr(self, name)) != LATER[name]:
-                    raise invalid(f"{name} '{value}'", "is of no registry", "Set KafkaSource(registry=…).")
+                    raise invalid(f"{name} '{value}'", "needs a registry", "Set KafkaSource(registry=…).")
             return
         check_connection(self.registry, None)
         if self.key_format not in FORMATS:

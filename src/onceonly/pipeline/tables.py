@@ -14,7 +14,7 @@ from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, pl
 
 @dataclass(frozen=True)
 class Stored:
-    """What all of them have in common. The place is a path, and the name need not be."""
+    """What tables and folders have in common. The place is a path; the name need not be one."""
 
     path: str
     name: str | None = None
@@ -57,13 +57,13 @@ class DeltaSource(Stored):
             _change_type, _commit_version and _commit_timestamp. Without it, the table may only be appended to.
         start: chained mode only: where the first checkpoint begins: 'earliest', with all rows that the table has;
             'latest'; a version, which is the first one to be read; or a time (a datetime with a zone, or its ISO
-            text), whose first commit is the first one. Later checkpoints begin where the one before ended.
+            text), whose first commit is the first one. Later checkpoints begin where the last one ended.
         max_versions: chained mode only: the maximum number of versions in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
             pinned.
-        table: in place of path: the name of a table in a catalog of Spark, 'catalog.schema.table' or 'schema.table'.
+        table: instead of path: the name of a table in a Spark catalog, 'catalog.schema.table' or 'schema.table'.
             Each plan looks it up (docs/catalogs.md).
-        table_id: set by the plan, with path: the id of the table that it has found.
+        table_id: set by the plan, with path: the id of the table that it found.
     """
 
     path: str = ""
@@ -112,7 +112,7 @@ class DeltaSource(Stored):
 
 @dataclass(frozen=True)
 class FileSource(Stored):
-    """A folder to read into which a FileSink publishes, decision after decision of its pipeline.
+    """A folder to read, into which a FileSink publishes: decision after decision.
 
     Args:
         path: folder on a local or mounted file system, hdfs://namenode:8020/… or s3://bucket/…; a relative path is
@@ -120,7 +120,7 @@ class FileSource(Stored):
         name: what it is called in the transform's input and in messages; by default the last part of the path.
         start: chained mode only: where the first checkpoint begins: 'earliest', with all files that are published;
             'latest'; a decision, which is the first one to be read; or a time (a datetime with a zone, or its ISO
-            text), whose first decision is the first one. Later checkpoints begin where the one before ended.
+            text), whose first decision is the first one. Later checkpoints begin where the last one ended.
         max_decisions: chained mode only: the maximum number of decisions in one checkpoint.
         grace: interval mode only: seconds after its end for which an interval waits for late commits before it is
             pinned.

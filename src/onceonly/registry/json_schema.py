@@ -73,7 +73,7 @@ def broken_rule(rules: str, value: bytes) -> str | None:
     try:
         error = next(iter(_validator(rules).iter_errors(json.loads(value))), None)
     except (ValueError, RecursionError):
-        return "It is no JSON, or too deep."
+        return "It is not JSON, or nested too deeply."
     if error is None:
         return None
     return f"At {error.json_path} it breaks the rule {error.validator}: {json.dumps(error.validator_value)[:LONGEST]}."
@@ -220,5 +220,5 @@ class _Reading:
         for part in filter(None, path.split("/")):
             node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
         if node is None:
-            raise NoType(f"{at} refers to {reference}, which is not there")
+            raise NoType(f"{at} refers to {reference}, which does not exist")
         return inside.type(node, at, (*within, reference))

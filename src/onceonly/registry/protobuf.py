@@ -60,7 +60,7 @@ def of_set(data: bytes) -> tuple[str, bytes]:
     try:
         found = FileDescriptorSet.FromString(data)
     except DecodeError as error:
-        raise Unusable(f"it is no FileDescriptorSet: {error}") from None
+        raise Unusable(f"it is not a FileDescriptorSet: {error}") from None
     if not found.file or not found.file[-1].message_type:
         raise Unusable("it describes no message")
     main = found.file[-1]
@@ -151,7 +151,7 @@ def _common(path: str) -> Iterator[tuple[str, Any]]:
         file.name = path
         yield path, file
         return
-    raise Unusable(f"it imports {path}, which is no reference of it")
+    raise Unusable(f"it imports {path}, which is not one of its references")
 
 
 @lru_cache(64)

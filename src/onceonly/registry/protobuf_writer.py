@@ -53,7 +53,7 @@ def _misfit_of_fields(have: Any, want: Any, at: str) -> str | None:
     wanted = {field["name"]: field["type"] for field in want["fields"]}
     for field in have["fields"]:
         if field["name"] not in wanted:
-            return f"{at}.{field['name']} is no field of the message"
+            return f"{at}.{field['name']} is not a field of the message"
         if why := misfit(field["type"], wanted[field["name"]], f"{at}.{field['name']}"):
             return why
     return None

@@ -45,7 +45,7 @@ class BadRecords:
         self._all[topic] = rows.count()
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raises BadRecord if there are more than the pipeline puts up with. Called before a sink has written a row."""
+        """Raises BadRecord if there are more than the pipeline allows. Called before a sink has written a row."""
         bad, records, most = self._count, sum(self._all.values()), self._pipeline.max_bad
         if most is not None and passed(most, bad, records):
             raise _too_many(checkpoint, bad, records, most, self._first())
@@ -125,7 +125,7 @@ def _check_columns(pipeline: Pipeline, chosen: Any) -> None:
 def _no_record(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
     where = f"topic '{lost['topic']}' partition {lost['partition']} offset {lost['offset']}"
     return InvalidPipeline(
-        f"the transform '{pipeline.transform}' made a dead letter of what is no record for it.",
+        f"the transform '{pipeline.transform}' named a record that cannot become a dead letter.",
         f"It named {where}, which was not read in this checkpoint, or could not be decoded.",
         "Select topic, partition and offset of the batch as they are. Nothing was staged.",
     )
@@ -134,7 +134,7 @@ def _no_record(pipeline: Pipeline, lost: Any) -> InvalidPipeline:
 def _too_many(checkpoint: Checkpoint, bad: int, records: int, most: MaxBad, first: str) -> BadRecord:
     return BadRecord(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {bad:,} of {count(records, 'record')} are bad.",
-        f"The pipeline puts up with max_bad={most}.{first}",
-        "Fix the producer, the schema or the transform and run it again: it takes the same offsets. Or raise max_bad. "
+        f"The pipeline allows max_bad={most}.{first}",
+        "Fix the producer, the schema or the transform and run it again: it uses the same offsets. Or raise max_bad. "
         "Nothing was published.",
     )

@@ -62,7 +62,7 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
     if not isinstance(made, Sink):
         raise InvalidPipeline(
             f"sink '{config.name}': {config.writer} created a {type(made).__name__}.",
-            "A writer has to be a Sink (onceonly.sinks.Sink).",
+            "A writer must be a Sink (onceonly.sinks.Sink).",
             "Fix the package that provides it (docs/add-a-sink.md). Nothing was written.",
         )
     return made

@@ -49,8 +49,8 @@ def check_table(config: DeltaSource, table: DeltaTable) -> None:
 def another_by_name(config: DeltaSource, uri: str, found: str) -> SourceLost:
     return SourceLost(
         f"the table '{config.table}' is not at {uri} any more.",
-        f"The plan has found the table with the id {config.table_id} there, and now there is {found}.",
-        "Was it dropped and made again? Restore it; the next plan looks its name up again. Nothing was written.",
+        f"The plan found the table with the id {config.table_id} there, and now there is {found}.",
+        "Was it dropped and created again? Restore it; the next plan looks its name up again. Nothing was written.",
     )
 
 
@@ -163,15 +163,15 @@ def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
 def vacuumed(range_: TopicRange, missing: Sequence[str]) -> SourceLost:
     return SourceLost(
         f"{range_.called}: files of the versions {_span(range_)} no longer exist.",
-        f"{count(len(missing), 'file')} of them, such as {missing[0]}: a VACUUM has removed them after the table had "
-        "been rewritten, or somebody has.",
+        f"{count(len(missing), 'file')} of them, such as {missing[0]}: a VACUUM removed them after the table was "
+        "rewritten, or somebody else did.",
         RESTORE,
     )
 
 
 def too_early(config: DeltaSource, time: datetime, first: int) -> SourceLost:
     return SourceLost(
-        f"table '{config.topic}': where {time:%Y-%m-%dT%H:%M:%SZ} was cannot be told any more.",
+        f"table '{config.topic}': its version at {time:%Y-%m-%dT%H:%M:%SZ} is no longer known.",
         f"The log's first entry is that of version {first}, which is later: what came before was cleaned up.",
         "Run a later interval, or choose a later start. Nothing was written.",
     )
@@ -189,8 +189,8 @@ def no_table(config: DeltaSource, uri: str) -> NoTable:
     return NoTable(
         f"table '{config.topic}' does not exist.",
         f"There is no Delta table at {uri}.",
-        "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or run what writes it. "
-        "Nothing was written.",
+        "Correct DeltaSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that "
+        "writes it. Nothing was written.",
     )
 
 
@@ -198,5 +198,5 @@ def unreadable(config: DeltaSource, uri: str, error: Exception) -> InvalidPipeli
     return InvalidPipeline(
         f"table '{config.topic}' cannot be read.",
         f"{uri}: {error}",
-        "Repair the table, or read a copy of it without what is not supported. Nothing was written.",
+        "Repair the table, or read a copy of it without the unsupported features. Nothing was written.",
     )

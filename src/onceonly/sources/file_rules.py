@@ -30,8 +30,8 @@ def one_writer(config: FileSource, manifests: Sequence[Manifest]) -> str:
         named = [f"sink '{t.sink}' of pipeline '{t.pipeline}' (state table {t.state_id[:8]})" for t in found.values()]
         raise InvalidPipeline(
             f"folder '{config.topic}' cannot be a source.",
-            f"It has files of {' and of '.join(named)}. Each counts its own decisions, so there is no order of both.",
-            "Let each write to a folder of its own, and read both. Nothing was written.",
+            f"It has files of {' and of '.join(named)}. Each counts its own decisions, so they have no common order.",
+            "Let each write to a separate folder, and read both. Nothing was written.",
         )
     (stream,) = found
     return stream
@@ -87,9 +87,9 @@ def _replacing(config: FileSource, range_: TopicRange, manifest: Manifest) -> In
 def _untyped(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': the files of decision {manifest.decision} cannot be read.",
-        f"The manifest {manifest.name} does not say what types their columns have: an older version has written it. "
-        "What files and names of folders look like would be a guess, and another one each time.",
-        f"Begin behind it: FileSource(start={manifest.decision + 1}), or onceonly skip. Nothing was written.",
+        f"The manifest {manifest.name} does not have their columns' types: an older version wrote it. Types "
+        "inferred from files and folder names could differ each time.",
+        f"Begin after it: FileSource(start={manifest.decision + 1}), or onceonly skip. Nothing was written.",
     )
 
 
@@ -98,7 +98,7 @@ def _retyped(config: FileSource, name: str, first: tuple[Manifest, str], then: t
     return InvalidPipeline(
         f"folder '{config.topic}': column '{name}' has two types in one range.",
         f"It is {kinds.replace(chr(34), '')}: the pipeline that writes it has changed.",
-        "Read them in different checkpoints: FileSource(max_decisions=1) until that decision is behind. "
+        "Read them in different checkpoints: FileSource(max_decisions=1) until that decision is passed. "
         "Nothing was written.",
     )
 
@@ -106,7 +106,7 @@ def _retyped(config: FileSource, name: str, first: tuple[Manifest, str], then: t
 def untimed(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read by times.",
-        f"The manifest {manifest.name} of decision {manifest.decision} has none: an older version has written it.",
+        f"The manifest {manifest.name} of decision {manifest.decision} has none: an older version wrote it.",
         f"Read it in chained mode, and begin by a decision: FileSource(start={manifest.decision + 1}). "
         "Nothing was written.",
     )
@@ -115,8 +115,8 @@ def untimed(config: FileSource, manifest: Manifest) -> InvalidPipeline:
 def unknown_columns(config: FileSource) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': its columns are not known.",
-        "No manifest in it says which there are: they list no files, or an older version has written them.",
-        "Run what writes it. Nothing was written.",
+        "No manifest in it names them: they list no files, or an older version wrote them.",
+        "Run the pipeline that writes it. Nothing was written.",
     )
 
 
@@ -126,7 +126,7 @@ def unknown_columns(config: FileSource) -> InvalidPipeline:
 def not_the_one(range_: TopicRange) -> SourceLost:
     return SourceLost(
         f"{range_.called} is not the one that was pinned.",
-        f"It has no manifest of {range_.topic_id} any more, which has written it: it was emptied or replaced.",
+        f"It has no manifest of {range_.topic_id} any more, its writer: it was emptied or replaced.",
         RESTORE,
     )
 
@@ -168,8 +168,8 @@ def gone(range_: TopicRange, missing: Sequence[str]) -> SourceLost:
 def damaged(config: FileSource, place: str, error: Damaged) -> SourceLost:
     return SourceLost(
         f"folder '{config.topic}' cannot be read.",
-        f"A file in {place} has the name of a manifest, and is none: {error}.",
-        "Restore it, or remove it if it is not of Onceonly. Nothing was written.",
+        f"A file in {place} has the name of a manifest but is not one: {error}.",
+        "Restore it, or remove it if it is not Onceonly's. Nothing was written.",
     )
 
 
@@ -185,8 +185,8 @@ def no_files(config: FileSource, uri: str) -> NoFiles:
     return NoFiles(
         f"nothing was published to folder '{config.topic}'.",
         f"There is no manifest of a FileSink at {uri}.",
-        "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or run what writes it. "
-        "Nothing was written.",
+        "Correct FileSource(path=…): a relative path is below ONCEONLY_HOME. Or first run the pipeline that writes "
+        "it. Nothing was written.",
     )
 
 

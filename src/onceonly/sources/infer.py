@@ -64,7 +64,7 @@ def _object(value: bytes) -> dict[str, Any] | None:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _kind(value: Any) -> Any:

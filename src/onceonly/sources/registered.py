@@ -147,7 +147,7 @@ class Registered(Schemas):
                 return json_schema.NOTHING
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be checked.",
-                f"Schema {schema.id} in {self.registry.connection.describe()} is no JSON Schema: {error}.",
+                f"Schema {schema.id} in {self.registry.connection.describe()} is not a JSON Schema: {error}.",
                 "Correct it there, or give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
             ) from None
 
@@ -179,7 +179,7 @@ class Registered(Schemas):
         except protobuf.Unusable as error:
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be decoded.",
-                f"Of Protobuf schema {schema.id} in {self.registry.connection.describe()}: {error}.",
+                f"Protobuf schema {schema.id} in {self.registry.connection.describe()}: {error}.",
                 "Correct KafkaSource(subject=…, message=…), or read it raw. Nothing was written.",
             ) from None
 
@@ -212,7 +212,7 @@ class Registered(Schemas):
             why = str(error)
         raise InvalidPipeline(
             f"each {self.part} of topic '{self.topic}' cannot get one type for all.",
-            f"The reader's schema {schema.id} is JSON Schema that no type of Spark is like: {why}.",
+            f"The reader's schema {schema.id} has no equivalent type in Spark: {why}.",
             "Give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
         )
 
@@ -236,7 +236,7 @@ class Registered(Schemas):
         where = "topic '{}' partition {} offset {}".format(*first) if first else f"topic '{self.topic}'"
         return BadRecord(
             f"{where}: the schema of the {self.part} is not known.",
-            f"The registry {self.registry.connection.describe()} has no schema of its id {id}.",
+            f"The registry {self.registry.connection.describe()} has no schema with its id {id}.",
             "Register it there, correct the connection, or read the topic with format='raw'. Nothing was written.",
         )
 

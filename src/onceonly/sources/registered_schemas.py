@@ -37,7 +37,7 @@ class Schemas:
         found = self.registry.latest(self.subject, self._compiled)
         if found is None:
             raise InvalidPipeline(
-                f"topic '{self.topic}' has no schema to read each {self.part} by.",
+                f"topic '{self.topic}' has no schema with which to read each {self.part}.",
                 f"The registry {self.registry.connection.describe()} has no subject '{self.subject}'.",
                 "Correct KafkaSource(subject=…), or give the reader's schema as a file. Nothing was written.",
             )

@@ -102,7 +102,7 @@ def _train(jars: Path, draft: Path) -> None:
     if done.returncode or not draft.is_file():
         raise NotCommitted(
             "Spark's classes could not be prepared.",
-            done.stdout[-TAIL:].strip() or "The JVM has written no archive.",
+            done.stdout[-TAIL:].strip() or "The JVM wrote no archive.",
             "Spark starts without them, in twice the time. To try again: onceonly jars fetch.",
         )
 

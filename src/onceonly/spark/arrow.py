@@ -34,6 +34,6 @@ def require() -> None:
     if tuple(map(int, found.split(".")[:2])) < SINCE:
         raise InvalidPipeline(
             f"PySpark {found} cannot read or write these records.",
-            "Protobuf, JSON Schema and Debezium need Python functions of a kind that Spark has since 4.1.",
+            "Protobuf, JSON Schema and Debezium need a kind of Python function that Spark has since 4.1.",
             "Use PySpark 4.1 or newer: pip install -U 'onceonly[spark]'. Nothing was written.",
         )

@@ -39,7 +39,7 @@ def _refused(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotC
     first = (str(error).splitlines() or [type(error).__name__])[0][:500]
     if any(word in first for word in NO_TABLE):
         return InvalidPipeline(
-            f"no catalog of Spark has a table '{name}'.",
+            f"no Spark catalog has a table '{name}'.",
             first,
             f"Create it, as in {CREATE.format(quoted)}, or correct its name: the catalogs are those of Spark's own "
             "configuration (docs/catalogs.md). Nothing was written.",
@@ -47,7 +47,7 @@ def _refused(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotC
     if "VIEW" in first:
         return InvalidPipeline(f"'{name}' is a view.", first, "Name the Delta table. Nothing was written.")
     return NotCommitted(
-        f"the catalog could not be asked where the table '{name}' is.",
+        f"the catalog could not be queried for the location of table '{name}'.",
         first,
         "See Spark's log, and try again. Nothing was written.",
     )
@@ -70,7 +70,7 @@ def _path(name: str, location: str) -> str:
     scheme = SCHEMES.get(named, named)
     if scheme not in KNOWN:
         raise InvalidPipeline(
-            f"the table '{name}' is where only its own platform can reach it.",
+            f"the location of table '{name}' can only be reached from its own platform.",
             f"Its location is {location}: the commit, and recovery, write to it without Spark.",
             "Use an external table in an object store. Nothing was written.",
         )

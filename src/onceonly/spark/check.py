@@ -44,7 +44,7 @@ def _pyspark() -> str:
     if not found.startswith(tuple(f"{series}." for series in jars.series())):
         raise InvalidPipeline(
             f"pyspark {found} is not supported.",
-            f"Onceonly and its jars are made for Spark {', '.join(jars.series())}.",
+            f"Onceonly and its jars support Spark {', '.join(jars.series())}.",
             f"pip install 'onceonly[spark]'. {UNWRITTEN}",
         )
     return found
@@ -55,8 +55,8 @@ def refuse_connect() -> None:
     if (found := _pyspark()).startswith("3."):
         raise InvalidPipeline(
             f"Spark Connect cannot be used with pyspark {found}.",
-            "Its client counts no rows while it writes them, and cannot be told to give up, before Spark 4.",
-            f"Name a master (local[*], spark://…) in place of the server, or install PySpark 4. {UNWRITTEN}",
+            "Before Spark 4, its client cannot count rows while it writes them, and cannot be interrupted.",
+            f"Name a master (local[*], spark://…) instead of the server, or install PySpark 4. {UNWRITTEN}",
         )
 
 
@@ -77,10 +77,10 @@ def _jars(settings: Settings, env: Mapping[str, str]) -> str:
     if not missing:
         return f"Spark's jars: {settings.jars / 'spark'}"
     if not settings.spark_jars() and any("spark.jars" in line for line in jvm.defaults(env)):
-        return "Spark's jars: as its spark-defaults.conf has it"
+        return "Spark's jars: those in its spark-defaults.conf"
     raise InvalidPipeline(
         f"jars of Spark are missing in {settings.jars / 'spark'}: {', '.join(missing)}.",
-        "Without them Spark reads no Kafka and writes no Delta, and its spark-defaults.conf names no others.",
+        "Without them Spark cannot read Kafka or write Delta, and its spark-defaults.conf names no others.",
         f"onceonly jars fetch; or ONCEONLY_JARS; or spark.jars.packages of `onceonly jars packages`. {UNWRITTEN}",
     )
 

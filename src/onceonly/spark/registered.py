@@ -22,7 +22,7 @@ from onceonly.spark.decode import CORRUPT, single_object
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
 FRAME = "OnceonlyFrame"
 UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
-UNKNOWN = "Its id %s is of no schema that the registry has for that format."
+UNKNOWN = "The registry has no schema of that format with its id %s."
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
 RAISED = "onceonly: malformed record at %s %s %s: its %s. %s"
 Decode = Callable[[Column], Column]

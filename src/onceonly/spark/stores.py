@@ -58,7 +58,7 @@ def _note(store: ModuleType, base: Path, env: Mapping[str, str]) -> str:
         return f"Spark's jars for {store.NAMED}: {base / store.FOLDER}"
     theirs = any(line.startswith("spark.jars") for line in jvm.defaults(env))
     todo = f"none, so only few records can be staged there: onceonly jars fetch {store.FOLDER}"
-    return f"Spark's jars for {store.NAMED}: {'as its spark-defaults.conf has it' if theirs else todo}"
+    return f"Spark's jars for {store.NAMED}: {'those in its spark-defaults.conf' if theirs else todo}"
 
 
 def missing(error: Exception, what: str) -> InvalidPipeline | None:
@@ -73,7 +73,7 @@ def missing(error: Exception, what: str) -> InvalidPipeline | None:
 def _missing(what: str, named: str, folder: str) -> InvalidPipeline:
     return InvalidPipeline(
         what,
-        f"A table or folder of it is on {named}, and Spark lacks jars for it. Only few records of Kafka, into a Delta "
-        "table, are staged without.",
-        f"onceonly jars fetch {folder}; for a Spark of your own, see docs/object-stores.md. Nothing was published.",
+        f"A table or folder of it is on {named}, and Spark lacks jars for it. Without them, only a few Kafka "
+        "records can be staged, and only into Delta tables.",
+        f"onceonly jars fetch {folder}; for your own Spark, see docs/object-stores.md. Nothing was published.",
     )

@@ -102,7 +102,7 @@ def _looked_up(
     known = spark.createDataFrame(listed, ", ".join(f"{name} STRING" for name in names))
     tagged = rows.withColumn(f"{TAG}_of", F.col("_metadata.file_name"))
     joined = tagged.join(F.broadcast(known), tagged[f"{TAG}_of"] == known[TAG], "left")
-    unknown = F.raise_error(F.concat(F.lit("a file that was not asked for: "), F.col(f"{TAG}_of")))
+    unknown = F.raise_error(F.concat(F.lit("a file that was not requested: "), F.col(f"{TAG}_of")))
     values = {
         name: F.when(F.col(TAG).isNull(), unknown.cast("string")).otherwise(F.col(column))
         for name, column in zip(partitioned, names[1:], strict=True)

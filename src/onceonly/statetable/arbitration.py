@@ -39,8 +39,8 @@ def check(uri: str) -> None:
     if most > 1:
         raise InvalidPipeline(
             f"{uri} cannot hold the state table.",
-            f"{WRITERS} writers created one file there at the same time, and {most} of them were told that they had "
-            "won. So two processes could make the same decision.",
+            f"{WRITERS} writers created one file there at the same time, and {most} of them were told that they "
+            "succeeded. So two processes could make the same decision.",
             "Use a store with put-if-absent (docs/object-stores.md), or a local or network disk. Nothing was written.",
         )
     _arbitrates.add(store)

@@ -92,7 +92,7 @@ def open_(uri: str) -> Opened:
             f"the state table at {uri} is a copy, or was moved.",
             f"It was created at {found[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
-            "If the original no longer exists: onceonly state relocate. To use the copy beside it: onceonly state "
+            "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state "
             "fork. Nothing was written.",
         )
     return Opened(found[ID])
@@ -176,7 +176,7 @@ def _check_format(uri: str, found: int) -> None:
         raise InvalidPipeline(
             f"the state table at {uri} was written by an older Onceonly.",
             f"It has format {found}, one table for all pipelines. This version needs format {FORMAT}, one for each.",
-            "Stop what runs with the older version, and convert it: onceonly state migrate. Nothing was written.",
+            "Stop all processes of the older version, then convert it: onceonly state migrate. Nothing was written.",
         )
 
 

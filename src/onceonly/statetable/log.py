@@ -94,7 +94,7 @@ class Log(Protocol):
         """
 
     def is_other(self) -> bool:
-        """Whether `entries` has last shown no table, or one that does not go on from what it has shown before."""
+        """Whether `entries` has last shown no table, or one that does not continue what it has shown before."""
 
     def create(self, configuration: Mapping[str, str] = CONFIGURATION) -> None:
         """Create the table, as version 0, unless it exists."""

@@ -55,17 +55,15 @@ def _old(uri: str) -> DeltaTable | None:
     """The table, if it is one of an older format; None: it is one of this format."""
     found = location.configuration(uri)
     if found is None or location.ID not in found:
-        raise InvalidPipeline(
-            f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the table that is to be converted."
-        )
+        raise InvalidPipeline(f"there is no state table at {uri}.", "", "Point ONCEONLY_STATE to the table to convert.")
     if int(found.get(location.FORMAT_KEY, 1)) >= location.FORMAT:
         location.open_(uri)
         return None
     if found[location.PLACE] != location.place(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
-            "What it is has to be declared first.",
-            "If the original no longer exists: onceonly state relocate. To use the copy beside it: onceonly state "
+            "Declare first what it is.",
+            "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state "
             "fork. Then convert it. Nothing was changed.",
         )
     return DeltaTable(uri)
@@ -98,7 +96,7 @@ def _fresh(folder: str) -> Log:
     if log.entries()[0] != NONE:
         raise InvalidPipeline(
             f"{folder} exists already.",
-            "It is what a conversion that was interrupted has left.",
+            "An interrupted conversion left it.",
             f"Delete everything below {folder}, and convert again. The old table is unchanged.",
         )
     return log
@@ -113,5 +111,7 @@ def _rows(old: DeltaTable, pipeline: str, numbers: range) -> list[Row]:
     found = run(old, f"SELECT {', '.join(row_format.COLUMNS)} FROM state WHERE {where}").cast(SCHEMA)
     rows = sorted(from_arrow(found), key=lambda row: row.seq)
     if [row.seq for row in rows] != list(numbers):
-        raise damaged(pipeline, old.table_uri, f"Rows {numbers.start} to {numbers.stop - 1} are not there once each.")
+        raise damaged(
+            pipeline, old.table_uri, f"Rows {numbers.start} to {numbers.stop - 1} are not all there exactly once."
+        )
     return rows

@@ -58,7 +58,9 @@ class Query:
         number = self._ask(lambda table: table.transaction_version(self.pipeline) or 0)
         found = self.find(f"seq = {number}", tuple(row_format.COLUMNS))
         if number and not found:
-            raise damaged(self.pipeline, self.uri, f"By its log the last row is number {number}, which is not there.")
+            raise damaged(
+                self.pipeline, self.uri, f"According to its log the last row is number {number}, which is missing."
+            )
         return row_format.from_record(found[0]) if found else None
 
     def check_complete(self) -> None:
@@ -71,7 +73,9 @@ class Query:
         count = "SELECT count(*) AS n, count(DISTINCT seq) AS kinds, max(seq) AS last FROM state"
         (found,) = self._ask(lambda table: run(table, count)).to_pylist()
         if [found["n"], found["kinds"], found["last"] or 0] != [number] * 3:
-            raise Damaged(f"Another program has changed it: by its log it has {number} rows, and it has {found['n']}.")
+            raise Damaged(
+                f"Another program has changed it: according to its log it has {number} rows, but it has {found['n']}."
+            )
 
     def _ask(self, question: Callable[[DeltaTable], T]) -> T:
         """The result, from a newer version if files of this one were removed.

@@ -122,7 +122,7 @@ class StoreLog:
             checkpoint = delta_names.checkpoint_of(found.name)
             seen.checkpoint = max(seen.checkpoint, NONE if checkpoint is None else checkpoint)
         if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
-            raise Damaged(f"Of versions {versions[0]} to {seen.newest} only {len(versions)} are there.")
+            raise Damaged(f"Only {len(versions)} of the versions {versions[0]} to {seen.newest} are there.")
         seen.at = time.monotonic()
 
     def _read(self, newest: int) -> Iterator[Entry]:

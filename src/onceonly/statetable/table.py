@@ -218,7 +218,7 @@ class StateTable:
             ) from error
         if opened.id != self.id:
             raise OutcomeUnknown(
-                f"the state table at {self.uri} is another one than when this process started.",
+                f"the state table at {self.uri} is not the one with which this process started.",
                 f"Its identity was {self.id} and is now {opened.id}: it was replaced or forked.",
                 "Restore the table, or start the process again if that was intended. Nothing was written to it.",
             )

@@ -131,7 +131,7 @@ class View:
         return min(found, default=None)
 
     def _around(self, interval: Interval) -> Around:
-        """The pinned intervals around this one. Those of a step lie side by side, so one query is enough for it."""
+        """The pinned intervals around this one. Those of a step are adjacent, so one query is enough for it."""
         for known in self.known:
             if known.span.start <= interval.start and interval.end <= known.span.end:
                 return known

@@ -56,7 +56,7 @@ def required(settings: Settings) -> StateTable:
     if state is None:
         raise InvalidPipeline(
             f"there is no state table at {settings.state}.",
-            "ONCEONLY_HOME or ONCEONLY_STATE says where to look for it; without the latter, the first run makes it.",
+            "ONCEONLY_HOME or ONCEONLY_STATE says where to look for it; without the latter, the first run creates it.",
             "Run a pipeline: onceonly run FILE.py:NAME",
         )
     return state

@@ -66,7 +66,7 @@ def test_a_run_whose_drivers_are_on_the_cluster(world: World, cluster: Cluster, 
         os.environ["AIRFLOW_CONN_SPARK"] = cluster.connection()
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    assert ran["log"].count("from here on a triggerer waits for it") == 2
+    assert ran["log"].count("a triggerer now waits for it") == 2
     assert "sink numbers: 8 rows" in ran["log"]
     assert world.now.verdict is not None
     assert world.now.verdict["sinks"]["numbers"]["path"] == "spark"
@@ -84,7 +84,7 @@ def test_of_two_drivers_for_one_request_the_second_takes_nothing_over(world: Wor
     assert world.submit() in (first, second)
     world.until_at_work()
     over = until(lambda: [each for each in (first, second) if each.open_report().read().code], "one gave way", PATIENCE)
-    with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
+    with pytest.raises(NotCommitted, match="it has changed since this process was started"):
         world.require_staged(over[0], "FAILED")
     world.go_on()
     other = second if over == [first] else first

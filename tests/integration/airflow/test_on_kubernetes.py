@@ -145,7 +145,7 @@ def test_a_run_in_airflow_whose_driver_is_a_pod(world: World, api: Kubernetes, n
         os.environ["AIRFLOW_CONN_SPARK"] = spark
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    assert "from here on a triggerer waits for it" in ran["log"]
+    assert "a triggerer now waits for it" in ran["log"]
     assert f"its log: kubectl logs -n {namespace} onceonly-stage-" in ran["log"]
     assert world.project.published() == Counter(range(8))
     assert [each["status"]["phase"] for each in pods(api, namespace, "driver")] == ["Succeeded"]

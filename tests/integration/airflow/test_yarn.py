@@ -127,7 +127,7 @@ def test_a_run_in_airflow_whose_drivers_are_on_yarn(world: World, yarn: Yarn, tm
         os.environ["AIRFLOW_CONN_SPARK"] = yarn.connection(queue="nightly")
         ran = Airflow(tmp_path / "airflow", "").run(world.project, "chained")
     assert (ran["run"], ran["tasks"]["stage"], ran["tasks"]["commit"]) == ("success", "success", "success"), ran["log"]
-    assert "from here on a triggerer waits for it" in ran["log"]
+    assert "a triggerer now waits for it" in ran["log"]
     assert f"its log: {yarn.manager.web}/cluster/app/application_" in ran["log"]
     assert "sink numbers: 8 rows" in ran["log"]
     assert world.project.published() == Counter(range(8))
@@ -161,7 +161,7 @@ def test_a_second_master_of_one_application_takes_nothing_over(
     assert fired(trigger(submitted))["state"] in ("FAILED", "at its end")
     attempts = yarn.manager.ask(f"cluster/apps/{submitted.driver}/appattempts")["appAttempts"]["appAttempt"]
     assert len(attempts) == 2
-    with pytest.raises(NotCommitted, match="something happened to it since this process was asked"):
+    with pytest.raises(NotCommitted, match="it has changed since this process was started"):
         world.require_staged(submitted, "FAILED")
     assert (world.now.state, world.now.attempt) == (State.PLANNED, 1)
 

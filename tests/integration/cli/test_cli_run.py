@@ -208,13 +208,13 @@ def test_what_no_interval_covers_is_told_until_a_person_says_it_is_wanted(onceon
     assert told(run(4, "--json"))["gap"] is None
     assert "no checkpoint covers" not in onceonly("check", "pipelines.py:daily").stdout
     skipped = onceonly("run", "pipelines.py:daily", "--interval", *gap.values())
-    assert skipped.exit_code == 0 and "holidays); --reprocess runs it all the same" in skipped.stdout
+    assert skipped.exit_code == 0 and "holidays); --reprocess runs it anyway" in skipped.stdout
 
 
 def test_what_was_staged_is_published_by_recovery(onceonly: Invoke, home: Path) -> None:
     stopped = onceonly("run", "pipelines.py:flights", "--until", "stage")
     assert stopped.exit_code == 0
-    assert "`onceonly recover flights` asks its gate, where it has one, and publishes" in stopped.stdout
+    assert "`onceonly recover flights` runs its gate, if it has one, and publishes" in stopped.stdout
     assert published(home, "flights").empty
     recovered = told(onceonly("recover", "--force", "--json"))["recovered"]
     assert [(each["was"], each["state"], each["rows"]) for each in recovered] == [("staged", "committed", 1_000)]
@@ -274,7 +274,7 @@ def test_check_writes_nothing(onceonly: Invoke, home: Path, broker: str) -> None
     result = onceonly("check", "pipelines.py:flights")
     assert result.exit_code == 0, result.output
     assert all(line.startswith("✓ ") for line in result.stdout.splitlines())
-    assert "will be made by the first run" in result.stdout and broker in result.stdout
+    assert "will be created by the first run" in result.stdout and broker in result.stdout
     assert not home.exists()
     assert onceonly("check", "pipelines.py:no_topic").exit_code == 5
     assert not home.exists()

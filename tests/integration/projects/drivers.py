@@ -196,7 +196,7 @@ def found_by_a_second_try(world: World, capsys: pytest.CaptureFixture[str]) -> D
     world.until_at_work()
     second.open_report().forget_driver()
     assert world.submit() == second
-    assert f"{second.driver} of an earlier try is still at work" in capsys.readouterr().out
+    assert f"{second.driver} of an earlier try is still running" in capsys.readouterr().out
     return second
 
 

@@ -133,7 +133,7 @@ def test_a_type_that_cannot_be_compared_exactly_is_refused(table: Table, kind: s
 
 
 def test_columns_that_are_missing_or_say_nothing_are_refused(table: Table) -> None:
-    with pytest.raises(InvalidPipeline, match="'at' is missing; 'gone' says what is deleted and is integer"):
+    with pytest.raises(InvalidPipeline, match=r"'at' is missing; 'gone' \(deletes\) is integer"):
         table.stage(table.spark.sql("SELECT 1 AS id, 1 AS gone"))
     assert not Path(table.uri).exists()
 

@@ -187,7 +187,7 @@ def test_a_store_that_gives_one_name_to_two_is_refused(lake: Lake, monkeypatch: 
                 continue
 
     store.copy = unconditional
-    with pytest.raises(InvalidPipeline, match="of them were told that they had got it"):
+    with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
         sink.check()
     assert lake.sink.check() == [f"lake: moves json files to {sink._target}"]
 

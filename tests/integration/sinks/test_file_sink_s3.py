@@ -264,7 +264,7 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
 ) -> None:
     monkeypatch.setattr(trial, "_passed", set())
     between.let(Always(Fault.UNCONDITIONAL))
-    with pytest.raises(InvalidPipeline, match="of them were told that they had got it"):
+    with pytest.raises(InvalidPipeline, match="of them were told that they succeeded"):
         lake.sink.check()
     between.let(Rule())
     assert lake.store.keys(lake.name) == [] and lake.store.uploads(lake.name) == []

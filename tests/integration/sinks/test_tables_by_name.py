@@ -143,8 +143,8 @@ def test_what_is_no_table_to_write_to_is_refused(project: Project, spark: SparkS
     spark.sql(f"CREATE VIEW default.{project.topic}_view AS SELECT 1 AS n")
     spark.sql(f"CREATE TABLE default.{project.topic}_parquet (n INT) USING parquet")
     for name, why in {
-        "default.no_such_table": "(?s)no catalog of Spark has a table.*CREATE TABLE",
-        "no_such_catalog.default.t": "(?s)no catalog of Spark has a table.*CREATE TABLE",
+        "default.no_such_table": "(?s)no Spark catalog has a table.*CREATE TABLE",
+        "no_such_catalog.default.t": "(?s)no Spark catalog has a table.*CREATE TABLE",
         f"default.{project.topic}_view": "is a view",
         f"default.{project.topic}_parquet": "(?s)is not a Delta table.*parquet",
     }.items():

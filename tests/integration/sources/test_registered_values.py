@@ -239,7 +239,7 @@ def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
     unframed = (
         whole + "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
     )
-    unknown = whole + "Its id {} is of no schema that the registry has for that format."
+    unknown = whole + "The registry has no schema of that format with its id {}."
     unreadable = whole + "Its bytes do not match schema 1, or cannot become what the reader's schema asks for."
     said = [unframed, unframed, unknown.format(other + 1), unknown.format(other), unreadable]
     assert [row["error"] for row in dead] == said
@@ -619,7 +619,7 @@ def test_a_key_without_an_id(shop: Shop) -> None:
 def test_an_id_that_the_registry_does_not_have(shop: Shop) -> None:
     shop.produce(*shop.written(V1, {"id": 1}), b"\0\0\0\x03\xe7ab")
     shop.plan()
-    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema of its id 999(.|\n)*Nothing was written")
+    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*no schema with its id 999(.|\n)*Nothing was written")
 
 
 @pytest.mark.parametrize("value", [b'{"id": 1}', b"\0\0", b""])

@@ -66,7 +66,7 @@ def test_a_table_of_the_metastore_is_found(tmp_path: Path, hive: dict[str, str])
 
 @pytest.mark.heavy
 def test_what_is_not_there_is_refused(hive: dict[str, str]) -> None:
-    with pytest.raises(InvalidPipeline, match=r"(?s)no catalog of Spark has a table 'lake.numbers'.*CREATE TABLE"):
+    with pytest.raises(InvalidPipeline, match=r"(?s)no Spark catalog has a table 'lake.numbers'.*CREATE TABLE"):
         tables.find(Target(conf=hive), ["lake.numbers"])
 
 

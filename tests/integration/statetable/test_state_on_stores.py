@@ -174,7 +174,7 @@ def test_what_cannot_be_read_back_is_not_known(uri, table, between):
 @can_ignore_conditions
 def test_a_store_without_conditional_put_is_found_out_by_trying(store, uri, table, between):
     between.let(Always(Fault.UNCONDITIONAL))
-    with pytest.raises(InvalidPipeline, match="were told that they had won") as refused:
+    with pytest.raises(InvalidPipeline, match="were told that they succeeded") as refused:
         StateTable.make(f"{uri}-b")
     assert len(str(refused.value).splitlines()) == 3
     assert not list((store.data / BUCKET).glob(f"{uri.rpartition('/')[2]}-b/**/*.json"))

@@ -63,10 +63,11 @@ def test_the_abort_records_which_task_failed_and_with_what(tmp_path, monkeypatch
             context({"stage": "failed"}),
             "task 'stage' failed in Airflow: it was marked failed or killed, or it timed out",
         ),
-        (context({"stage": "success", "gate": "upstream_failed"}), "a task before it failed in Airflow"),
+        (context({"stage": "success", "gate": "upstream_failed"}), "an earlier task of the run failed in Airflow"),
         (
             context({}, answers=False),
-            "a task before it failed in Airflow; which one is not known, because Airflow's API did not answer",
+            "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API "
+            "did not answer",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_what_cannot_be_told_stops_no_task(monkeypatch: pytest.MonkeyPatch, capl
     task = CommitOperator(task_id="commit", pipeline="flights")
     task._tell()
     assert task.told is None
-    assert "could not be told" in caplog.text
+    assert "could not be sent" in caplog.text
 
 
 def test_the_provider_gets_offsets_counts_and_columns() -> None:

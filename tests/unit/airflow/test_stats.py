@@ -179,7 +179,7 @@ def test_metrics_that_cannot_be_sent_stop_nothing(
     world = World(tmp_path)
     counting(world).plan(world.pipeline, "run-1", world.alive)
     assert world.now(1).state.value == "planned"
-    assert "could not be told" in caplog.text
+    assert "could not be sent" in caplog.text
 
 
 def test_recovery_sets_gauges_after_all_is_settled_and_their_error_is_not_its(

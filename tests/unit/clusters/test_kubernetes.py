@@ -147,7 +147,7 @@ def test_other_ways_to_a_token(api: ApiServer, monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_that_makes_no_token_shows_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = "import sys; print('a-token'); sys.exit('expired')"
     log_in(monkeypatch, tmp_path, {"exec": {"command": sys.executable, "args": ["-c", script]}})
-    with pytest.raises(NotCommitted, match="made no token") as caught, kubeconfig.access():
+    with pytest.raises(NotCommitted, match="returned no token") as caught, kubeconfig.access():
         pass
     assert "expired" in str(caught.value)
     assert "a-token" not in str(caught.value)
@@ -166,7 +166,7 @@ def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pyte
 
 def test_without_a_login_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InvalidPipeline, match=r"(?s)no way to log in.*KUBECONFIG"), kubeconfig.access():
+    with pytest.raises(InvalidPipeline, match=r"(?s)cannot log in.*KUBECONFIG"), kubeconfig.access():
         pass
 
 

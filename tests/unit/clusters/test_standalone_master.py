@@ -25,7 +25,7 @@ def state(monkeypatch: pytest.MonkeyPatch, **said: Any) -> str:
 
 
 def test_a_master_that_is_recovering_says_nothing_about_the_driver(monkeypatch):
-    with pytest.raises(NotCommitted, match="cannot say how driver-1 is"):
+    with pytest.raises(NotCommitted, match="cannot report the status of driver-1"):
         state(monkeypatch, success=False, message=RECOVERING)
 
 

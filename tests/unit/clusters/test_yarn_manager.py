@@ -87,9 +87,9 @@ def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
 def test_an_answer_that_is_none_says_nothing_about_the_application() -> None:
     with manager({"GET": (500, "<html>"), "PUT": (403, {"RemoteException": {"message": "User x cannot"}})}) as url:
         made = addresses.at(f"yarn+{url}")
-        with pytest.raises(NotCommitted, match="did not answer"):
+        with pytest.raises(NotCommitted, match="did not report the status"):
             made.look(ONE)
-        with pytest.raises(NotCommitted, match="did not answer"):
+        with pytest.raises(NotCommitted, match="did not list the applications"):
             made.find("a-tag")
         with pytest.raises(NotCommitted, match=r"(?s)did not end.*User x cannot"):
             made.end(ONE)

@@ -140,7 +140,7 @@ def test_nothing_is_planned_of_a_table_that_was_replaced_or_restored(behind: Beh
 def test_it_does_not_take_the_place_of_another_source(behind: Behind) -> None:
     behind.run("run-1")
     behind.pipeline = behind.define("behind", KafkaSource("other"))
-    with pytest.raises(InvalidPipeline, match="is not the pipeline that the state table knows"):
+    with pytest.raises(InvalidPipeline, match="is not the pipeline that the state table has"):
         behind.plan("run-2")
 
 

@@ -150,7 +150,7 @@ def test_intervals_do_not_begin_or_end_to_come_after_others(days: Chain, at_firs
     alone = replace(days.second, after=())
     then, now = (days.second, alone) if at_first else (alone, days.second)
     days.run(then, TEN)
-    with pytest.raises(InvalidPipeline, match="is not the pipeline that the state table knows") as refused:
+    with pytest.raises(InvalidPipeline, match="is not the pipeline that the state table has") as refused:
         days.run(now, NEXT)
     assert "['first']" in refused.value.why
     assert days.state.view("second").head.epoch == 1

@@ -116,7 +116,7 @@ def test_what_was_planned_and_refused_meanwhile_is_not_read_again(restored, monk
     restored.abort(planned.epoch)
     monkeypatch.undo()
     forward(restored)
-    with pytest.raises(Fenced, match="gone on without it"):
+    with pytest.raises(Fenced, match="continued without it"):
         restored.stage(planned.epoch)
     restored.run("run-4")
     assert values(restored.lake) == [0, 1, 2, 3, 4, 20, 30, 40]
@@ -263,7 +263,7 @@ def test_an_interval_that_was_aborted_and_is_said_to_be_published_is_not_staged_
         intervals.plan("run-4", minutes(30, 40))
     intervals.abort(2)
     forward(intervals, intervals=[minutes(10, 20), minutes(20, 30), minutes(30, 40)])
-    with pytest.raises(Fenced, match="gone on without it"):
+    with pytest.raises(Fenced, match="continued without it"):
         intervals.stage(2)
     assert sorted(values(intervals.lake)) == [*range(5), *range(10, 30)]
 
@@ -452,7 +452,7 @@ def test_the_same_command_in_another_folder_is_refused_and_can_be_carried_on(she
     [decision, ends] = re.findall(r"--decision (\d+) --ends (\S+) ", refused.stderr)[0]
     carried = ("state", "forward", "pipelines.py:flights", "--decision", decision, "--ends", ends)
     done = shell("two", *carried, "--reason", "the disk is gone")
-    assert (done.exit_code, "goes on after decision 1" in done.stdout) == (0, True), done.output
+    assert (done.exit_code, "continues after decision 1" in done.stdout) == (0, True), done.output
     assert "the disk is gone" in shell("two", "describe", "flights", 1).stdout
     world.put(50)
     assert shell("two", *RUN).exit_code == 0
@@ -470,7 +470,7 @@ def test_only_a_run_makes_the_embedded_table(shell):
     for reading in (["status"], ["status", "flights"], ["describe", "flights", 1], ["recover"], ["sweep"]):
         shell("one", *reading)
         assert not (shell.folder / "one").exists()
-    assert "will be made by the first run" in shell("one", "check", "pipelines.py:flights").stdout
+    assert "will be created by the first run" in shell("one", "check", "pipelines.py:flights").stdout
     assert not (shell.folder / "one").exists()
     assert shell("one", *RUN, "--until", "plan").exit_code == 0
     assert (shell.folder / "one" / "state").exists()

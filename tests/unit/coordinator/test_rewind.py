@@ -67,7 +67,7 @@ def test_what_was_aborted_before_it_is_never_staged_again(world):
     world.abort(5)
     rewind(world, 2)
     world.run("run-6")
-    with pytest.raises(Fenced, match="It is aborted, and epoch 7 has gone on without it"):
+    with pytest.raises(Fenced, match="It is aborted, and epoch 7 has continued without it"):
         world.stage(5, "run-5")
     assert values(world.lake) == [0, 1, 2, 3, 4, 10, 20, 30, 40]
     assert world.state.view("flights").open == []

@@ -67,7 +67,7 @@ def test_state_that_was_given_up_stops_the_pipeline(world):
         world.commit(1)
     world.coordinator.give_up("flights", 1, "totals", "me", "lost")
     world.plan("run-2", minutes(10, 20))
-    with pytest.raises(InvalidPipeline, match="has no state to go on from"):
+    with pytest.raises(InvalidPipeline, match="has no state to continue from"):
         before(world, 2)
 
 

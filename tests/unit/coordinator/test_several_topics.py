@@ -79,7 +79,7 @@ def test_one_that_is_lost_stops_all(world):
 def test_other_topics_make_another_pipeline(world, source):
     world.run("run-1")
     world.pipeline = Pipeline(**{**vars(world.pipeline), "source": source})
-    with pytest.raises(InvalidPipeline, match="not the pipeline that the state table knows") as refused:
+    with pytest.raises(InvalidPipeline, match="not the pipeline that the state table has") as refused:
         world.plan("run-2")
     assert "read topic 'flights', 'weather' so far" in refused.value.why
 

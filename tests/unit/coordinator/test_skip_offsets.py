@@ -88,8 +88,8 @@ def test_several_topics_stay_where_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"to": 5}, "It goes on at offset 5, and the log ends at 10"),
-        ({"to": 3}, "It goes on at offset 5"),
+        ({"to": 5}, "It continues at offset 5, and the log ends at 10"),
+        ({"to": 3}, "It continues at offset 5"),
         ({"to": 11}, "the log ends at 10"),
         ({"to": 7, "partition": 4}, r"The topic has the partitions \[0\]"),
         ({"to": 7, "topic": "trains"}, "It reads topic 'flights', and nothing called 'trains'"),

@@ -85,7 +85,7 @@ def test_a_refusal_is_in_the_words_of_a_table(reader: Reader) -> None:
     with pytest.raises(InvalidPipeline) as refused:
         reader.skip(9)
     assert refused.value.what == "reads: table 'orders' cannot be skipped to version 9."
-    assert refused.value.why == "It goes on at version 3, and the log ends at 4: --to lies in between."
+    assert refused.value.why == "It continues at version 3, and the log ends at 4: --to lies in between."
 
 
 def test_what_was_pinned_and_given_up_may_be_left_out(tmp_path: Path) -> None:

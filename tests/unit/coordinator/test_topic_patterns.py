@@ -227,8 +227,11 @@ def test_a_skipped_interval_whose_next_one_did_not_know_the_topic(tmp_path: Any)
         ({"topic_pattern": "("}, "is not a regular expression"),
         ({"topic_pattern": "o.*", "topic": "orders"}, "together with topic 'orders'"),
         ({"topic_pattern": "o.*", "start": {0: 5}}, "offsets of one"),
-        ({"topic_pattern": "o.*", "registry": "r", "format": "avro"}, "no one subject"),
-        ({"topic_pattern": "o.*", "registry": "r", "format": "avro", "subject": "o", "key_format": "avro"}, "no one s"),
+        ({"topic_pattern": "o.*", "registry": "r", "format": "avro"}, "no single subject"),
+        (
+            {"topic_pattern": "o.*", "registry": "r", "format": "avro", "subject": "o", "key_format": "avro"},
+            "no single s",
+        ),
         ({}, "topic '' is not a Kafka topic name"),
     ],
 )

@@ -104,13 +104,13 @@ def test_an_emptied_table_is_refused() -> None:
 FLAWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "message": ({"op": "m"}, {}, "a message"),
     "unknown op": ({"op": "x"}, {}, "its op is not known: x"),
-    "no envelope": ({"op": None}, {}, "no envelope"),
+    "no envelope": ({"op": None}, {}, "not a Debezium envelope"),
     "other database": ({"source": {"connector": "mysql", "lsn": 1, "sequence": '["1","1"]'}}, {}, "no position"),
     "no position": ({"source": {"connector": "postgresql"}}, {}, "no position"),
     "other key": ({}, {"keys": ["who"]}, "its key is .'id'. and not"),
     "unknown column": ({"after": {"id": 1, "who": "a", "new": 1}}, {}, "its column .'new'. is not known"),
     "changed key": ({"op": "u", "before": {"id": 2, "who": "a"}}, {}, "an update has changed 'id'"),
-    "no number": ({"after": {"id": "x", "who": "a"}}, {}, "column 'id' is a text and no int"),
+    "no number": ({"after": {"id": "x", "who": "a"}}, {}, "column 'id' is a text and not int"),
     "no row": ({"after": None}, {}, "its row is null"),
     "an op that is no text": ({"op": ["c"]}, {}, "its op is not known"),
     "a key that is null": ({"after": {"id": None, "who": "a"}}, {}, "its key 'id' is null or missing"),
@@ -143,7 +143,7 @@ def test_a_value_whose_schema_is_broken_is_refused(told: dict[str, Any]) -> None
     source = {"lsn": 2, "sequence": '["1","2"]'}
     payload = {"op": "c", "after": {"id": 1, "paid": "AQ=="}, "source": source}
     text = json.dumps({"schema": {"fields": [after]}, "payload": payload}).encode()
-    with pytest.raises(Unreadable, match="column 'paid' is a text and no decimal"):
+    with pytest.raises(Unreadable, match="column 'paid' is a text and not decimal"):
         reading("id INT, paid DECIMAL(9, 2)", ["id"]).row(None, text, 0)
 
 

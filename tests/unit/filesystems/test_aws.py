@@ -86,7 +86,7 @@ def test_without_a_connection_nothing_is_looked_up(monkeypatch: pytest.MonkeyPat
         ({**KEYS, "role_arn": "arn:aws:iam::1:role/lake"}, "names a role"),
         ({aws.KEY: "AKIA"}, "only one of"),
         ({aws.SECRET: SECRET}, "only one of"),
-        ({**KEYS, aws.PROFILE: "dev"}, "only one of them can count"),
+        ({**KEYS, aws.PROFILE: "dev"}, "give only one of them"),
     ],
 )
 def test_what_cannot_be_used_is_refused_without_its_secret(settings: dict[str, str], why: str) -> None:

@@ -76,7 +76,7 @@ def test_a_sink_that_cannot_take_them_is_refused(sink: SinkConfig, why: str) -> 
         ({"dead_letters": LAKE}, "with different names"),
         ({"dead_letters": KafkaSink(name="dead", topic="orders")}, "which the pipeline reads"),
         ({"source": DeltaSource("lake/other"), "dead_letters": DEAD}, "are records of topics, and it reads none"),
-        ({"source": source(), "max_bad": 5}, "max_bad bounds nothing"),
+        ({"source": source(), "max_bad": 5}, "max_bad limits nothing"),
         ({"source": source(on_bad_record="drop"), "max_bad": -1}, "max_bad -1 is neither"),
         ({"source": source(on_bad_record="drop"), "max_bad": 1.5}, "max_bad 1.5 is neither"),
         ({"source": source(on_bad_record="drop"), "max_bad": 0.0}, "max_bad 0.0 is neither"),

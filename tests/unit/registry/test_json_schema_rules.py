@@ -75,7 +75,7 @@ def test_values_that_break_a_rule(value: Any, rule: str) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_json(text: bytes) -> None:
     assert not checker(of_orders())(text)
-    assert "no JSON" in str(broken_rule(of_orders(), text))
+    assert "not JSON" in str(broken_rule(of_orders(), text))
 
 
 def test_what_is_no_schema() -> None:

@@ -59,7 +59,7 @@ def test_references_within_it_and_to_others() -> None:
         ({}, "#/a has no type"),
         (True, "#/a allows any value"),
         ({"type": "array"}, "#/a/items allows any value"),
-        ({"$ref": "#/nowhere"}, "refers to #/nowhere, which is not there"),
+        ({"$ref": "#/nowhere"}, "refers to #/nowhere, which does not exist"),
         ({"$ref": "#"}, "contains itself"),
     ],
 )

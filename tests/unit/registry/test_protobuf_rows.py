@@ -100,7 +100,7 @@ def test_types_that_do_not_fit() -> None:
     assert protobuf_writer.misfit(want, want) is None
     assert protobuf_writer.misfit(of("id", "short"), want) is None
     assert protobuf_writer.misfit(of("id", "long"), want) == "value.id is long, and the message has integer"
-    assert protobuf_writer.misfit(of("more", "long"), want) == "value.more is no field of the message"
+    assert protobuf_writer.misfit(of("more", "long"), want) == "value.more is not a field of the message"
     assert protobuf_writer.misfit(of("lines", "string"), want) == "value.lines is string, and the message has array"
     nested = {"type": "array", "elementType": of("sku", "long"), "containsNull": True}
     assert protobuf_writer.misfit(of("lines", nested), want) == (

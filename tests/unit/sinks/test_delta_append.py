@@ -219,7 +219,7 @@ def test_a_log_that_lacks_an_entry_is_not_known(lake: LightDelta) -> None:
     for number in range(3):
         lake.stage(transaction(), [1]) if not number else foreign(lake, number)
     (Path(lake.uri) / log.entry(1)).unlink()
-    with pytest.raises(OutcomeUnknown, match="shows is not known"):
+    with pytest.raises(OutcomeUnknown, match="not known what the log"):
         head.look(lake.uri)
 
 

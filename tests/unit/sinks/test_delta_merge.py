@@ -417,7 +417,7 @@ def test_an_empty_text_by_which_the_table_is_partitioned_is_no_key(tmp_path: Pat
     publish(lake, 1, change(1, 1, "mon"))
     with pytest.raises(InvalidPipeline, match="cannot be merged") as refused:
         lake.stage(transaction(2), [change(1, 2, "")])
-    assert "'day' is an empty text" in refused.value.why
+    assert "'day' is an empty string" in refused.value.why
 
 
 def test_what_was_merged_is_not_taken_back(lake: LightMerge) -> None:

@@ -198,7 +198,7 @@ def test_without_transactions_there_is_nothing_to_fence():
 
 class Short(Log):
     def refusing(self, topics: list[str]) -> list[str]:
-        return [f"'{name}' partition 1 has 1 of 3 copies in sync, and min.insync.replicas is 2" for name in topics]
+        return [f"'{name}' partition 1 has 1 of 3 replicas in sync, and min.insync.replicas is 2" for name in topics]
 
 
 class Silent(Log):

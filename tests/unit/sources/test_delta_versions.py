@@ -108,7 +108,7 @@ def test_a_time_that_the_log_no_longer_reaches_is_not_guessed(table: Table) -> N
         table.date(version, minute)
     table.now.create_checkpoint()
     table.entry(0).unlink()
-    with pytest.raises(SourceLost, match="cannot be told any more"):
+    with pytest.raises(SourceLost, match="is no longer known"):
         table.pin(minutes(5, 15))
     assert table.pin(minutes(15, 25)).partitions == {0: (2, 3)}
 

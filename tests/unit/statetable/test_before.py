@@ -104,7 +104,7 @@ def test_a_new_table_in_its_place_is_noticed_at_once(stored: StateTable) -> None
     shutil.rmtree(stored.uri)
     StateTable.make(stored.uri)
     for again in (lambda: stored.view("flights"), lambda: stored.append(view, planned(view, start=1))):
-        with pytest.raises(OutcomeUnknown, match="another one than when this process started"):
+        with pytest.raises(OutcomeUnknown, match="not the one with which this process started"):
             again()
 
 

@@ -549,7 +549,7 @@ def test_a_table_that_was_deleted_under_a_process_is_not_silently_recreated(tabl
         table.view("flights")
     assert not Path(uri).exists()
     StateTable.make(uri)
-    with pytest.raises(OutcomeUnknown, match="is another one than when this process started") as replaced:
+    with pytest.raises(OutcomeUnknown, match="is not the one with which this process started") as replaced:
         table.view("flights")
     assert "Restore the table" in replaced.value.todo
 

@@ -186,7 +186,7 @@ def _checkpoint(viewer: Viewer, pipeline: str, epoch: int) -> Checkpoint:
 
 
 def _until(page: page_data.Page) -> datetime:
-    """The last page's line goes on to now, an older one's ends with it."""
+    """The last page's line continues to now, an older one's ends with it."""
     return datetime.now(UTC) if page.number == 1 else max(cp.updated_at for cp in page.checkpoints)
 
 

@@ -129,7 +129,7 @@ class Demo:
     limit: ClassVar[float] = 180.0  # seconds for one DAG run on two cores
 
     def start(self) -> None:
-        """Broker; then flights, Spark and Airflow side by side."""
+        """Broker; then flights, Spark and Airflow in parallel."""
         with self._step("broker"):
             broker = self.services.up().bootstrap
             location.make(self.settings.state)

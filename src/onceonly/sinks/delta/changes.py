@@ -16,8 +16,8 @@ REFUSED = "onceonly: this change is refused: "  # in the error of the Spark job
 EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 TODO = "Nothing was written."
 TODOS = {
-    REFUSED: "Keys, order and what says that a key was deleted must not be null, and of two different changes of one "
-    "key one has to be newer. Change the transform, or order by more columns. Nothing was staged.",
+    REFUSED: "Keys, order and the column of deletes must not be null, and two different changes of one key must differ "
+    "in order. Change the transform, or order by more columns. Nothing was staged.",
     REFUSED_RECORD: "Correct Changes(…) or the connector, or leave the record out in the transform. "
     "Nothing was staged.",
 }
@@ -32,7 +32,7 @@ def check_columns(config: DeltaSink, rows: Any) -> None:
     compared = [name for name in (*merge.keys, *merge.order_by) if name in kinds]
     wrong += [f"'{name}' is {_shown(kinds[name])}" for name in compared if not _is_comparable(kinds[name])]
     if merge.deletes in kinds and kinds[merge.deletes] != "boolean":
-        wrong.append(f"'{merge.deletes}' says what is deleted and is {_shown(kinds[merge.deletes])}, not boolean")
+        wrong.append(f"'{merge.deletes}' (deletes) is {_shown(kinds[merge.deletes])}, not boolean")
     if wrong:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows cannot be merged.",
@@ -60,7 +60,10 @@ def against(table: log.Table) -> str | None:
     if why := stage.only_appends(table):
         return why
     if "deletionVectors" in (table.protocol().writer_features or []):
-        return "Its deletion vectors (delta.enableDeletionVectors) are part of a file's identity, which delta-rs lacks."
+        return (
+            "Its deletion vectors (delta.enableDeletionVectors) are part of a file's identity, "
+            "which delta-rs does not support."
+        )
     return None
 
 
@@ -84,10 +87,9 @@ def check_staged(config: DeltaSink, adds: list[dict[str, Any]]) -> None:
         if any(name in add["partitionValues"] and not add["partitionValues"][name] for add in adds):
             raise InvalidPipeline(
                 f"sink '{config.name}': the changes cannot be merged.",
-                f"'{name}' is an empty text in some of them, and the table is partitioned by it: Delta has null there, "
-                "and a key that is null is in no row that is found again.",
-                f"Write another text in its place, or use a table that is not partitioned by '{name}'. "
-                "Nothing was staged.",
+                f"'{name}' is an empty string in some of them, and the table is partitioned by it: Delta stores "
+                "null there, and a row with a null key cannot be found again.",
+                f"Use another value, or a table that is not partitioned by '{name}'. Nothing was staged.",
             )
 
 
@@ -95,7 +97,7 @@ def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
     """Why rows that were published cannot be taken back, if merging is the reason."""
     if "merge" not in old and config.merge is None:
         return None
-    return "Changes are merged into the table: the rows that they took the place of no longer exist."
+    return "Changes are merged into the table: the rows that they replaced no longer exist."
 
 
 def refuse(sink: str, target: log.Table, handle: Handle, altered: bool) -> None:

@@ -222,7 +222,7 @@ def _actions(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def _unreadable(uri: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"what the log of {uri} shows is not known.",
+        f"it is not known what the log of {uri} shows.",
         f"{type(error).__name__}: {error}",
         "Fix the storage or the table, then repeat the command. Nothing was written.",
     )

@@ -25,7 +25,7 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
             why,
-            "Delete them by a predicate of your own, and send the records again to a pipeline with a new name. "
+            "Delete them with your own predicate, and send the records again to a pipeline with a new name. "
             "Nothing was written.",
         )
 

@@ -49,8 +49,8 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
     if local and unquote(str(local)) != str(local):
         raise InvalidPipeline(
             f"sink '{config.name}': there can be no table at {local}.",
-            "What looks like an escape of a URI ('%' and two digits) is taken for one by delta-rs, in any path.",
-            "Name the folder otherwise. Nothing was written.",
+            "delta-rs decodes '%' and two digits in any path, as in a URI.",
+            "Choose another name for the folder. Nothing was written.",
         )
     try:
         table = by(uri)
@@ -74,8 +74,8 @@ def check(config: DeltaSink, table: log.Table) -> None:
 def not_looked_up(config: DeltaSink) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{config.name}': the table '{config.table}' has not been looked up.",
-        "That is done by the plan of each checkpoint.",
-        "Plan it by Airflow or `onceonly run`. Nothing was written.",
+        "The plan of each checkpoint does that.",
+        "Plan it with Airflow or `onceonly run`. Nothing was written.",
     )
 
 
@@ -83,8 +83,8 @@ def another_by_name(config: DeltaSink, found: str | None) -> NotCommitted:
     """A table is never made in place of one that somebody has dropped: a catalog would not know it."""
     return NotCommitted(
         f"sink '{config.name}': the table '{config.table}' is not at {config.path} any more.",
-        f"The plan has found the table with the id {config.table_id} there, and now there is {found or 'none'}.",
-        "Was it dropped, or made again? The next plan looks its name up again. Nothing was written.",
+        f"The plan found the table with the id {config.table_id} there, and now there is {found or 'none'}.",
+        "Was it dropped or created again? The next plan looks its name up again. Nothing was written.",
     )
 
 
@@ -175,8 +175,8 @@ def require_seen(config: DeltaSink, uri: str, spark: Any) -> None:
     if seen != ours:
         raise NotCommitted(
             f"sink '{config.name}': Spark does not write to {uri}, where its rows were to be staged.",
-            f"The table made there has the id {ours}, and the one that Spark sees has {seen}.",
-            "Does the path have characters that mean something in a URI? Use another one. Nothing was published.",
+            f"The table created there has the id {ours}, and the one that Spark sees has {seen}.",
+            "Does the path have characters with a meaning in URIs? Use another one. Nothing was published.",
         )
 
 

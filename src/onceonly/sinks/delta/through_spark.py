@@ -24,8 +24,8 @@ LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.cla
 REFUSALS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
 AZURE = (
-    "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a look and a copy, "
-    "so the last of two writers can win."
+    "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a check and a "
+    "copy, so the last of two writers can win."
 )
 
 
@@ -103,7 +103,7 @@ def _todo(uri: str) -> str:
     key = LOG_STORE.format(_scheme(uri))
     if _scheme(uri) == "s3a":
         return f"Set {key} to a log store for several writers (S3DynamoDBLogStore)."
-    return f"If the account has hierarchical namespaces, say so: {key}=io.delta.storage.AzureLogStore is right there."
+    return f"If the account has hierarchical namespaces, set {key}=io.delta.storage.AzureLogStore."
 
 
 def _scheme(uri: str) -> str:

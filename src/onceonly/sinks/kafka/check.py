@@ -144,7 +144,9 @@ def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
         )
     brokers = len(known.brokers())
     if 0 < (copies := _state_log_copies(known)) < min(3, brokers):
-        notes.append(f"{config.name}: __transaction_state has {copies} copies on {brokers} brokers; 3 survive a loss")
+        notes.append(
+            f"{config.name}: __transaction_state has {copies} replicas on {brokers} brokers; 3 survive the loss of one"
+        )
     for name in config.allowed:
         settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
@@ -155,7 +157,7 @@ def _warnings(config: KafkaSink, known: Transactions) -> list[str]:
                 "outcome that was not recorded before is in doubt"
             )
         if brokers > 1 and (why := _losable(settings, known.copies([name]).get(name, 0))):
-            notes.append(f"{config.name}: topic '{name}' may lose what it has acknowledged, with one broker: {why}")
+            notes.append(f"{config.name}: topic '{name}' may lose acknowledged records with one broker: {why}")
     return notes
 
 
@@ -164,8 +166,8 @@ def _losable(settings: Mapping[str, str], copies: int) -> str:
     if copies == 1:
         return "it has 1 copy"
     if settings.get("unclean.leader.election.enable") == "true":
-        return "a copy that lacks them may become its leader (unclean.leader.election.enable)"
-    return "one copy is enough (min.insync.replicas=1)" if settings.get("min.insync.replicas") == "1" else ""
+        return "a replica that lacks them may become its leader (unclean.leader.election.enable)"
+    return "one replica is enough (min.insync.replicas=1)" if settings.get("min.insync.replicas") == "1" else ""
 
 
 def _state_log_copies(known: Transactions) -> int:

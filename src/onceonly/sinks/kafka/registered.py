@@ -161,10 +161,11 @@ def _refused(config: KafkaSink, part: Part, registry: Registry, subject: str) ->
         return InvalidPipeline(
             f"sink '{config.name}': the schema '{part.file}' cannot be registered.",
             f"It is not compatible with the versions of {where}.",
-            "Change it so that readers of both can go on, or relax the subject's compatibility. Nothing was written.",
+            "Change it so that readers of both keep working, or relax the subject's compatibility. Nothing was "
+            "written.",
         )
     return InvalidPipeline(
         f"sink '{config.name}': the schema '{part.file}' is not registered.",
-        f"It is no version of {where}.",
+        f"It is not a version of {where}.",
         "Register it there, or let the sink do so: KafkaSink(register=True). Nothing was written.",
     )

@@ -155,9 +155,9 @@ def _check_writable(base: Path) -> None:
         (base / "cache").mkdir(exist_ok=True)
     except OSError as error:
         raise NotCommitted(
-            f"no jar can be put into {base}.",
+            f"no jar can be written to {base}.",
             f"{error}",
-            "Let ONCEONLY_JARS name a folder that this user can write to. Nothing was fetched.",
+            "Set ONCEONLY_JARS to a folder that this user can write to. Nothing was fetched.",
         ) from error
 
 
