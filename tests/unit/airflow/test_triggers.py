@@ -149,6 +149,21 @@ def test_what_a_driver_waits_for_is_told_once(world, master, monkeypatch, capsys
     assert [told.count(f"driver driver-1 is {state}") for state in ("SUBMITTED", "RUNNING", "FINISHED")] == [1, 1, 0]
 
 
+def test_an_error_that_nobody_foresaw_does_not_fail_the_task(world, master, monkeypatch, capsys):
+    """A trigger that dies takes the task along, while its driver is at work."""
+    asked, errors = master.ask, [ValueError("odd"), KeyError("state")]
+
+    def odd(*request):
+        if errors:
+            raise errors.pop()
+        master.state = "FINISHED"
+        return asked(*request)
+
+    monkeypatch.setattr(standalone, "_ask", odd)
+    assert fired(trigger(world)) == "FINISHED"
+    assert "ValueError('odd')" in capsys.readouterr().out
+
+
 # ---- a task whose time is over
 
 
