@@ -36,6 +36,7 @@ class Target:
     remote: str | None = field(default=None, repr=False)  # may hold a token
     cluster: str | None = None  # the driver is to run there: see `clusters.addresses`
     conf: dict[str, str] = field(default_factory=dict, repr=False)
+    connection: str = field(default="", compare=False)  # its id
 
 
 def of_connection(
@@ -56,13 +57,13 @@ def of_connection(
     master = fields.master(kind, host, port)
     if master.startswith("sc://"):
         ssl = "true" if str(extra.get("use_ssl", "")).lower() == "true" else None
-        return Target(remote=_with_parameters(master, user_id=login, use_ssl=ssl, token=password))
+        return Target(remote=_with_parameters(master, user_id=login, use_ssl=ssl, token=password), connection=conn_id)
     conf = fields.settings(conn_id, extra)
     cluster = _cluster(conn_id, master, extra, conf)
     fields.refuse_login(conn_id, master, cluster)
     _refuse_stored(conn_id, conf, master if cluster else "")
     _refuse_shown(conn_id, conf, master)
-    return Target(master, cluster=cluster, conf=conf)
+    return Target(master, cluster=cluster, conf=conf, connection=conn_id)
 
 
 def _with_parameters(address: str, **given: str | None) -> str:

@@ -128,7 +128,7 @@ class Submission:
         driver, tag = found or self._submit()
         with suppress(OSError):  # then the triggerer alone can end it
             about = {"owner": self.work.owner, "state": self._state.id, "tag": tag, "at": time.time()}
-            driver.open_report().name_driver({**vars(driver), **about})
+            driver.open_report().name_driver({**vars(driver), **about, "connection": self.spark.connection})
         return driver
 
     def end(self) -> None:

@@ -20,6 +20,7 @@ work = pytest.importorskip("onceonly.clusters.work")
 unawaited = pytest.importorskip("onceonly.airflow.unawaited")
 
 RUN = "airflow:flights:a run: the first"
+MASTER = "http://master:6066"
 JOB = "stage-flights-1-0123456789ab"
 
 
@@ -217,13 +218,13 @@ def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
 
 def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
     said = Report.of(world.state.uri, job)
-    about = {"master": "http://master:6066", "driver": "driver-1", "report": said.uri, "owner": owner}
+    about = {"master": MASTER, "driver": "driver-1", "report": said.uri, "owner": owner, "connection": "spark"}
     said.name_driver({**about, "state": world.state.id, **more})
     return said
 
 
 def end(world: World) -> list[str]:
-    return list(unawaited.end(world.state, world.alive))
+    return list(unawaited.end(world.state, world.alive, {"spark": MASTER}.get))
 
 
 def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):
@@ -268,6 +269,33 @@ def test_drivers_of_the_table_that_this_one_is_a_copy_of_are_not_its_own(world, 
     named(world, state="another")
     assert end(world) == []
     assert master.asked == []
+
+
+@pytest.mark.parametrize("forged", [{"master": "k8s+http://elsewhere/spark"}, {"connection": "another"}])
+def test_recovery_logs_in_at_no_address_but_that_of_a_connection(world, master, monkeypatch, forged):
+    """Who may write beside the state table could have it send its token of Kubernetes to a server of their own."""
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world, **forged)
+    monkeypatch.setattr(driver.Driver, "cluster", property(lambda _: pytest.fail("it was asked")))
+    assert "is not the cluster of the Airflow connection" in end(world)[0]
+
+
+def test_recovery_deletes_no_file_that_a_note_names(world, master, tmp_path):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    (tmp_path / "precious").write_text("rows")
+    said = named(world, report=str(tmp_path / "precious"))
+    assert end(world)[0].endswith("is KILLED")
+    assert (tmp_path / "precious").read_text() == "rows"
+    assert said.read().lines == () and not job_report.drivers(world.state)
+
+
+def test_a_driver_whose_name_would_be_a_path_is_none(world, master):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world, driver="driver-1/../../pods/another")
+    assert end(world) == [] and master.asked == []
 
 
 @pytest.mark.parametrize("state", ["FINISHED", triggers.NOT_SEEN_ENDED])
