@@ -298,6 +298,17 @@ def test_a_driver_whose_name_would_be_a_path_is_none(world, master):
     assert end(world) == [] and master.asked == []
 
 
+def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypatch):
+    def broken(*_):
+        raise OSError("slow down")
+
+    monkeypatch.setattr(job_report, "file_system", broken)
+    known = driver.Driver("http://master:6066", "driver-1", "s3://lake/_jobs/one")
+    work.Work("flights", 1, RUN)._require(True, known, "is staged", "FINISHED")
+    with pytest.raises(NotCommitted, match="left no report"):
+        work.Work("flights", 1, RUN)._require(False, known, "is planned, not staged", "FINISHED")
+
+
 @pytest.mark.parametrize("state", ["FINISHED", triggers.NOT_SEEN_ENDED])
 def test_the_task_forgets_a_driver_that_it_has_seen_ended(world, state):
     world.plan(RUN)
