@@ -21,6 +21,7 @@ NAMED = {
 KEYTAB, KEYTAB_SETTING = "keytab", "spark.kerberos.keytab"
 BINARY, OURS = "spark-binary", "spark-submit"
 KNOWN = {*NAMED, KEYTAB, MANAGER, BINARY, "conf", "deploy-mode", "rest-port", "rest-scheme", "use_ssl"}
+ELSEWHERE = ("spark.master", "spark.remote", "spark.submit.deployMode")  # have a field, and would win over it
 # The type of a connection that is given as a URI is the scheme of its master.
 SCHEMES = {"spark": "spark", "k8s": "k8s", "sc": "sc", "spark_connect": "sc"}
 
@@ -40,13 +41,19 @@ def settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
     """Spark's settings: those that have a field of their own, and those of `conf`, which win.
 
     Raises:
-        InvalidPipeline: see `keytab.path`; or `conf` is no object.
+        InvalidPipeline: see `keytab.path`; or `conf` is no object, or says where Spark is.
     """
     given = extra.get("conf") or {}
     if not isinstance(given, Mapping):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has a 'conf' that is not a JSON object.",
             todo='Write {"spark.executor.memory": "2g", …}. Nothing was written.',
+        )
+    if placed := sorted(set(given) & set(ELSEWHERE)):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has {', '.join(placed)} in its 'conf'.",
+            "Spark would be where Onceonly does not look for it.",
+            "Say it by the host and 'deploy-mode' of the connection. Nothing was written.",
         )
     named = {setting: str(extra[name]) for name, setting in NAMED.items() if extra.get(name)}
     if extra.get(KEYTAB):

@@ -86,6 +86,19 @@ def test_settings_that_are_no_object_are_refused() -> None:
         connect("yarn", {"conf": '{"spark.cores.max": 2}'})
 
 
+@pytest.mark.parametrize("setting", ["spark.master", "spark.remote", "spark.submit.deployMode"])
+def test_settings_do_not_say_where_spark_is(setting: str) -> None:
+    """Drivers would be where nobody looks for them, and nobody ends them."""
+    with pytest.raises(InvalidPipeline, match=rf"has {setting} in its 'conf'"):
+        connect("yarn", {"conf": {setting: "cluster"}})
+
+
+def test_a_driver_in_this_process_group_is_one_whatever_the_defaults_say(tmp_path: Path) -> None:
+    """Else spark-submit takes the mode of spark-defaults.conf, and its driver outlives the task."""
+    said = command.arguments(connect("yarn", {}), Settings.from_env({"ONCEONLY_PROJECT": str(tmp_path)}), "stage", [])
+    assert "spark.submit.deployMode=client" in said
+
+
 # ---- secrets
 
 
