@@ -10,6 +10,7 @@ from airflow.sdk.log import mask_secret
 
 from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
+from onceonly.clusters import keytab
 from onceonly.clusters.target import Target, of_connection
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import logins
@@ -63,7 +64,10 @@ def spark(conn_id: str) -> Target:
             f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[*]' (or spark://…, yarn, k8s://…, "
             "sc://…). Nothing was written.",
         ) from error
-    made = of_connection(conn_id, found.host, found.port, found.password, found.extra_dejson)
+    extra = found.extra_dejson
+    for value in filter(keytab.content_of, [str(extra.get("keytab") or "")]):
+        mask_secret(value)
+    made = of_connection(conn_id, found.host, found.port, found.password, extra, found.conn_type, found.login)
     for value in redaction.secret(made.conf).values():
         mask_secret(value)
     return made

@@ -8,6 +8,7 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.log import mask_secret
 
 from onceonly.airflow import notices
+from onceonly.clusters.http import as_it_is
 from onceonly.errors import NotCommitted
 
 PATIENCE = 10.0  # seconds for an answer
@@ -35,9 +36,8 @@ class WebhookNotifier(BaseNotifier):
 
         url = address(self.conn_id)
         try:
-            said = requests.post(
-                url, json={"text": self.text or notices.told(context)}, timeout=PATIENCE, allow_redirects=False
-            )
+            body = {"text": self.text or notices.told(context)}
+            said = requests.post(url, json=body, auth=as_it_is, timeout=PATIENCE, allow_redirects=False)
         except requests.RequestException as error:
             raise self._refused(type(error).__name__) from None
         if not said.ok or said.is_redirect:

@@ -387,7 +387,7 @@ class RecoverOperator(OnceonlyOperator):
             except Exception as error:  # its rows cannot be read: those of other pipelines may be sound
                 self._failed(error, errors)
         try:
-            for line in unawaited.end(through.state, alive_in(context)):
+            for line in unawaited.end(through.state, alive_in(context), _cluster_of):
                 self.log.warning("%s", line)
         except Exception as error:
             self._failed(error, errors)
@@ -472,6 +472,12 @@ def task_outcome(context: Any = None) -> Iterator[None]:
         if isinstance(error, InvalidPipeline):
             raise AirflowFailException(str(error)) from error
         raise
+
+
+def _cluster_of(conn_id: str) -> str | None:
+    from onceonly.airflow import connections
+
+    return connections.spark(conn_id).cluster
 
 
 def _interval(context: Any) -> Interval:

@@ -99,23 +99,23 @@ class DriverTrigger(BaseTrigger):
         """Have it killed, and look."""
         try:
             self._known().end()
-        except OnceonlyError as error:
-            return "", str(error)
+        except Exception as error:  # as of a look
+            return "", _told(error)
         return self._look()
 
     def _look(self) -> tuple[str, str]:
         """The state in which the driver has ended, or nothing; and why the cluster was not understood, or nothing."""
         try:
             seen = self._known().look()
-        except OnceonlyError as error:
-            return "", str(error)
+        except Exception as error:  # whatever it is, it says nothing about the driver: the task is not to fail of it
+            return "", _told(error)
         if seen.at_work and seen.state != self._told:  # it may wait in a queue, or for its image
             self._told = seen.state
             self.log.info("driver %s is %s", self.driver, seen.state)
         return ("" if seen.at_work else seen.state), ""
 
     def _listen(self) -> tuple[tuple[str, ...], bool]:
-        with suppress(OSError):
+        with suppress(Exception):  # it is for people, and its storage may not answer
             said = self._known().open_report().read()
             return said.lines, said.code is not None
         return (), False
@@ -130,6 +130,10 @@ class DriverTrigger(BaseTrigger):
 def driver_of(event: Any) -> Driver:
     """The driver that an event of this trigger, or its arguments, are about."""
     return Driver(event["master"], event["driver"], event["report"])
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, OnceonlyError) else f"The cluster could not be asked: {error!r}"
 
 
 def _outcome(state: str, over: bool, late: bool) -> str:

@@ -18,7 +18,8 @@ def spark_submit() -> str:
 
 def arguments(spark: Target, settings: Settings, step: str, given: Sequence[str]) -> list[str]:
     """For the program of `step` on that master, with the driver in spark-submit's own process."""
-    return compose(spark.master, conf(settings) | spark.conf, str(program(step)), given)
+    here = {"spark.submit.deployMode": "client"}  # whatever a spark-defaults.conf says
+    return compose(spark.master, conf(settings) | spark.conf | here, str(program(step)), given)
 
 
 def compose(master: str, conf: Mapping[str, str], program: str, given: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ def ask(
     given = {"auth": as_it_is, **options}
     try:  # a connection of its own: none that has gone stale is used again
         return requests.request(method, url, json=body, timeout=PATIENCE, allow_redirects=False, **given)
-    except requests.RequestException as error:
+    except OSError as error:  # requests' own are among them; and a file of keys or authorities that is missing
         if not _was_never_sent(error):
             raise OutcomeUnknown(f"{who} did not answer {method} {url}.", f"{error!r}") from error
         raise NotCommitted(f"{who} does not answer at {url}.", f"{error}", todo) from error

@@ -19,7 +19,7 @@ from onceonly.errors import NotCommitted
 from onceonly.runtime.jobs import program
 from onceonly.spark.conf import conf as ours
 
-AT_WORK = {"Pending", "Running", "Unknown"}  # Unknown: its node does not answer
+ENDED = ("Succeeded", "Failed")
 TAG, NAME = "onceonly-tag", "onceonly-job"  # a label of the pod, and an annotation
 DRIVER = "spark-kubernetes-driver"  # Spark's own name for the container
 LINES = 200  # of a log: the last ones are often the frames of a stack trace
@@ -38,7 +38,7 @@ class Kubernetes:
     def submit(self, job: Job, launcher: Launcher) -> str:
         """See `Cluster.submit`. A pod that never began may lack what spark-submit makes after it, so it is removed."""
         for pod in self._pods(job.tag):
-            if pod["status"].get("phase") == "Pending":
+            if _phase(pod) == "Pending":
                 self.end(pod["metadata"]["name"])
         code, lines = launcher.run(job, self._conf(job), _placed(str(program(job.step)), job))
         return require_one(self, job, code, lines)
@@ -47,21 +47,21 @@ class Kubernetes:
         return [_pod_of(job)] if self._pod(_pod_of(job)) else []
 
     def find(self, tag: str) -> Sequence[Found]:
-        """Those that run: what only waits has done nothing yet."""
-        running = [pod for pod in self._pods(tag) if pod["status"].get("phase") in ("Running", "Unknown")]
+        """Those that run, and that nobody has deleted: what only waits has done nothing yet."""
+        running = [pod for pod in self._pods(tag) if _phase(pod) in ("Running", "Unknown") and not _is_deleted(pod)]
         first = sorted(running, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-        return [Found(pod["metadata"]["name"], pod["metadata"]["annotations"][NAME]) for pod in first]
+        return [Found(pod["metadata"]["name"], str(_annotations(pod).get(NAME))) for pod in first]
 
     def look(self, application: str) -> Seen:
         pod = self._pod(application)
         if not pod:
             return GONE
-        phase, reasons = str(pod["status"].get("phase")), _reasons(pod)
-        return Seen(f"{phase} ({', '.join(reasons)})" if reasons else phase, phase in AT_WORK)
+        phase, reasons = _phase(pod), _reasons(pod)
+        return Seen(f"{phase} ({', '.join(reasons)})" if reasons else phase, phase not in ENDED)
 
     def end(self, application: str) -> None:
         """Its executors go with it: they belong to the pod."""
-        self._require(self._ask("DELETE", f"pods/{application}"), f"end {application}")
+        self._require(self._ask("DELETE", f"pods/{application}"), f"end {application}", "Pod", "Status")
 
     def where(self, application: str) -> str:
         return f"kubectl logs -n {self.namespace} {application}"
@@ -77,18 +77,18 @@ class Kubernetes:
         return answer.text.splitlines() if answer.status_code == 200 else []
 
     def _pod(self, name: str) -> dict[str, Any]:
-        return self._require(self._ask("GET", f"pods/{name}"), f"report the status of {name}")
+        return self._require(self._ask("GET", f"pods/{name}"), f"report the status of {name}", "Pod")
 
     def _pods(self, tag: str) -> list[dict[str, Any]]:
         answer = self._ask("GET", "pods", params={"labelSelector": f"{TAG}={tag}"})
-        return list(self._require(answer, "list pods").get("items") or [])
+        return list(self._require(answer, "list pods", "PodList").get("items") or [])
 
-    def _require(self, answer: requests.Response, what: str) -> dict[str, Any]:
-        """What it answers; nothing where there is no such thing."""
+    def _require(self, answer: requests.Response, what: str, *kinds: str) -> dict[str, Any]:
+        """What it answers, of one of these kinds; nothing where there is no such thing."""
         said = http.fields(answer) or {}
         if answer.status_code == 404 and said.get("reason") == "NotFound":
             return {}
-        if answer.status_code not in (200, 202):
+        if answer.status_code not in (200, 202) or said.get("kind") not in kinds:
             raise NotCommitted(
                 f"the Kubernetes API at {self.server} did not {what}: {answer.status_code}.",
                 str(said.get("message") or answer.text[:200]),
@@ -100,7 +100,10 @@ class Kubernetes:
     def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None) -> requests.Response:
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
         with kubeconfig.access(self.context) as options:
-            return http.ask("the Kubernetes API", method, url, TODO, params=params, **options)
+            answer = http.ask("the Kubernetes API", method, url, TODO, params=params, **options)
+        if answer.status_code == 401:
+            kubeconfig.forget()
+        return answer
 
     def _conf(self, job: Job) -> dict[str, str]:
         env = {f"spark.kubernetes.driverEnv.{name}": value for name, value in job.settings.environment().items()}
@@ -128,10 +131,24 @@ def _placed(path: str, job: Job) -> str:
     return path if UPLOAD in job.spark.conf else f"local://{path}"
 
 
+def _phase(pod: Mapping[str, Any]) -> str:
+    """`Unknown`: its node does not answer. A pod that was just made may have none."""
+    return str((pod.get("status") or {}).get("phase"))
+
+
+def _annotations(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _is_deleted(pod: Mapping[str, Any]) -> bool:
+    """Somebody has asked for its end. On a node that is lost, it stays like that until the node is removed."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def _reasons(pod: Mapping[str, Any]) -> list[str]:
     """Why its containers wait or have ended, in Kubernetes' words: ImagePullBackOff, OOMKilled, …"""
-    found = []
-    for status in pod["status"].get("containerStatuses") or []:
+    found = ["Terminating"] if _is_deleted(pod) else []
+    for status in (pod.get("status") or {}).get("containerStatuses") or []:
         for state in ("waiting", "terminated"):
             with suppress(KeyError):
                 found.append(str(status["state"][state]["reason"]))

@@ -24,23 +24,23 @@ def properties(conf: Mapping[str, str]) -> Iterator[Properties]:
         yield Properties()
         return
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
-    with hidden_file(text) as (path, inherited):
+    with hidden_file(text.encode()) as (path, inherited):
         # Without the second one, a properties file takes the place of spark-defaults.conf.
         yield Properties(["--properties-file", path, "--load-spark-defaults"], inherited)
 
 
 @contextmanager
-def hidden_file(text: str) -> Iterator[tuple[str, list[int]]]:
+def hidden_file(content: bytes) -> Iterator[tuple[str, list[int]]]:
     """A file of mode 600. On Linux it is in memory alone, so that nothing of it stays if this process is killed."""
     if hasattr(os, "memfd_create"):
-        with open(os.memfd_create("spark"), "w") as file:
+        with open(os.memfd_create("spark"), "wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(text)
+            file.write(content)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}", [file.fileno()]
     else:
-        with NamedTemporaryFile("w", prefix="onceonly-") as named:  # made with that mode
-            named.write(text)
+        with NamedTemporaryFile(prefix="onceonly-") as named:  # made with that mode
+            named.write(content)
             named.flush()
             yield named.name, []
 

@@ -14,7 +14,7 @@ from onceonly.clusters import command, http
 from onceonly.clusters.interface import GONE, Found, Job, Launcher, Seen
 from onceonly.errors import NotCommitted, OutcomeUnknown
 
-AT_WORK = {"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}  # UNKNOWN: the master is recovering
+ENDED = ("FINISHED", "FAILED", "KILLED", "ERROR")
 TODO = (
     "Does it run with spark.master.rest.enabled=true? If its REST port is not 6066, set 'rest-port' in the "
     "connection's extra."
@@ -57,7 +57,7 @@ class Standalone:
                 f"Spark's master at {self.rest} cannot report the status of {application}.", said["message"]
             )
         state = said.get("driverState")
-        return Seen(str(state), state in AT_WORK) if state else GONE
+        return Seen(str(state), state not in ENDED) if state else GONE
 
     def end(self, application: str) -> None:
         _ask(self.rest, "POST", f"kill/{application}")

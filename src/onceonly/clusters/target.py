@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from onceonly import redaction
+from onceonly.clusters import fields, keytab
+from onceonly.clusters.fields import MANAGER
 from onceonly.errors import InvalidPipeline
 
 REST_PORT = 6066  # Spark's own default
-MANAGER = "yarn_resourcemanager_webapp_address"
-FIELDS = {
-    "queue": "spark.yarn.queue",
-    "namespace": "spark.kubernetes.namespace",
-    "principal": "spark.kerberos.principal",
-    "keytab": "spark.kerberos.keytab",
-}
 WHERE_SECRETS_GO = {
     "spark": "Give them to Spark's workers, in spark-defaults.conf or in their environment (AWS_SECRET_ACCESS_KEY, …), "
     "or set 'deploy-mode' to client. Nothing was written.",
@@ -41,30 +36,40 @@ class Target:
     remote: str | None = field(default=None, repr=False)  # may hold a token
     cluster: str | None = None  # the driver is to run there: see `clusters.addresses`
     conf: dict[str, str] = field(default_factory=dict, repr=False)
+    connection: str = field(default="", compare=False)  # its id
 
 
-def of_connection(conn_id: str, host: str | None, port: int | None, password: str | None, extra: Any) -> Target:
-    """What these fields of a connection mean.
+def of_connection(
+    conn_id: str,
+    host: str | None,
+    port: int | None,
+    password: str | None,
+    extra: Any,
+    kind: str = "spark",
+    login: str | None = None,
+) -> Target:
+    """What these fields of a connection mean. `kind`: its type.
 
     Raises:
         InvalidPipeline: they say what cannot be done.
     """
-    master = f"{host or 'local[*]'}:{port}" if port else host or "local[*]"
-    named = {setting: str(extra[name]) for name, setting in FIELDS.items() if extra.get(name)}
-    conf = named | {key: str(value) for key, value in extra.get("conf", {}).items()}
+    fields.refuse_unused(conn_id, extra)
+    master = fields.master(kind, host, port)
     if master.startswith("sc://"):
-        return Target(remote=_with_token(master, password), conf=conf)
+        ssl = "true" if str(extra.get("use_ssl", "")).lower() == "true" else None
+        return Target(remote=_with_parameters(master, user_id=login, use_ssl=ssl, token=password), connection=conn_id)
+    conf = fields.settings(conn_id, extra)
     cluster = _cluster(conn_id, master, extra, conf)
+    fields.refuse_login(conn_id, master, cluster)
     _refuse_stored(conn_id, conf, master if cluster else "")
     _refuse_shown(conn_id, conf, master)
-    return Target(master, cluster=cluster, conf=conf)
+    return Target(master, cluster=cluster, conf=conf, connection=conn_id)
 
 
-def _with_token(address: str, password: str | None) -> str:
-    """As PySpark takes the token of a Spark Connect server."""
-    if not password:
-        return address
-    return f"{address}{'' if '/;' in address else '/'};token={quote(password, safe='')}"
+def _with_parameters(address: str, **given: str | None) -> str:
+    """As PySpark takes them, the token of a Spark Connect server among them."""
+    said = "".join(f";{name}={quote(value, safe='')}" for name, value in given.items() if value)
+    return f"{address}{'' if '/;' in address else '/'}{said}" if said else address
 
 
 def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[str, str]) -> str | None:
@@ -74,7 +79,7 @@ def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[
         return None
     place = urlsplit(master)
     if mode == "cluster" and place.scheme == "spark" and "," not in place.netloc:
-        return f"http://{place.hostname}:{extra.get('rest-port') or REST_PORT}"
+        return _rest(conn_id, place, extra)
     if mode == "cluster" and master == "yarn":
         return f"yarn+{_manager(conn_id, extra)}"
     if mode == "cluster" and place.scheme == "k8s":
@@ -82,10 +87,27 @@ def _cluster(conn_id: str, master: str, extra: Mapping[str, Any], conf: Mapping[
         context = conf.get("spark.kubernetes.context", "")
         return f"k8s+{_server(master)}/{namespace}{f'?context={quote(context)}' if context else ''}"
     raise InvalidPipeline(
-        f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {master}.",
+        f"the Airflow connection '{conn_id}' has deploy mode {mode!r} for {redaction.CREDENTIALS.sub('://', master)}.",
         "A driver runs where the task does ('client'), or on one standalone master, YARN or Kubernetes ('cluster').",
         "Set 'deploy-mode' in its extra to client, or its host to spark://…, yarn or k8s://…. Nothing was written.",
     )
+
+
+def _rest(conn_id: str, place: SplitResult, extra: Mapping[str, Any]) -> str:
+    """The REST server of a standalone master."""
+    scheme = extra.get("rest-scheme") or "http"
+    if scheme not in ("http", "https"):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has rest-scheme {scheme!r}.",
+            todo="Set it to http or https. Nothing was written.",
+        )
+    if keytab.content_of(str(extra.get(fields.KEYTAB) or "")):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' holds a keytab.",
+            "Its deploy mode is 'cluster', and a standalone master brings no file to the driver.",
+            "Give its path on Spark's workers in its place, or set 'deploy-mode' to client. Nothing was written.",
+        )
+    return f"{scheme}://{place.hostname}:{extra.get('rest-port') or REST_PORT}"
 
 
 def _manager(conn_id: str, extra: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import job_report
-from onceonly.runtime.job_report import Report
+from onceonly.runtime.job_report import Received, Report
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
 
@@ -87,10 +87,12 @@ class Work:
         self._require(bool(now.verdict), driver, f"is {now.state.value} and has no verdict", state)
 
     def _require(self, done: bool, driver: Driver, now: str, state: str) -> None:
-        said = driver.open_report().read()
-        driver.open_report().delete()
-        if state != NOT_SEEN_ENDED:
-            driver.open_report().forget_driver()  # else recovery has it ended
+        said = Received()
+        with suppress(OSError):  # what is staged is staged, although the storage of the report does not answer
+            said = driver.open_report().read()
+            driver.open_report().delete()
+            if state != NOT_SEEN_ENDED:
+                driver.open_report().forget_driver()  # else recovery has it ended
         if done:
             return
         if said.code:
@@ -128,7 +130,7 @@ class Submission:
         driver, tag = found or self._submit()
         with suppress(OSError):  # then the triggerer alone can end it
             about = {"owner": self.work.owner, "state": self._state.id, "tag": tag, "at": time.time()}
-            driver.open_report().name_driver({**vars(driver), **about})
+            driver.open_report().name_driver({**vars(driver), **about, "connection": self.spark.connection})
         return driver
 
     def end(self) -> None:

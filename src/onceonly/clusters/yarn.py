@@ -26,7 +26,8 @@ from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.runtime.jobs import program
 from onceonly.spark import s3
 
-AT_WORK = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
+AT_WORK = ("ACCEPTED", "NEW", "NEW_SAVING", "RUNNING", "SUBMITTED")
+ENDED = ("FAILED", "FINISHED", "KILLED")
 LAST = 8192  # bytes of a log
 CONTAINER = re.compile(r"container_\w+")
 AROUND = re.compile(r"\*+$|(End of )?LogType:|$")  # what the NodeManager puts around a log
@@ -57,17 +58,18 @@ class Yarn:
         return [app["id"] for app in self._applications(applicationTags=job.nonce)]
 
     def find(self, tag: str) -> Sequence[Found]:
-        found = self._applications(applicationTags=tag, states=",".join(sorted(AT_WORK)))
+        found = self._applications(applicationTags=tag, states=",".join(AT_WORK))
         first = sorted(found, key=lambda app: (app["state"] != "RUNNING", app.get("startedTime", 0)))
         return [Found(app["id"], app["name"].rpartition(" ")[2]) for app in first]
 
     def look(self, application: str) -> Seen:
         app = self._application(application)
-        return Seen(str(app["state"]), app["state"] in AT_WORK) if app else GONE
+        return Seen(str(app["state"]), app["state"] not in ENDED) if app else GONE
 
     def end(self, application: str) -> None:
         answer = self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
-        if answer.status_code not in (200, 202, 404):  # 202: it will be; 404: it is not known
+        done = answer.status_code in (200, 202) and "state" in (http.fields(answer) or {})  # 202: it will be
+        if not done and not _does_not_know(answer):
             raise NotCommitted(
                 f"YARN did not end {application}.", _why(answer), "Only its user, or an administrator, can do that."
             )
@@ -87,7 +89,7 @@ class Yarn:
 
     def _application(self, application: str) -> dict[str, Any]:
         answer = self._ask("GET", f"apps/{application}")
-        if answer.status_code == 404:
+        if _does_not_know(answer):
             return {}
         found = (http.fields(answer) or {}).get("app")
         if not isinstance(found, dict) or "state" not in found:
@@ -104,8 +106,9 @@ class Yarn:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
     ) -> requests.Response:
-        """The answer of the ResourceManager that is active."""
+        """The answer of the ResourceManager that is active; where none is, a bad one."""
         trouble: OnceonlyError | None = None
+        bad: requests.Response | None = None
         given = {"user.name": _user(), **(params or {})}
         for manager in self.managers:
             url = f"{manager}/ws/v1/cluster/{path}"
@@ -116,8 +119,13 @@ class Yarn:
                 continue
             if answer.status_code == 401:
                 raise _not_let_in(manager)
-            if answer.status_code != 307:  # that is a standby's
+            if answer.status_code == 307:  # a standby's
+                continue
+            if answer.status_code < 500 and http.fields(answer) is not None:
                 return answer
+            bad = answer  # also of a standby that knows of no active one: 200, and no JSON
+        if bad is not None:
+            return bad
         raise trouble or OutcomeUnknown(
             "no ResourceManager of YARN is active.", f"These were asked: {', '.join(self.managers)}.", TODO
         )
@@ -132,7 +140,7 @@ def _handed_over(connections: Mapping[str, str]) -> Iterator[tuple[str, Sequence
     if not connections:
         yield "", []
         return
-    with hidden_file(json.dumps(dict(connections))) as found:
+    with hidden_file(json.dumps(dict(connections)).encode()) as found:
         yield found
 
 
@@ -161,9 +169,22 @@ def _log(app: Mapping[str, Any]) -> list[str]:
     return [line for line in without_frames(lines) if not AROUND.match(line)]
 
 
+def _does_not_know(answer: requests.Response) -> bool:
+    """Whether the ResourceManager has no such application. Of any other 404, a web server has no such page."""
+    said = (http.fields(answer) or {}).get("RemoteException")
+    return answer.status_code == 404 and isinstance(said, dict) and said.get("exception") == "NotFoundException"
+
+
 def _user() -> str:
     """Who this process is to a Hadoop without Kerberos."""
-    return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    try:
+        return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise NotCommitted(
+            "who this process is to YARN is not known.",
+            f"User id {os.getuid()} has no name on this machine.",
+            "Set HADOOP_USER_NAME where tasks and triggers run, or add the user to /etc/passwd.",
+        ) from error
 
 
 def _login() -> dict[str, Any]:

@@ -24,6 +24,7 @@ from onceonly.statetable.table import StateTable
 SILENT = timedelta(hours=6)  # since its last line
 DRIVER = ".driver"  # suffix of the file that names the driver
 NONCE = 12  # hexadecimal digits at the end of a job's name
+ID = re.compile(r"[\w-]+")  # of a driver on any cluster: it becomes part of an address
 JOB = re.compile(rf"(?:stage|gate)-(?P<pipeline>[^-]+)-(?P<epoch>\d+)-[0-9a-f]{{{NONCE}}}(?:{re.escape(DRIVER)})?")
 FOLDER = "_jobs"  # in the state table's folder: Delta ignores names that start with '_'
 END = "\x04"  # start of the last line, before the exit code
@@ -119,7 +120,10 @@ class Report:
 
 @dataclass(frozen=True)
 class NamedDriver:
-    """A driver that is not known to have ended, as `Report.name_driver` recorded it."""
+    """A driver that is not known to have ended, as `Report.name_driver` recorded it.
+
+    Its report is the one beside the record, whatever that says: who may write there is not to have other files deleted.
+    """
 
     pipeline: str
     epoch: int
@@ -138,7 +142,10 @@ def _named(state: str, name: str) -> NamedDriver | None:
     if job is None:
         return None
     driver = _read(files, f"{folder}/{name}")
-    return NamedDriver(job["pipeline"], int(job["epoch"]), driver) if driver else None
+    if not ID.fullmatch(str(driver.get("driver", ""))):
+        return None
+    report = f"{_folder(state)}/{name.removesuffix(DRIVER)}"
+    return NamedDriver(job["pipeline"], int(job["epoch"]), {**driver, "report": report})
 
 
 def _read(files: pafs.FileSystem, path: str) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def test_a_second_master_of_one_application_takes_nothing_over(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ["cleared", "left", "too long", "by others"])
-def test_nothing_goes_on_of_a_driver_that_is_ended(world: World, yarn: Yarn, how: str) -> None:
+def test_no_application_goes_on_of_a_driver_that_is_ended(world: World, yarn: Yarn, how: str) -> None:
     """Also of one that a later try has found."""
     world.plan("slow")
     first = world.submit()

@@ -166,7 +166,7 @@ def fired_in_an_outage(world: World, waits: DriverTrigger, capsys: pytest.Captur
 
 def ended_by_recovery(world: World) -> bool:
     state = world.through.state
-    list(unawaited.end(state, owners.nobody))
+    list(unawaited.end(state, owners.nobody, lambda conn_id: connections.spark(conn_id).cluster))
     return not job_report.drivers(state)
 
 

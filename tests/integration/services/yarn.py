@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from integration.services.group import Group
@@ -28,6 +29,7 @@ SCHEDULER = {
     "yarn.scheduler.capacity.root.nightly.maximum-capacity": "100",
     "yarn.scheduler.capacity.root.nightly.user-limit-factor": "10",
     "yarn.scheduler.capacity.maximum-am-resource-percent": "1.0",
+    "yarn.scheduler.capacity.root.acl_administer_queue": " ",  # nobody; without access lists, whoever asks
 }
 SOON = {  # milliseconds; by default a container waits for the next second, and a node for half a minute
     "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "100",
@@ -45,8 +47,12 @@ class ResourceManager(Service):
     port_variable, default_port = "ONCEONLY_TESTS_YARN_PORT", 0
 
     def command(self, port: int) -> Sequence[str]:
-        write_conf(self.folder, self.settings(port))
+        write_conf(self.folder, self.settings(port), self.core())
         return [*java(self.folder, self.home), f"{SERVER}.resourcemanager.ResourceManager"]
+
+    def core(self) -> dict[str, str]:
+        """What is the same for YARN and HDFS."""
+        return {}
 
     def settings(self, port: int) -> dict[str, str]:
         """The same, when it is started again: clients know where it is."""
@@ -110,7 +116,7 @@ class NodeManager(Service):
             "yarn.nodemanager.resource.cpu-vcores": "8",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
         }
-        write_conf(self.folder, settings)
+        write_conf(self.folder, settings, self._manager.core())
         return [*java(self.folder, self.home), f"{SERVER}.nodemanager.NodeManager"]
 
     def is_ready(self, port: int) -> bool:
@@ -166,7 +172,7 @@ def yarn(home: Path) -> Yarn:
     return Yarn(manager, NodeManager(manager))
 
 
-def write_conf(folder: Path, settings: Mapping[str, str]) -> None:
-    write_site(folder, "core", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(folder / "tmp")})
+def write_conf(folder: Path, settings: Mapping[str, str], core: Mapping[str, str] = MappingProxyType({})) -> None:
+    write_site(folder, "core", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(folder / "tmp"), **core})
     write_site(folder, "yarn", settings)
     write_site(folder, "capacity-scheduler", SCHEDULER, "")

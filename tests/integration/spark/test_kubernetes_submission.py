@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from onceonly.clusters.target import of_connection
 from onceonly.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy]
-TAG, NAME = "onceonly-0123456789abcdef0123456789abcdef", "stage-flights-3-0123456789ab"
+LONGEST = f"{'a_' * 31}z"  # of a pipeline; Kubernetes takes no '_' in a name, and 63 characters in a label
+TAG, NAME = "onceonly-0123456789abcdef0123456789abcdef", f"stage-{LONGEST}-3-0123456789ab"
+KEYTAB = base64.b64encode(b"\x05\x02 of somebody").decode()
 TEMPLATE = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -43,7 +47,8 @@ def job(folder: Path, server: str) -> Job:
         "spark.kubernetes.authenticate.driver.serviceAccountName": "spark",
         "spark.kubernetes.driver.secretKeyRef.AIRFLOW_CONN_KAFKA": "kafka:connection",
     }
-    extra = {"deploy-mode": "cluster", "namespace": "spark", "conf": conf}
+    login = {"principal": "etl@REALM", "keytab": KEYTAB}
+    extra = {"deploy-mode": "cluster", "namespace": "spark", "conf": conf, **login}
     spark = of_connection("spark", f"k8s://{server}", None, None, extra)
     arguments = ["flights", "3", "a run", "/report", "7"]
     settings = Settings.from_env({"ONCEONLY_PROJECT": "/project"})
@@ -71,3 +76,9 @@ def test_a_pod_by_spec_file_with_its_account_tag_and_secret(tmp_path: Path, monk
     assert (env["FROM_TEMPLATE"], env["ONCEONLY_PROJECT"], env["PYSPARK_PYTHON"]) == ("yes", "/project", "python3")
     assert {made["kind"] for made in api.made} >= {"Pod", "ConfigMap", "Service"}
     assert "5ecret" not in json.dumps(api.made)
+    for made in api.made:
+        longest = 63 if made["kind"] == "Service" else 253
+        assert re.fullmatch(rf"[a-z0-9][-a-z0-9]{{0,{longest - 1}}}", made["metadata"]["name"]), made["metadata"]
+        assert all(len(value) < 64 for value in (made["metadata"].get("labels") or {}).values()), made["metadata"]
+    holding = [made["kind"] for made in api.made if KEYTAB in json.dumps(made)]
+    assert holding == ["Secret"], "the keytab is in no ConfigMap, and no argument"

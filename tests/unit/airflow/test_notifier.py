@@ -28,6 +28,7 @@ class Chat:
 
     answers: int = 200
     posted: list[tuple[str, Any]] = field(default_factory=list)
+    logins: list[str | None] = field(default_factory=list)
     port: int = 0
 
 
@@ -39,6 +40,7 @@ def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             kept.posted.append((self.path, json.loads(body)))
+            kept.logins.append(self.headers["Authorization"])
             self.send_response(kept.answers)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
@@ -111,6 +113,15 @@ def test_a_text_of_ones_own_is_a_template(chat: Chat) -> None:
 
     WebhookNotifier("chat", text="{{ ti.task_id }}: {{ exception }}")(failed(NotCommitted("no rows.")))
     assert chat.posted[0][1] == {"text": "commit: no rows."}
+
+
+def test_no_login_of_a_netrc_is_sent_to_a_chat(chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onceonly.airflow import WebhookNotifier
+
+    (tmp_path / "netrc").write_text("default login me password s3cret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    WebhookNotifier("chat")(failed(NotCommitted("it failed")))
+    assert chat.logins == [None]
 
 
 def test_secrets_of_the_task_are_not_posted(chat: Chat) -> None:

@@ -20,6 +20,7 @@ work = pytest.importorskip("onceonly.clusters.work")
 unawaited = pytest.importorskip("onceonly.airflow.unawaited")
 
 RUN = "airflow:flights:a run: the first"
+MASTER = "http://master:6066"
 JOB = "stage-flights-1-0123456789ab"
 
 
@@ -149,6 +150,21 @@ def test_what_a_driver_waits_for_is_told_once(world, master, monkeypatch, capsys
     assert [told.count(f"driver driver-1 is {state}") for state in ("SUBMITTED", "RUNNING", "FINISHED")] == [1, 1, 0]
 
 
+def test_an_error_that_nobody_foresaw_does_not_fail_the_task(world, master, monkeypatch, capsys):
+    """A trigger that dies takes the task along, while its driver is at work."""
+    asked, errors = master.ask, [ValueError("odd"), KeyError("state")]
+
+    def odd(*request):
+        if errors:
+            raise errors.pop()
+        master.state = "FINISHED"
+        return asked(*request)
+
+    monkeypatch.setattr(standalone, "_ask", odd)
+    assert fired(trigger(world)) == "FINISHED"
+    assert "ValueError('odd')" in capsys.readouterr().out
+
+
 # ---- a task whose time is over
 
 
@@ -202,13 +218,13 @@ def test_a_task_without_a_time_limit_waits_on(world, master, monkeypatch):
 
 def named(world: World, owner: str = RUN, job: str = JOB, **more) -> Report:
     said = Report.of(world.state.uri, job)
-    about = {"master": "http://master:6066", "driver": "driver-1", "report": said.uri, "owner": owner}
+    about = {"master": MASTER, "driver": "driver-1", "report": said.uri, "owner": owner, "connection": "spark"}
     said.name_driver({**about, "state": world.state.id, **more})
     return said
 
 
 def end(world: World) -> list[str]:
-    return list(unawaited.end(world.state, world.alive))
+    return list(unawaited.end(world.state, world.alive, {"spark": MASTER}.get))
 
 
 def test_the_driver_of_a_run_that_has_ended_is_ended(world, master):
@@ -253,6 +269,44 @@ def test_drivers_of_the_table_that_this_one_is_a_copy_of_are_not_its_own(world, 
     named(world, state="another")
     assert end(world) == []
     assert master.asked == []
+
+
+@pytest.mark.parametrize("forged", [{"master": "k8s+http://elsewhere/spark"}, {"connection": "another"}])
+def test_recovery_logs_in_at_no_address_but_that_of_a_connection(world, master, monkeypatch, forged):
+    """Who may write beside the state table could have it send its token of Kubernetes to a server of their own."""
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world, **forged)
+    monkeypatch.setattr(driver.Driver, "cluster", property(lambda _: pytest.fail("it was asked")))
+    assert "is not the cluster of the Airflow connection" in end(world)[0]
+
+
+def test_recovery_deletes_no_file_that_a_note_names(world, master, tmp_path):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    (tmp_path / "precious").write_text("rows")
+    said = named(world, report=str(tmp_path / "precious"))
+    assert end(world)[0].endswith("is KILLED")
+    assert (tmp_path / "precious").read_text() == "rows"
+    assert said.read().lines == () and not job_report.drivers(world.state)
+
+
+def test_a_driver_whose_name_would_be_a_path_is_none(world, master):
+    world.plan(RUN)
+    world.ended.add(RUN)
+    named(world, driver="driver-1/../../pods/another")
+    assert end(world) == [] and master.asked == []
+
+
+def test_what_is_done_is_done_although_its_report_cannot_be_read(world, monkeypatch):
+    def broken(*_):
+        raise OSError("slow down")
+
+    monkeypatch.setattr(job_report, "file_system", broken)
+    known = driver.Driver("http://master:6066", "driver-1", "s3://lake/_jobs/one")
+    work.Work("flights", 1, RUN)._require(True, known, "is staged", "FINISHED")
+    with pytest.raises(NotCommitted, match="left no report"):
+        work.Work("flights", 1, RUN)._require(False, known, "is planned, not staged", "FINISHED")
 
 
 @pytest.mark.parametrize("state", ["FINISHED", triggers.NOT_SEEN_ENDED])

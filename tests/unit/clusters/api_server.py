@@ -37,6 +37,7 @@ class ApiServer:
     refused: set[str] = field(default_factory=set)  # verbs that the role does not have
     made: list[dict[str, Any]] = field(default_factory=list)  # what was posted, or applied
     address: str = ""
+    instead: tuple[int, Any] | None = None  # what another web server would answer in its place
 
     def pod(self, name: str, phase: str, labels: dict[str, str], job: str, **more: Any) -> None:
         self.pods[name] = {
@@ -56,6 +57,8 @@ class ApiServer:
     def answer(self, method: str, path: str, token: str | None, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         place = urlsplit(path)
         self.asked.append(f"{method} {path}")
+        if self.instead:
+            return self.instead
         if token != f"Bearer {TOKEN}":
             return 401, status(401, "Unauthorized", "Unauthorized")
         if method in self.refused:

@@ -11,6 +11,8 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from unit.clusters.api_server import TOKEN, ApiServer, api_server
 from onceonly.clusters import addresses, command, kubeconfig, kubernetes, launch
 from onceonly.clusters.interface import GONE, Found, Job, Seen
 from onceonly.clusters.target import Target, of_connection
-from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.runtime import job_report
 from onceonly.settings import Settings
 
 TAG = "onceonly-0123456789abcdef0123456789abcdef"
@@ -73,7 +76,7 @@ def test_a_driver_that_runs_is_found_by_its_tag(api: ApiServer) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "at_work"),
-    [("Pending", True), ("Running", True), ("Unknown", True), ("Succeeded", False), ("Failed", False)],
+    [("Pending", True), ("Running", True), ("Unknown", True), ("New", True), ("Succeeded", False), ("Failed", False)],
 )
 def test_a_pod_is_at_work_until_it_has_ended(api: ApiServer, phase: str, at_work: bool) -> None:
     api.pod("one", phase, {}, NAME)
@@ -87,6 +90,26 @@ def test_why_a_pod_waits_or_has_ended_is_told(api: ApiServer) -> None:
     api.pod("killed", "Failed", {}, NAME, containerStatuses=killed)
     assert cluster(api).look("waits") == Seen("Pending (ImagePullBackOff)", True)
     assert cluster(api).look("killed") == Seen("Failed (OOMKilled)", False)
+
+
+def test_a_pod_that_was_just_made_is_at_work(api: ApiServer) -> None:
+    api.pod("one", "Running", {}, NAME)
+    del api.pods["one"]["status"]
+    assert cluster(api).look("one").at_work
+
+
+def test_a_pod_that_was_deleted_is_looked_at_and_not_found(api: ApiServer) -> None:
+    """On a node that is lost it stays, for nobody can say whether it runs; a next try starts another."""
+    api.pod("one", "Running", {"onceonly-tag": TAG}, NAME)
+    api.pods["one"]["metadata"]["deletionTimestamp"] = "2026-11-23T07:00:00Z"
+    assert cluster(api).look("one") == Seen("Running (Terminating)", True)
+    assert cluster(api).find(TAG) == []
+
+
+def test_a_pod_that_somebody_else_has_made_does_no_harm(api: ApiServer) -> None:
+    api.pod("one", "Running", {"onceonly-tag": TAG}, NAME)
+    del api.pods["one"]["metadata"]["annotations"]
+    assert not job_report.JOB.fullmatch(cluster(api).find(TAG)[0].name)
 
 
 def test_a_pod_is_ended_and_ended_again(api: ApiServer) -> None:
@@ -116,6 +139,18 @@ def test_a_path_that_is_none_of_the_api_is_no_missing_pod(api: ApiServer) -> Non
     """Else a wrong address would say that each driver has ended."""
     with pytest.raises(NotCommitted, match="404"):
         addresses.at(f"k8s+{api.address}/proxy/spark").look("one")
+
+
+@pytest.mark.parametrize("said", ["<html>Log in</html>", {"status": "ok"}, [], {"kind": "Status"}])
+def test_another_web_server_does_not_say_how_a_pod_is(api: ApiServer, said: Any) -> None:
+    """A page to log in at is an answer of 200, too: it would say that the driver is gone, or that there is none."""
+    api.instead = (200, said)
+    for ask in (cluster(api).look, cluster(api).find, cluster(api).tail):
+        with pytest.raises(NotCommitted):
+            ask("one")
+    if said != {"kind": "Status"}:  # that may be the answer to a DELETE
+        with pytest.raises(NotCommitted):
+            cluster(api).end("one")
 
 
 # ---- the login
@@ -151,6 +186,58 @@ def test_a_command_that_makes_no_token_shows_none(monkeypatch: pytest.MonkeyPatc
         pass
     assert "expired" in str(caught.value)
     assert "a-token" not in str(caught.value)
+
+
+def test_a_token_of_a_command_is_kept_until_it_ends(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A trigger asks every two seconds, and such a command may take one."""
+    api.pod("one", "Running", {}, NAME)
+
+    def asked(token: str, ends: str, times: int = 3) -> int:
+        told = json.dumps({"status": {"token": token, "expirationTimestamp": ends}})
+        ran = tmp_path / f"ran-{ends}"
+        script = f"open({str(ran)!r}, 'a').write('x'); print({told!r})"
+        log_in(monkeypatch, tmp_path, {"exec": {"command": sys.executable, "args": ["-c", script]}})
+        for _ in range(times):
+            with suppress(NotCommitted):
+                cluster(api).look("one")
+        return len(ran.read_text())
+
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+    assert asked(TOKEN, later) == 1
+    assert asked(TOKEN, soon) == 3
+    assert asked("revoked", later.replace("+00:00", "Z")) == 3, "the API does not take it"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tokenFile": "/none"}, {"client-key-data": "?", "token": "hush"}, {"client-certificate": "c"}]
+)
+def test_a_login_that_cannot_be_read_says_nothing_about_the_driver(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    """It may just be replaced. Any other error would end the trigger, and the task with it."""
+    log_in(monkeypatch, tmp_path, {**wrong, "client-key": "k"})
+    with pytest.raises(OnceonlyError) as caught:
+        cluster(api).look("one")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_kubeconfig_that_is_half_written_shows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "half").write_text("users: [{name: u, user: {token: hush")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "half"))
+    with pytest.raises(NotCommitted, match="could not log in") as caught, kubeconfig.access():
+        pass
+    assert "hush" not in str(caught.value)
+
+
+def test_relative_paths_begin_at_the_folder_of_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(TOKEN)
+    log_in(monkeypatch, tmp_path, {"tokenFile": "t"}, **{"certificate-authority": "ca.crt"})
+    with kubeconfig.access() as options:
+        assert options["verify"] == str(tmp_path / "ca.crt")
+        assert options["headers"] == {"Authorization": f"Bearer {TOKEN}"}
 
 
 def test_keys_that_kubeconfig_holds_are_files_for_one_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from onceonly.runtime import job_report
 from onceonly.settings import Settings
 
 RUN = "airflow:flights:a run"
-SPARK = Target("yarn", cluster="yarn+http://rm:8088")
+SPARK = Target("yarn", cluster="yarn+http://rm:8088", connection="yarn_prod")
 
 
 class Applications:
@@ -96,6 +96,7 @@ def forget(world: World) -> None:
 
 def test_the_driver_of_the_try_before_is_waited_for(world: World, cluster: Applications) -> None:
     first = submit(world)
+    assert job_report.drivers(world.state)[0].driver["connection"] == "yarn_prod", "by which recovery would end it"
     assert submit(world) == first
     world.coordinator._stager.claim("flights", 1, RUN)  # it has begun
     assert submit(world) == first

@@ -58,7 +58,8 @@ def app(state: str, **more: Any) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize(
-    ("state", "at_work"), [("ACCEPTED", True), ("RUNNING", True), ("FINISHED", False), ("KILLED", False)]
+    ("state", "at_work"),
+    [("ACCEPTED", True), ("RUNNING", True), ("OF_A_NEWER_YARN", True), ("FINISHED", False), ("KILLED", False)],
 )
 def test_an_application_is_at_work_until_it_has_ended(state: str, at_work: bool) -> None:
     with manager({"GET": app(state)}) as url:
@@ -66,11 +67,40 @@ def test_an_application_is_at_work_until_it_has_ended(state: str, at_work: bool)
 
 
 def test_an_application_that_it_does_not_know_is_gone() -> None:
-    with manager({"GET": (404, {"RemoteException": {"message": "not found"}}), "PUT": (404, "")}) as url:
+    unknown = {"RemoteException": {"exception": "NotFoundException", "message": f"app with id: {ONE} not found"}}
+    with manager({"": (404, unknown)}) as url:
         made = addresses.at(f"yarn+{url}")
         assert made.look(ONE) == GONE
         assert made.tail(ONE) == []
         made.end(ONE)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(404, "<html>404 Not Found</html>"), (404, {"error": "no route"}), (200, "Can not find any active RM.")],
+    ids=["web server", "gateway", "standby alone"],
+)
+def test_another_web_server_does_not_say_that_an_application_is_gone(answer: tuple[int, Any]) -> None:
+    """Nor that it was ended: its driver would go on beside that of the next try."""
+    with manager({"": answer}) as url:
+        made = addresses.at(f"yarn+{url}")
+        for ask in (made.look, made.tail, made.end):
+            with pytest.raises(NotCommitted):
+                ask(ONE)
+
+
+@pytest.mark.parametrize("bad", [(502, "<html>"), (503, {"error": "x"}), (200, "Can not find any active RM.")])
+def test_a_proxy_whose_manager_is_down_is_passed_over(bad: tuple[int, Any]) -> None:
+    with manager({"": bad}) as down, manager({"GET": app("RUNNING")}) as active:
+        assert addresses.at(f"yarn+{down},{active}").look(ONE).at_work
+
+
+def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_USER_NAME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(yarn.os, "getuid", lambda: 3_999_999_999)
+    with pytest.raises(NotCommitted, match="Set HADOOP_USER_NAME"):
+        addresses.at("yarn+http://rm").look(ONE)
 
 
 def test_the_last_lines_of_a_log_are_those_that_say_why() -> None:
@@ -153,7 +183,10 @@ def test_an_application_is_known_by_its_own_tag() -> None:
 def test_what_spark_submit_does_not_vouch_for_is_ended() -> None:
     """It was killed, or lost its ResourceManager: whether it has submitted is asked, not guessed."""
     asked: list[str] = []
-    known = {"GET apps?": (200, {"apps": {"app": [{"id": ONE, "state": "ACCEPTED"}]}}), "PUT": (202, {})}
+    known: dict[str, tuple[int, Any]] = {
+        "GET apps?": (200, {"apps": {"app": [{"id": ONE, "state": "ACCEPTED"}]}}),
+        "PUT": (202, {"state": "KILLING"}),
+    }
     with manager(known, asked) as url, pytest.raises(NotCommitted, match=r"(?s)was not submitted.*the last line"):
         addresses.at(f"yarn+{url}").submit(job(), Launched(-9))
     assert any(line.startswith(f"PUT apps/{ONE}/state") and '"KILLED"' in line for line in asked)

@@ -129,11 +129,39 @@ def test_helm_values_name_secrets_and_hold_none() -> None:
     assert not any(re.search(r"PASSWORD|SECRET|_KEY|CONN", each["name"]) for each in values["env"])
 
 
+def test_helm_values_rely_on_nothing_that_our_image_lacks() -> None:
+    """The chart's defaults are for Airflow's own image: FAB, a script that removes logs, /entrypoint in the probes."""
+    values = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
+    module, _, name = values["config"]["core"]["auth_manager"].rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
+    assert values["createUserJob"]["enabled"] is False
+    parts = ("scheduler", "triggerer", "dagProcessor")
+    assert not any(values[part]["logGroomerSidecar"]["enabled"] for part in parts)
+    image = (ROOT / "docker/Dockerfile").read_text()
+    assert re.search(r"ln -s (\S+) /entrypoint\n", image)[1] in image.partition("ENTRYPOINT")[2]  # type: ignore[index]
+    copied, names = (
+        values["apiServer"]["args"][-1],
+        [each["mountPath"] for each in values["apiServer"]["extraVolumeMounts"]],
+    )
+    assert f"{names[0]}/users.json {values['config']['core']['simple_auth_manager_passwords_file']}" in copied
+
+
+def test_the_secrets_and_claims_that_helm_values_name_are_not_the_charts() -> None:
+    """Those that it would make itself begin with the name of the release."""
+    values = yaml.safe_load((ROOT / "docker/helm-values.yaml").read_text())
+    named = [
+        *(values[key] for key in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName")),
+        values["data"]["metadataSecretName"],
+        values["logs"]["persistence"]["existingClaim"],
+    ]
+    assert all(name.startswith("onceonly-") for name in named)
+
+
 def test_what_helm_values_leave_to_choose_can_be_taken_as_it_stands() -> None:
     """The lines in comments: settings without a secret, secrets by name, a volume and where it is mounted."""
     lines = re.findall(r"^#   (- .*)$", (ROOT / "docker/helm-values.yaml").read_text(), re.MULTILINE)
     found = [each for line in lines for each in yaml.safe_load(line)]
-    known = [{"name", "value"}, {"envName", "secretName", "secretKey"}, {"name", "secret"}]
+    known = [{"name", "value"}, {"envName", "secretName", "secretKey"}, {"name", "secret"}, {"name", "configMap"}]
     assert len(found) == len(lines) > 10
     for each in found:
         assert set(each) in [*known, {"name", "mountPath", "readOnly"}]

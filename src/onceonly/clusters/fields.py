@@ -1,0 +1,87 @@
+"""The fields of an Airflow connection to Spark, as Airflow's own Spark provider has its users fill them in.
+
+Source: apache-airflow-providers-apache-spark, `SparkSubmitHook` and `SparkConnectHook`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onceonly import redaction
+from onceonly.clusters import keytab
+from onceonly.errors import InvalidPipeline
+
+MANAGER = "yarn_resourcemanager_webapp_address"
+NAMED = {
+    "queue": "spark.yarn.queue",
+    "namespace": "spark.kubernetes.namespace",
+    "principal": "spark.kerberos.principal",
+}
+KEYTAB, KEYTAB_SETTING = "keytab", "spark.kerberos.keytab"
+BINARY, OURS = "spark-binary", "spark-submit"
+KNOWN = {*NAMED, KEYTAB, MANAGER, BINARY, "conf", "deploy-mode", "rest-port", "rest-scheme", "use_ssl"}
+ELSEWHERE = ("spark.master", "spark.remote", "spark.submit.deployMode")  # have a field, and would win over it
+# The type of a connection that is given as a URI is the scheme of its master.
+SCHEMES = {"spark": "spark", "k8s": "k8s", "sc": "sc", "spark_connect": "sc"}
+
+
+def master(kind: str, host: str | None, port: int | None) -> str:
+    """The master, or the Connect address, of a connection of that type."""
+    if kind == "yarn" or not host:
+        return "yarn" if kind == "yarn" else "local[*]"
+    scheme = SCHEMES.get(kind)
+    whole = host.startswith(f"{scheme}://") if kind == "k8s" else "://" in host
+    if scheme and not whole and (kind != "spark" or port):
+        host = f"{scheme}://{host}"
+    return f"{host}:{port}" if port else host
+
+
+def settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+    """Spark's settings: those that have a field of their own, and those of `conf`, which win.
+
+    Raises:
+        InvalidPipeline: see `keytab.path`; or `conf` is no object, or says where Spark is.
+    """
+    given = extra.get("conf") or {}
+    if not isinstance(given, Mapping):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has a 'conf' that is not a JSON object.",
+            todo='Write {"spark.executor.memory": "2g", …}. Nothing was written.',
+        )
+    if placed := sorted(set(given) & set(ELSEWHERE)):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has {', '.join(placed)} in its 'conf'.",
+            "Spark would be where Onceonly does not look for it.",
+            "Say it by the host and 'deploy-mode' of the connection. Nothing was written.",
+        )
+    named = {setting: str(extra[name]) for name, setting in NAMED.items() if extra.get(name)}
+    if extra.get(KEYTAB):
+        named[KEYTAB_SETTING] = keytab.path(conn_id, str(extra[KEYTAB]))
+    return named | {key: str(value) for key, value in given.items()}
+
+
+def refuse_unused(conn_id: str, extra: Mapping[str, Any]) -> None:
+    """Refuse what would make no difference: somebody has set it for a reason."""
+    if unknown := sorted(set(extra) - KNOWN):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has fields that Onceonly does not know: {', '.join(unknown)}.",
+            f"These it knows: {', '.join(sorted(KNOWN))}.",
+            "Correct or remove them; settings of Spark belong into 'conf'. Nothing was written.",
+        )
+    if extra.get(BINARY) not in (None, "", OURS):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has {BINARY} {str(extra[BINARY])!r}.",
+            f"Onceonly runs the {OURS} of the PySpark that is installed beside it.",
+            f"Remove '{BINARY}', and install the version of pyspark that the cluster has. Nothing was written.",
+        )
+
+
+def refuse_login(conn_id: str, *addresses: str | None) -> None:
+    """Refuse a password in an address, which arguments, logs and the report of a driver would show."""
+    if any(redaction.CREDENTIALS.search(each or "") for each in addresses):
+        raise InvalidPipeline(
+            f"the Airflow connection '{conn_id}' has a login in an address of a cluster.",
+            "Arguments of processes and logs would show it, and it would not be used.",
+            "Remove what is before the '@' (docs/connections.md). Nothing was written.",
+        )
