@@ -39,6 +39,7 @@ class Fault(Enum):
     BUSY = "503, and the server has not seen the request"
     BUSY_AFTER = "503 after the server has done it"
     HELD = "the server has done it, and the answer does not come"
+    BROKEN = "the server has done it, and the connection breaks in the middle of the answer"
     DENIED = "403"
     UNCONDITIONAL = "as of a server that does not know conditions"
 
@@ -238,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault is Fault.BUSY_AFTER:
             self._send(503, {}, ERROR % b"SlowDown")
         else:
-            self._send(*found)
+            self._send(*found, broken=fault is Fault.BROKEN)
 
     def _ask(self, body: bytes) -> Answer | None:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=PATIENCE)
@@ -256,7 +257,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             upstream.close()
 
-    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def _send(self, status: int, headers: dict[str, str], body: bytes, broken: bool = False) -> None:
         told = {name.lower(): value for name, value in headers.items()}
         length = told.get("content-length", str(len(body))) if self.command == "HEAD" else str(len(body))
         self.send_response_only(status)
@@ -265,4 +266,5 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if broken else body)
+        self.close_connection |= broken
