@@ -41,6 +41,7 @@ class Fault(Enum):
     HELD = "the server has done it, and the answer does not come"
     BROKEN = "the server has done it, and the connection breaks in the middle of the answer"
     DENIED = "403"
+    NO_SERVER = "404, as of a load balancer whose server is down"
     UNCONDITIONAL = "as of a server that does not know conditions"
 
 
@@ -220,6 +221,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(503, {}, ERROR % b"SlowDown")
             case Fault.DENIED:
                 self._send(403, {}, ERROR % b"AccessDenied")
+            case Fault.NO_SERVER:
+                self._send(404, {}, b"404 page not found")
             case Fault.UNCONDITIONAL if request.conditional:
                 with self.server.alone:
                     (self.server.data / request.path.lstrip("/")).unlink(missing_ok=True)

@@ -172,6 +172,8 @@ class Container:
             return FileNotFoundError(f"{uri}: {code}")
         if status in (401, 403):
             return PermissionError(f"{uri}: {code}")
+        if status is None:
+            return ConnectionError(f"{uri}: the answer broke off ({code})")
         return OSError(f"{uri}: {code} ({status})")
 
 

@@ -67,7 +67,7 @@ class ObjectFiles(FileSystem):
     def check(self, target: str) -> None:
         """Raises Unsuitable also for a store that gives one name to two files; that is tried once."""
         try:
-            if self._store.entries(f"{target}/_delta_log", most=1):
+            if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
                 raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
             if self.exists(target):
                 raise Unsuitable(f"{target} is not a folder.", "Choose another path.")

@@ -2,8 +2,9 @@
 
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
-FileNotFoundError: no such object or bucket. Ended: no such upload. FileExistsError: the condition was not met.
-PermissionError: it is not allowed, or there are no credentials. Any other OSError: the effect is not known.
+FileNotFoundError: no such object or bucket, or another object than the one to copy. Ended: no such upload.
+FileExistsError: the name is not free. PermissionError: it is not allowed, or there are no credentials. Any other
+OSError: the effect is not known.
 """
 
 from __future__ import annotations
@@ -27,10 +28,19 @@ SCHEMES = ("s3", "s3a")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
 PAGE = 1000  # keys that one request deletes
 ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
-MISSING = ("404", "NoSuchKey", "NoSuchBucket")
-REFUSED = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+MISSING = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
+NO_BODY = ("404",)  # all that the answer to a HEAD tells
+TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+CHANGED = ("412", "PreconditionFailed")
 DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
-NO_LOGIN = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.ProfileNotFound, aws.TokenRetrievalError)
+NO_LOGIN = (
+    aws.NoCredentialsError,
+    aws.PartialCredentialsError,
+    aws.CredentialRetrievalError,
+    aws.ProfileNotFound,
+    aws.TokenRetrievalError,
+    aws.SSOError,
+)
 
 
 class Ended(OSError):
@@ -59,7 +69,7 @@ class Bucket:
             found: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **given)
             return found
         except aws.ClientError as error:
-            raise _told(error, f"{operation} of {self._named(given)}") from error
+            raise _told(error, operation, given, self._named(given)) from error
         except NO_LOGIN as error:
             raise PermissionError(f"{self.root}: {error}") from error
         except aws.BotoCoreError as error:
@@ -178,17 +188,17 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, clean
 
 
-def _told(error: Any, asked: str) -> OSError:
+def _told(error: Any, operation: str, given: Mapping[str, Any], named: str) -> OSError:
     """What the server has answered, as the error that a local file system would raise."""
     code = str(error.response.get("Error", {}).get("Code"))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-    known: Mapping[tuple[str, ...], type[OSError]] = {
-        ENDED: Ended,
-        MISSING: FileNotFoundError,
-        REFUSED: FileExistsError,
-        DENIED: PermissionError,
-    }
-    for codes, kind in known.items():
-        if code in codes or status in codes:
-            return kind(f"{asked}: {code}")
-    return OSError(f"{asked}: {code} ({status})")
+    known: list[tuple[tuple[str, ...], type[OSError]]] = [
+        (ENDED, Ended),
+        (MISSING, FileNotFoundError),
+        (NO_BODY if operation == "head_object" else (), FileNotFoundError),
+        (TAKEN if "IfNoneMatch" in given else (), FileExistsError),
+        (CHANGED if "CopySourceIfMatch" in given else (), FileNotFoundError),
+        (DENIED, PermissionError),
+    ]
+    kinds = (kind for codes, kind in known if code in codes or status in codes)
+    return next(kinds, OSError)(f"{operation} of {named}: {code} ({status})")

@@ -115,7 +115,7 @@ def test_a_staged_copy_that_was_changed_is_not_published(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.store.abort_all(f"{lake.name}/")
     lake.put(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(f"s3://{BUCKET}/"), '{"n": 7}\n')
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with pytest.raises(CannotPublish, match="is not the file that was staged"):
         lake.commit(handle)
     assert lake.listed() == []
 
@@ -134,6 +134,49 @@ def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypa
         assert on.read(final) == text and on.fingerprint(final) == ready.print
         with pytest.raises(FileExistsError):
             on.move(staged, final)
+
+
+def test_who_answers_in_place_of_the_store_tells_nothing_about_a_file(lake: Lake, between: Proxy) -> None:
+    handle = lake.stage(1, 1, 2)
+    between.let(Always(Fault.NO_SERVER))
+    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        lake.commit(handle)
+    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        lake.sink.fence(handle, 1)
+    between.let(Rule())
+    assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
+
+
+class Changing(Bucket):
+    """Somebody overwrites an object after it was looked at, and before the store copies it."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(BUCKET)
+        self.uri = uri
+
+    def ask(self, operation: str, **given: Any) -> Any:
+        if operation == "upload_part_copy" and given["CopySource"]["Key"] == self.key(self.uri):
+            super().ask("put_object", Key=self.key(self.uri), Body=b"another's")
+        return super().ask(operation, **given)
+
+
+def test_a_file_that_is_changed_while_it_is_set_aside_is_not_lost(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    staged = OwnPath(staging_of(lake.uri), transaction().name)
+    uri = f"{handle['folder']}/{handle['files'][0]['staged']}"
+    with pytest.raises(OSError):
+        S3Files(Changing(uri)).rename_folder(staged.below("data"), staged.below("given-up"))
+    assert lake.files.read(uri) == "another's"
+
+
+def test_a_file_of_another_is_not_taken_back(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    file = moves.StagedFile.from_json(handle["files"][0])
+    staged = OwnPath(staging_of(lake.uri), transaction().name)
+    moves.move(lake.files, [file], staged.below("data"), lake.uri)
+    final = f"{lake.uri}/{file.final}"
+    moves.move_back(S3Files(Changing(final)), [file], staged.below("kept"), lake.uri)
+    assert lake.files.read(final) == "another's"
 
 
 # ---- a process that hangs, and wakes up late
@@ -307,11 +350,26 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     assert between.counts == {"GET": 2, "HEAD": 1}, "it is tried once"
 
 
+def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers list uploads by their whole name only, not by a folder: giving up would end none."""
+    monkeypatch.setattr(trial, "_passed", set())
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
+        with pytest.raises(InvalidPipeline, match="was ended, and got the name afterwards"):
+            lake.sink.check()
+    assert lake.store.keys(lake.name) == []
+    lake.store.abort_all(lake.name)
+    lake.sink.check()
+
+
 def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.put(f"{lake.name}/lake", "a file")
     with pytest.raises(InvalidPipeline, match="is not a folder"):
         lake.sink.check()
     lake.put(f"{lake.name}/table/_delta_log/00000000000000000000.json", "{}")
+    with pytest.raises(InvalidPipeline, match="is a Delta table"):
+        LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
+    lake.put(f"{lake.name}/table/_delta_log/", "")  # by which S3A marks the folder
     with pytest.raises(InvalidPipeline, match="is a Delta table"):
         LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
     with pytest.raises(InvalidPipeline, match="NoSuchBucket"):
