@@ -26,7 +26,7 @@ from onceonly.filesystems.object_files import MARK, Found
 
 SCHEMES = ("s3", "s3a")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
-PAGE = 1000  # keys that one request deletes
+PAGE = 1000  # keys that one request deletes, and uploads that one lists
 ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
 MISSING = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
 NO_BODY = ("404",)  # all that the answer to a HEAD tells
@@ -95,7 +95,7 @@ class Bucket:
     def below(self, folder: str) -> Iterator[str]:
         """The names of all objects below a folder, relative to it, in the order of their keys."""
         prefix = f"{self.key(folder)}/"
-        for page in self._pages("list_objects_v2", Prefix=prefix):
+        for page in self._pages(Prefix=prefix):
             yield from (each["Key"].removeprefix(prefix) for each in page.get("Contents", ()))
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
@@ -103,7 +103,7 @@ class Bucket:
         prefix = f"{self.key(folder)}/"
         limit = {"MaxKeys": most} if most else {}
         found: list[str] = []
-        for page in self._pages("list_objects_v2", Prefix=prefix, Delimiter="/", **limit):
+        for page in self._pages(Prefix=prefix, Delimiter="/", **limit):
             found += [each["Key"].removeprefix(prefix) for each in page.get("Contents", ())]
             found += [each["Prefix"].removeprefix(prefix).rstrip("/") for each in page.get("CommonPrefixes", ())]
             if most:
@@ -111,10 +111,21 @@ class Bucket:
         return [name for name in found if name]
 
     def uploads(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(name relative to the folder, id) of each upload below it that is not completed."""
+        """(name relative to the folder, id) of each upload below it that is not completed; some of them twice.
+
+        Each page begins with the last name of the one before it: there are servers that refuse to go on within a name.
+        """
         prefix = f"{self.key(folder)}/"
-        for page in self._pages("list_multipart_uploads", Prefix=prefix):
-            yield from ((each["Key"].removeprefix(prefix), each["UploadId"]) for each in page.get("Uploads", ()))
+        more: dict[str, str] = {}
+        while True:
+            page = self.ask("list_multipart_uploads", Prefix=prefix, MaxUploads=PAGE, **more)
+            found = [(str(each["Key"]), str(each["UploadId"])) for each in page.get("Uploads", ())]
+            yield from ((key.removeprefix(prefix), id) for key, id in found)
+            if not page.get("IsTruncated"):
+                return
+            more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            if before := [key for key, _ in found if key < found[-1][0]]:
+                more = {"KeyMarker": before[-1]}
 
     def unlink(self, uris: Sequence[str]) -> None:
         """Delete these objects, as far as they exist."""
@@ -127,18 +138,15 @@ class Bucket:
             if failed := told.get("Errors"):
                 raise OSError(f"{self.root}/{failed[0].get('Key')} was not deleted: {failed[0].get('Code')}")
 
-    def _pages(self, operation: str, **given: Any) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, **given: Any) -> Iterator[Mapping[str, Any]]:
         """Each page of a list. The next one begins where the last one ended."""
         more: dict[str, Any] = {}
         while True:
-            page = self.ask(operation, **given, **more)
+            page = self.ask("list_objects_v2", **given, **more)
             yield page
             if not page.get("IsTruncated"):
                 return
-            markers = {"ContinuationToken": "NextContinuationToken"}
-            if operation == "list_multipart_uploads":
-                markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-            more = {name: page[next_] for name, next_ in markers.items()}
+            more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _named(self, given: Mapping[str, Any]) -> str:
         return f"{self.root}/{given.get('Key', given.get('Prefix', ''))}"

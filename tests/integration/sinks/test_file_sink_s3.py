@@ -17,7 +17,7 @@ from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
 from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.filesystems import s3_uploads, trial
+from onceonly.filesystems import s3_client, s3_uploads, trial
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.interface import Ready
 from onceonly.filesystems.s3 import S3Files
@@ -330,6 +330,15 @@ def test_what_one_attempt_clears_up_costs_another_no_row(lake: Lake) -> None:
     lake.sink.discard(transaction(1), None)
     assert not lake.commit(handle).already
     assert lake.numbers() == lake.listed() == [1, 2]
+
+
+def test_all_uploads_are_ended_however_many_there_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(9):
+        lake.store.client.create_multipart_upload(Bucket=BUCKET, Key=f"{lake.name}/lake/part=1/{number // 2}")
+    monkeypatch.setattr(s3_client, "PAGE", 3)
+    assert len(set(Bucket(BUCKET).uploads(lake.uri))) == 9
+    lake.files.end_uploads(lake.uri, "")
+    assert lake.store.uploads(lake.name) == []
 
 
 # ---- where it cannot be
