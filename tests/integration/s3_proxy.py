@@ -129,7 +129,7 @@ class Proxy:
 
     def __init__(self, port: int, environment: Mapping[str, str], control: Connection) -> None:
         self.port, self.environment = port, environment
-        self._control = control
+        self._control, self._one = control, threading.Lock()
 
     def let(self, rule: Rule, delay: float = 0.0) -> None:
         """From now on; the requests before it are forgotten. `delay`: seconds that each takes."""
@@ -145,9 +145,10 @@ class Proxy:
         return Counter(request.method for request in self.seen)
 
     def _ask(self, question: Any) -> Any:
-        self._control.send(question)
-        assert self._control.poll(PATIENCE)
-        return self._control.recv()
+        with self._one:
+            self._control.send(question)
+            assert self._control.poll(PATIENCE)
+            return self._control.recv()
 
 
 @contextmanager

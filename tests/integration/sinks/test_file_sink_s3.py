@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from integration.light_stores import LightStoreFiles, Store
 from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.s3_proxy import Always, Fault, Proxy, Request, Rule, proxy
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
@@ -145,6 +145,31 @@ def test_who_answers_in_place_of_the_store_tells_nothing_about_a_file(lake: Lake
         lake.sink.fence(handle, 1)
     between.let(Rule())
     assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
+
+
+@dataclass
+class OneHeld(Rule):
+    """The answer to the first object that gets its name does not come."""
+
+    came: bool = False
+
+    def fault(self, request: Request) -> Fault | None:
+        if self.came or not request.conditional:
+            return None
+        self.came = True
+        return Fault.HELD
+
+
+def test_who_waits_in_vain_for_an_answer_asks_again(
+    lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = lake.stage(1, 1, 2)
+    monkeypatch.setattr(s3_client, "RESPONSE", 5.0)
+    s3_client._client.cache_clear()
+    between.let(OneHeld())
+    assert not lake.commit(handle).already
+    assert lake.numbers() == lake.listed() == [1, 2]
+    s3_client._client.cache_clear()
 
 
 class Changing(Bucket):
