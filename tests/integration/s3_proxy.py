@@ -42,6 +42,7 @@ class Fault(Enum):
     BROKEN = "the server has done it, and the connection breaks in the middle of the answer"
     DENIED = "403"
     NO_SERVER = "404, as of a load balancer whose server is down"
+    UNKNOWN = "501 to a condition, as of a server that does not know it"
     UNCONDITIONAL = "as of a server that does not know conditions"
 
 
@@ -224,6 +225,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(403, {}, ERROR % b"AccessDenied")
             case Fault.NO_SERVER:
                 self._send(404, {}, b"404 page not found")
+            case Fault.UNKNOWN if request.conditional:
+                self._send(501, {}, ERROR % b"NotImplemented")
             case Fault.UNCONDITIONAL if request.conditional:
                 with self.server.alone:
                     (self.server.data / request.path.lstrip("/")).unlink(missing_ok=True)

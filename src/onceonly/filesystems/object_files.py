@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
 from onceonly.errors import NotCommitted
@@ -77,6 +78,9 @@ class ObjectFiles(FileSystem):
             raise Unsuitable(f"{error}.", todo) from error
         except FileNotFoundError as error:
             raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
+        except UnsupportedOperation as error:
+            todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
+            raise Unsuitable(f"The store does not know a request: {error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",

@@ -76,8 +76,8 @@ class Objects:
         parts, local = urlsplit(uri), local_path(uri)
         if not local and (parts.query or parts.fragment or uri.endswith(("?", "#"))):
             raise InvalidPipeline(
-                f"'{parts.scheme}://{parts.netloc}{parts.path}…' cannot be used.",
-                "The path has a '#' or '?'. delta-rs leaves out what follows, so it would be another folder.",
+                f"'{parts.scheme}://…{parts.path}' cannot be used.",
+                "A '#' or '?' comes next in the path. delta-rs leaves out what follows, so it would be another folder.",
                 "Name the folder otherwise. Nothing was written.",
             )
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")

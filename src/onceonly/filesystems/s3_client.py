@@ -3,8 +3,8 @@
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
 FileNotFoundError: no such object or bucket, or another object than the one to copy. Ended: no such upload.
-FileExistsError: the name is not free. PermissionError: it is not allowed, or there are no credentials. Any other
-OSError: the effect is not known.
+FileExistsError: the name is not free. PermissionError: it is not allowed, or there are no credentials.
+UnsupportedOperation: the store knows no such request. Any other OSError: the effect is not known.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from io import UnsupportedOperation
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ MISSING = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy 
 NO_BODY = ("404",)  # all that the answer to a HEAD tells
 TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
 CHANGED = ("412", "PreconditionFailed")
+UNKNOWN = ("501", "NotImplemented")
 DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 NO_LOGIN = (
     aws.NoCredentialsError,
@@ -72,6 +74,8 @@ class Bucket:
             raise _told(error, operation, given, self._named(given)) from error
         except NO_LOGIN as error:
             raise PermissionError(f"{self.root}: {error}") from error
+        except aws.ParamValidationError as error:  # the name of the bucket, for example
+            raise OSError(f"{self.root}: {' '.join(str(error).split())}") from error
         except aws.BotoCoreError as error:
             raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
 
@@ -207,6 +211,7 @@ def _told(error: Any, operation: str, given: Mapping[str, Any], named: str) -> O
         (TAKEN if "IfNoneMatch" in given else (), FileExistsError),
         (CHANGED if "CopySourceIfMatch" in given else (), FileNotFoundError),
         (DENIED, PermissionError),
+        (UNKNOWN, UnsupportedOperation),
     ]
     kinds = (kind for codes, kind in known if code in codes or status in codes)
     return next(kinds, OSError)(f"{operation} of {named}: {code} ({status})")

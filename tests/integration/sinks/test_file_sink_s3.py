@@ -384,6 +384,15 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     assert between.counts == {"GET": 2, "HEAD": 1}, "it is tried once"
 
 
+def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
+    lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_passed", set())
+    between.let(Always(Fault.UNKNOWN))
+    with pytest.raises(InvalidPipeline, match="does not know a request: complete_multipart_upload"):
+        lake.sink.check()
+
+
 def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some servers list uploads by their whole name only, not by a folder: giving up would end none."""
     monkeypatch.setattr(trial, "_passed", set())
@@ -420,6 +429,8 @@ def test_a_server_that_is_not_there_is_named(lake: Lake, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(NotCommitted, match="does not answer"):
         lake.sink.check()
+    with pytest.raises(NotCommitted, match="Invalid bucket name"):
+        LightStoreFiles("s3://Lake_!/a").check()
 
 
 # ---- readers
@@ -445,3 +456,4 @@ def test_a_checkpoint_costs_few_requests(lake: Lake, between: Proxy) -> None:
     between.let(Rule(), delay=0.05)
     sink.commit(handle, 2, FakeReceipts(Path("unused")))
     assert (staged, len(between.seen)) == (9, 8)
+    assert not [request for request in between.seen if request.method == "GET" and request.query], "no list"
