@@ -36,6 +36,7 @@ CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answe
 FAILED = ("failed", "aborted")  # copies, of which an empty object stays
 LOOK = 0.2  # seconds between two looks at a copy that the store makes later
 UNMET = "ConditionNotMet"
+UNSIGNED = "AzureSigningError"  # the key is not in base64
 T = TypeVar("T")
 
 
@@ -172,6 +173,8 @@ class Container:
             return FileNotFoundError(f"{uri}: {code}")
         if status in (401, 403):
             return PermissionError(f"{uri}: {code}")
+        if status is None:
+            return ConnectionError(f"{uri}: the answer broke off ({code})")
         return OSError(f"{uri}: {code} ({status})")
 
 
@@ -203,4 +206,5 @@ def _credential(place: Place, known: Mapping[str, str]) -> Any:
 def _code(error: Any) -> str:
     """What the store calls it; its own words may hold what was signed."""
     code = getattr(error, "error_code", None)
-    return str(getattr(code, "value", code) or type(error).__name__)
+    name = type(error).__name__
+    return str(getattr(code, "value", code) or (f"{KEY} is not a key" if name == UNSIGNED else name))

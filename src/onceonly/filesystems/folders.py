@@ -15,6 +15,8 @@ from onceonly.filesystems.confined import OwnPath
 from onceonly.filesystems.durability import to_disk
 from onceonly.filesystems.paths import local_path
 
+S3 = ("s3", "s3a")
+
 
 class Folders:
     """The folders of one sink."""
@@ -62,7 +64,7 @@ class Folders:
     def names(self) -> list[str]:
         """The names of all folders in it, and of files where that costs nothing; empty if it does not exist."""
         if is_marked_store(self.uri):
-            return objects.Objects(self.uri).folders("")
+            return objects.literal(self.uri).folders("")
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in found]
@@ -75,13 +77,16 @@ def named(folders: Iterable[str], prefix: str) -> list[Transaction]:
 
 
 def delete(own: OwnPath) -> None:
-    """Delete a folder with all its content, if it exists. Another process may delete it at the same time."""
+    """Delete a folder with all its content, if it exists. Another process may delete it at the same time.
+
+    Nothing in its path is an escape.
+    """
     if _scheme(own.root) in google_names.SCHEMES:
         return _delete_on_google(own)
     if is_marked_store(own.root):
-        return objects.Objects(own.path).clear()
+        return objects.literal(own.path).clear()
     files, root = file_system(own.root)
-    path = f"{root}/{own.name}"  # added after the URI was decoded: nothing in the name is an escape
+    path = f"{root}/{own.name}"
     while files.get_file_info(path).type is not pafs.FileType.NotFound:
         with suppress(FileNotFoundError):  # another process deletes it as well
             files.delete_dir(path)
@@ -98,12 +103,15 @@ def _delete_on_google(own: OwnPath) -> None:
 
 
 def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it."""
+    """The file system of a path or URI, and the path in it, which is taken as Spark takes it: nothing is an escape."""
     local = local_path(uri)
     if local is not None:
         return pafs.LocalFileSystem(), str(local)
     if is_marked_store(uri):
         return objects.arrow(uri)  # pyarrow itself does not read the variables that delta-rs reads
+    if _scheme(uri) in S3:
+        bucket, _, path = uri.partition("://")[2].rstrip("/").partition("/")
+        return pafs.FileSystem.from_uri(f"s3://{bucket}")[0], f"{bucket}/{path}"
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return found
 

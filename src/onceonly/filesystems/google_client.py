@@ -21,6 +21,7 @@ from google.api_core import exceptions as google
 from google.auth import exceptions as login
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client  # type: ignore[import-untyped]
+from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
 
 from onceonly.filesystems.copies import Unmet
 from onceonly.filesystems.google_names import key_file
@@ -108,6 +109,8 @@ class Bucket:
         known = {name: value for name, value in os.environ.items() if name.startswith("GOOGLE_")}
         try:
             return _client(os.getpid(), frozenset(known.items()))
+        except login.TransportError as error:
+            raise ConnectionError(f"{self.root}: the server that logs in does not answer") from error
         except login.GoogleAuthError as error:
             raise PermissionError(f"{self.root}: {type(error).__name__}") from error
 
@@ -118,10 +121,14 @@ class Bucket:
             raise FileNotFoundError(f"{uri}: not found") from error
         except google.PreconditionFailed as error:
             raise Unmet(uri) from error
+        except login.TransportError as error:
+            raise ConnectionError(f"{self.root}: the server that logs in does not answer") from error
         except (google.Forbidden, google.Unauthorized, login.GoogleAuthError) as error:
             raise PermissionError(f"{uri}: {type(error).__name__}") from error
         except google.GoogleAPICallError as error:
             raise OSError(f"{uri}: {type(error).__name__} ({error.code})") from error
+        except DataCorruption as error:
+            raise ConnectionError(f"{uri}: what came is not what the store has") from error
         except (google.RetryError, requests.RequestException) as error:
             raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
 
@@ -145,5 +152,9 @@ def _server(file: Path | None) -> str | None:
 
 
 def _told(file: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(file.read_text())
+    """Raises PermissionError also where there is no such file: no object is missing."""
+    try:
+        found: Mapping[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise PermissionError(f"the key file {file} cannot be read ({type(error).__name__})") from error
     return found

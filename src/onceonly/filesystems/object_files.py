@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
 from onceonly.errors import NotCommitted
@@ -67,7 +68,7 @@ class ObjectFiles(FileSystem):
     def check(self, target: str) -> None:
         """Raises Unsuitable also for a store that gives one name to two files; that is tried once."""
         try:
-            if self._store.entries(f"{target}/_delta_log", most=1):
+            if self._store.entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
                 raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
             if self.exists(target):
                 raise Unsuitable(f"{target} is not a folder.", "Choose another path.")
@@ -77,6 +78,9 @@ class ObjectFiles(FileSystem):
             raise Unsuitable(f"{error}.", todo) from error
         except FileNotFoundError as error:
             raise Unsuitable(f"{error}.", "Create the bucket, or correct the path.") from error
+        except UnsupportedOperation as error:
+            todo = "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS."
+            raise Unsuitable(f"The store does not know a request: {error}.", todo) from error
         except OSError as error:
             raise NotCommitted(
                 f"{target} cannot be reached.",

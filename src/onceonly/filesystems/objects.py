@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems import aws
@@ -58,11 +58,28 @@ def arrow(uri: str) -> tuple[pafs.FileSystem, str]:
     return _arrow(scheme, _settings()), path.rstrip("/")
 
 
+def literal(uri: str) -> Objects:
+    """The objects below a URI whose path is taken as Spark takes it: nothing in it is an escape."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, path = rest.partition("/")
+    return Objects(f"{scheme}://{bucket}/{quote(path)}")
+
+
 class Objects:
-    """The objects below a URI. Each call raises OSError where the store does not answer, or refuses."""
+    """The objects below a URI. Each call raises OSError where the store does not answer, or refuses.
+
+    Raises:
+        InvalidPipeline: the URI has a '#' or '?'. What follows is no part of a path to delta-rs, and is one to Spark.
+    """
 
     def __init__(self, uri: str) -> None:
         parts, local = urlsplit(uri), local_path(uri)
+        if not local and (parts.query or parts.fragment or uri.endswith(("?", "#"))):
+            raise InvalidPipeline(
+                f"'{parts.scheme}://…{parts.path}' cannot be used.",
+                "A '#' or '?' comes next in the path. delta-rs leaves out what follows, so it would be another folder.",
+                "Name the folder otherwise. Nothing was written.",
+            )
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"
 
@@ -216,6 +233,23 @@ def _arrow(scheme: Any, settings: tuple[tuple[str, str], ...]) -> pafs.FileSyste
     store: Any = fsspec.FsspecStore  # of which fsspec would keep one for all settings
 
     class Handler(pafs.FSSpecHandler):  # type: ignore[misc]
+        def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+            with _told():
+                return list(super().get_file_info(paths))
+
+        def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+            with _told():
+                return list(super().get_file_info_selector(selector))
+
+        def open_input_file(self, path: str) -> pa.PythonFile:
+            """To pyarrow's own, a file is not there when the store does not answer."""
+            with _told():
+                if self.fs.info(path)["type"] != "file":
+                    raise FileNotFoundError(path)
+                return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
+
+        open_input_stream = open_input_file
+
         def open_output_stream(self, path: str, metadata: Any) -> pa.PythonFile:
             return pa.PythonFile(_Bytes(self.fs.open(path, "wb")), mode="w")
 

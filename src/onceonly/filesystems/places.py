@@ -93,5 +93,6 @@ def _google(uri: str) -> tuple[FileSystem, str]:
 
 def _not_installed(uri: str, error: ImportError, extra: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{uri} cannot be reached: '{error.name}' is not installed.", todo=f"pip install 'onceonly[{extra}]'"
+        f"{urlsplit(uri).scheme}:// cannot be reached: '{error.name}' is not installed.",
+        todo=f"pip install 'onceonly[{extra}]'",
     )

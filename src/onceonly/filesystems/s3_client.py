@@ -2,8 +2,9 @@
 
 Credentials come from the usual chain: environment, profile, machine. They are never stored, and no error shows them.
 
-FileNotFoundError: no such object or bucket. Ended: no such upload. FileExistsError: the condition was not met.
-PermissionError: it is not allowed, or there are no credentials. Any other OSError: the effect is not known.
+FileNotFoundError: no such object or bucket, or another object than the one to copy. Ended: no such upload.
+FileExistsError: the name is not free. PermissionError: it is not allowed, or there are no credentials.
+UnsupportedOperation: the store knows no such request. Any other OSError: the effect is not known.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from io import UnsupportedOperation
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,12 +27,22 @@ from onceonly.filesystems.object_files import MARK, Found
 
 SCHEMES = ("s3", "s3a")
 CONNECT, RESPONSE, TRIES = 10.0, 60.0, 4  # seconds; requests until one is answered
-PAGE = 1000  # keys that one request deletes
+PAGE = 1000  # keys that one request deletes, and uploads that one lists
 ENDED = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder")
-MISSING = ("404", "NoSuchKey", "NoSuchBucket")
-REFUSED = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+MISSING = ("NoSuchKey", "NoSuchBucket")  # a 404 without them may be of a proxy whose server is down
+NO_BODY = ("404",)  # all that the answer to a HEAD tells
+TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+CHANGED = ("412", "PreconditionFailed")
+UNKNOWN = ("501", "NotImplemented")
 DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
-NO_LOGIN = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.ProfileNotFound, aws.TokenRetrievalError)
+NO_LOGIN = (
+    aws.NoCredentialsError,
+    aws.PartialCredentialsError,
+    aws.CredentialRetrievalError,
+    aws.ProfileNotFound,
+    aws.TokenRetrievalError,
+    aws.SSOError,
+)
 
 
 class Ended(OSError):
@@ -59,9 +71,11 @@ class Bucket:
             found: Mapping[str, Any] = getattr(self._client, operation)(Bucket=self.name, **given)
             return found
         except aws.ClientError as error:
-            raise _told(error, f"{operation} of {self._named(given)}") from error
+            raise _told(error, operation, given, self._named(given)) from error
         except NO_LOGIN as error:
             raise PermissionError(f"{self.root}: {error}") from error
+        except aws.ParamValidationError as error:  # the name of the bucket, for example
+            raise OSError(f"{self.root}: {' '.join(str(error).split())}") from error
         except aws.BotoCoreError as error:
             raise ConnectionError(f"{self.root} does not answer ({type(error).__name__})") from error
 
@@ -85,7 +99,7 @@ class Bucket:
     def below(self, folder: str) -> Iterator[str]:
         """The names of all objects below a folder, relative to it, in the order of their keys."""
         prefix = f"{self.key(folder)}/"
-        for page in self._pages("list_objects_v2", Prefix=prefix):
+        for page in self._pages(Prefix=prefix):
             yield from (each["Key"].removeprefix(prefix) for each in page.get("Contents", ()))
 
     def entries(self, folder: str, most: int | None = None) -> list[str]:
@@ -93,7 +107,7 @@ class Bucket:
         prefix = f"{self.key(folder)}/"
         limit = {"MaxKeys": most} if most else {}
         found: list[str] = []
-        for page in self._pages("list_objects_v2", Prefix=prefix, Delimiter="/", **limit):
+        for page in self._pages(Prefix=prefix, Delimiter="/", **limit):
             found += [each["Key"].removeprefix(prefix) for each in page.get("Contents", ())]
             found += [each["Prefix"].removeprefix(prefix).rstrip("/") for each in page.get("CommonPrefixes", ())]
             if most:
@@ -101,10 +115,21 @@ class Bucket:
         return [name for name in found if name]
 
     def uploads(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(name relative to the folder, id) of each upload below it that is not completed."""
+        """(name relative to the folder, id) of each upload below it that is not completed; some of them twice.
+
+        Each page begins with the last name of the one before it: there are servers that refuse to go on within a name.
+        """
         prefix = f"{self.key(folder)}/"
-        for page in self._pages("list_multipart_uploads", Prefix=prefix):
-            yield from ((each["Key"].removeprefix(prefix), each["UploadId"]) for each in page.get("Uploads", ()))
+        more: dict[str, str] = {}
+        while True:
+            page = self.ask("list_multipart_uploads", Prefix=prefix, MaxUploads=PAGE, **more)
+            found = [(str(each["Key"]), str(each["UploadId"])) for each in page.get("Uploads", ())]
+            yield from ((key.removeprefix(prefix), id) for key, id in found)
+            if not page.get("IsTruncated"):
+                return
+            more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            if before := [key for key, _ in found if key < found[-1][0]]:
+                more = {"KeyMarker": before[-1]}
 
     def unlink(self, uris: Sequence[str]) -> None:
         """Delete these objects, as far as they exist."""
@@ -117,18 +142,15 @@ class Bucket:
             if failed := told.get("Errors"):
                 raise OSError(f"{self.root}/{failed[0].get('Key')} was not deleted: {failed[0].get('Code')}")
 
-    def _pages(self, operation: str, **given: Any) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, **given: Any) -> Iterator[Mapping[str, Any]]:
         """Each page of a list. The next one begins where the last one ended."""
         more: dict[str, Any] = {}
         while True:
-            page = self.ask(operation, **given, **more)
+            page = self.ask("list_objects_v2", **given, **more)
             yield page
             if not page.get("IsTruncated"):
                 return
-            markers = {"ContinuationToken": "NextContinuationToken"}
-            if operation == "list_multipart_uploads":
-                markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-            more = {name: page[next_] for name, next_ in markers.items()}
+            more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _named(self, given: Mapping[str, Any]) -> str:
         return f"{self.root}/{given.get('Key', given.get('Prefix', ''))}"
@@ -178,17 +200,18 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, clean
 
 
-def _told(error: Any, asked: str) -> OSError:
+def _told(error: Any, operation: str, given: Mapping[str, Any], named: str) -> OSError:
     """What the server has answered, as the error that a local file system would raise."""
     code = str(error.response.get("Error", {}).get("Code"))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-    known: Mapping[tuple[str, ...], type[OSError]] = {
-        ENDED: Ended,
-        MISSING: FileNotFoundError,
-        REFUSED: FileExistsError,
-        DENIED: PermissionError,
-    }
-    for codes, kind in known.items():
-        if code in codes or status in codes:
-            return kind(f"{asked}: {code}")
-    return OSError(f"{asked}: {code} ({status})")
+    known: list[tuple[tuple[str, ...], type[OSError]]] = [
+        (ENDED, Ended),
+        (MISSING, FileNotFoundError),
+        (NO_BODY if operation == "head_object" else (), FileNotFoundError),
+        (TAKEN if "IfNoneMatch" in given else (), FileExistsError),
+        (CHANGED if "CopySourceIfMatch" in given else (), FileNotFoundError),
+        (DENIED, PermissionError),
+        (UNKNOWN, UnsupportedOperation),
+    ]
+    kinds = (kind for codes, kind in known if code in codes or status in codes)
+    return next(kinds, OSError)(f"{operation} of {named}: {code} ({status})")

@@ -1,7 +1,8 @@
 """Whether a store gives a name to one of several writers, and tells the others that they came too late.
 
-No list of products tells. Some servers ignore the condition, and the last upload wins; it also depends on what is
-between them and this process. So it is tried, by a race beside the target, and the result is kept there.
+No list of products tells. Some servers ignore the condition, and the last upload wins; some do not list the uploads of
+a folder, so nobody can end them; it also depends on what is between them and this process. So it is tried, by a race
+beside the target, and the result is kept there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 
 from onceonly.filesystems.interface import Unsuitable
@@ -25,9 +27,10 @@ def check(store: Store, target: str, begin: Begin, clear: Callable[[str], None] 
     """Refuse a store on which two commits can both give a file its name.
 
     Args:
-        clear: ends what was prepared below a folder.
+        clear: ends what was prepared below a folder, once its objects are removed.
     Raises:
-        Unsuitable: two were told that they had, or what is there is not what the one has prepared.
+        Unsuitable: two were told that they had, or what is there is not what the one has prepared; or what was ended
+            got its name.
         OSError: the store does not answer, or does not know one of the requests.
     """
     above, _, name = target.rpartition("/")
@@ -43,14 +46,30 @@ def check(store: Store, target: str, begin: Begin, clear: Callable[[str], None] 
 
 
 def _try(store: Store, folder: str, begin: Begin, clear: Callable[[str], None]) -> None:
-    store.put(f"{folder}/source", b"tried")
+    source, late = f"{folder}/source", f"{folder}/late"
+    store.put(source, b"tried")
     try:
-        won = [_race(store, f"{folder}/source", f"{folder}/{number}", begin) for number in range(ROUNDS)]
+        won = [_race(store, source, f"{folder}/{number}", begin) for number in range(ROUNDS)]
+        hanging = begin(source, _found(store, source), late, uuid.uuid4().hex)
     finally:
-        clear(folder)
         store.unlink([f"{folder}/{name}" for name in store.below(folder)])
+        clear(folder)
     if not any(won):
         raise OSError(f"of {WRITERS} concurrent writers of one name, none succeeded")
+    _check_ended(store, hanging, late)
+
+
+def _check_ended(store: Store, hanging: Callable[[], bool], new: str) -> None:
+    """Of a process that hangs while others give up what it is about to publish."""
+    with suppress(FileNotFoundError):
+        hanging()
+    if store.find(new) is not None:
+        store.unlink([new])
+        raise Unsuitable(
+            "A pending write was aborted there, and still succeeded afterwards. Perhaps the store does not list uploads "
+            "by prefix. So a process that hangs could publish files that were given up or replaced.",
+            "Use a store that lists open uploads by a prefix (docs/files.md), a disk, or HDFS.",
+        )
 
 
 def _recorded(store: Store, result: str) -> list[str]:
@@ -61,9 +80,8 @@ def _recorded(store: Store, result: str) -> list[str]:
 
 
 def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
-    """Whether one has won; else nobody was told so, and nothing is there."""
-    found = store.find(source)
-    assert found  # it has just been put there
+    """Whether one has won, and knows it; else nobody was told so."""
+    found = _found(store, source)
     marks = [uuid.uuid4().hex for _ in range(WRITERS)]
     together = Barrier(WRITERS)
 
@@ -76,7 +94,7 @@ def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
         told = list(pool.map(finish, begun))
     won = [mark for mark, one in zip(marks, told, strict=True) if one]
     there = store.find(new)
-    if not won and not there:
+    if not won and (there is None or there.mark in marks):  # the answer to the one that won was lost
         return False
     if len(won) == 1 and there and there.mark == won[0] and there.bytes == found.bytes:
         return True
@@ -86,3 +104,10 @@ def _race(store: Store, source: str, new: str, begin: Begin) -> bool:
         "files under one name.",
         "Use a store with conditional writes (docs/object-stores.md), a disk, or HDFS.",
     )
+
+
+def _found(store: Store, source: str) -> Found:
+    """Raises FileNotFoundError: somebody has removed it meanwhile."""
+    if found := store.find(source):
+        return found
+    raise FileNotFoundError(source)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration import kerberos
 from integration.airflow.test_yarn import application
-from integration.drivers import NAME, World, fired, make_world, trigger
-from integration.yarn import Yarn
+from integration.projects.drivers import NAME, World, fired, make_world, trigger
+from integration.services import kerberos
+from integration.services.yarn import Yarn
 from patience import PATIENCE
 
 from onceonly.clusters.interface import GONE

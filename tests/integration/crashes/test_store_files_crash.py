@@ -14,10 +14,13 @@ from integration.projects.light_stores import LightStoreFiles, Reader, Store, re
 from integration.services.store_server import BUCKET, StoreServer
 from integration.services.stores import everywhere, on_most
 from integration.victims import mortal_s3, mortal_store_files
+from patience import PATIENCE
 
 from onceonly import manifests
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.dev.demo.wait import until
+from onceonly.errors import OnceonlyError
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeSource
 
@@ -41,6 +44,18 @@ class OneChange(Rule):
     def fault(self, request: Request) -> Fault | None:
         self.number -= request.changes
         return self.what if request.changes and not self.number else None
+
+
+@dataclass
+class Unreliable(Rule):
+    """Of eleven requests four fail: before they are done, after it, or in the middle of the answer."""
+
+    number: int = 0
+
+    def fault(self, request: Request) -> Fault | None:
+        self.number += 1
+        failing = {1: Fault.LOST, 4: Fault.BUSY_AFTER, 7: Fault.LOST_BEFORE, 9: Fault.BROKEN}
+        return failing.get(self.number % 11)
 
 
 @pytest.fixture
@@ -190,5 +205,53 @@ def test_two_committers_at_once_publish_every_file_once(server: StoreServer, tmp
         for each in [pool.submit(world.through.commit, "flights", epoch) for _ in range(2)]:
             each.result()
     assert world.through.state.view("flights").require(epoch).state is State.COMMITTED
+    world.settle()
+    world.check_truth()
+
+
+def commit(world: World, epoch: int) -> None:
+    """Again and again, as Airflow does."""
+    for _ in range(9):
+        try:
+            world.through.commit("flights", epoch)
+            return
+        except OnceonlyError as error:
+            print(type(error).__name__, error.why)
+    raise AssertionError("no try was enough")
+
+
+@on_most
+def test_committers_at_once_behind_slow_and_failing_requests_publish_every_file_once(
+    server: StoreServer, between: Proxy, tmp_path: Path
+) -> None:
+    world = World.make(tmp_path / "source", server)
+    epoch = staged(world)
+    between.let(Unreliable(), delay=0.02)
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(commit, world, epoch) for _ in range(3)]:
+            each.result()
+    print(f"{len(between.seen)} requests")
+    between.let(Rule())
+    world.settle()
+    world.check_truth()
+
+
+@on_most
+@pytest.mark.crash
+@pytest.mark.parametrize("number", [1, 2, pytest.param(4, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_committer_that_is_killed_beside_another_one_costs_no_file(
+    server: StoreServer, between: Proxy, tmp_path: Path, number: int, after: bool
+) -> None:
+    """Once it has looked, the other begins. The changes of both are counted, and at one of them it is killed."""
+    world = World.make(tmp_path / "source", server)
+    epoch = staged(world)
+    between.let(Rule())
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(dies, between, mortal_store_files.run, str(world.folder), world.root, number, after)
+        until(lambda: bool(between.seen) or killed.done(), "it has asked for something", PATIENCE, every=0.01)
+        commit(world, epoch)
+        assert killed.result(), "it had come so far"
+    between.let(Rule())
     world.settle()
     world.check_truth()

@@ -41,7 +41,10 @@ class Fault(Enum):
     BUSY = "503, and the server has not seen the request"
     BUSY_AFTER = "503 after the server has done it"
     HELD = "the server has done it, and the answer does not come"
+    BROKEN = "the server has done it, and the connection breaks in the middle of the answer"
     DENIED = "403"
+    NO_SERVER = "404, as of a load balancer whose server is down"
+    UNKNOWN = "501 to a condition, as of a server that does not know it"
     UNCONDITIONAL = "as of a server that does not know conditions"
 
 
@@ -129,7 +132,7 @@ class Proxy:
 
     def __init__(self, port: int, environment: Mapping[str, str], control: Connection) -> None:
         self.port, self.environment = port, environment
-        self._control = control
+        self._control, self._one = control, threading.Lock()
 
     def let(self, rule: Rule, delay: float = 0.0) -> None:
         """From now on; the requests before it are forgotten. `delay`: seconds that each takes."""
@@ -145,9 +148,10 @@ class Proxy:
         return Counter(request.method for request in self.seen)
 
     def _ask(self, question: Any) -> Any:
-        self._control.send(question)
-        assert self._control.poll(PATIENCE)
-        return self._control.recv()
+        with self._one:
+            self._control.send(question)
+            assert self._control.poll(PATIENCE)
+            return self._control.recv()
 
 
 @contextmanager
@@ -221,6 +225,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(503, {}, ERROR % b"SlowDown")
             case Fault.DENIED:
                 self._send(403, {}, ERROR % b"AccessDenied")
+            case Fault.NO_SERVER:
+                self._send(404, {}, b"404 page not found")
+            case Fault.UNKNOWN if request.conditional:
+                self._send(501, {}, ERROR % b"NotImplemented")
             case Fault.UNCONDITIONAL if request.conditional:
                 with self.server.alone:
                     (self.server.data / request.path.lstrip("/")).unlink(missing_ok=True)
@@ -240,7 +248,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault is Fault.BUSY_AFTER:
             self._send(503, {}, ERROR % b"SlowDown")
         else:
-            self._send(*found)
+            self._send(*found, broken=fault is Fault.BROKEN)
 
     def _ask(self, body: bytes) -> Answer | None:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=PATIENCE)
@@ -258,7 +266,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             upstream.close()
 
-    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def _send(self, status: int, headers: dict[str, str], body: bytes, broken: bool = False) -> None:
         told = {name.lower(): value for name, value in headers.items()}
         length = told.get("content-length", str(len(body))) if self.command == "HEAD" else str(len(body))
         self.send_response_only(status)
@@ -267,4 +275,5 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if broken else body)
+        self.close_connection |= broken

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.faults.s3_proxy import Always, Fault, Proxy, Rule, proxy
+from integration.faults.s3_proxy import Always, Fault, Proxy, Request, Rule, proxy
 from integration.projects.light_stores import LightStoreFiles, Store
 from integration.projects.store_lake import StoreLake, transaction
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 
 from onceonly import manifests
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown
-from onceonly.filesystems import s3_uploads, trial
+from onceonly.filesystems import s3_client, s3_uploads, trial
 from onceonly.filesystems.confined import OwnPath, manifest_of
 from onceonly.filesystems.interface import Ready
 from onceonly.filesystems.s3 import S3Files
@@ -82,7 +82,7 @@ def test_a_staged_copy_that_was_changed_is_not_published(lake: Lake) -> None:
     handle = lake.stage(1, 1, 2)
     lake.store.abort_all(f"{lake.name}/")
     lake.put(f"{handle['folder']}/{handle['files'][0]['staged']}".removeprefix(f"s3://{BUCKET}/"), '{"n": 7}\n')
-    with pytest.raises(CannotPublish, match="a staged file no longer exists"):
+    with pytest.raises(CannotPublish, match="is not the file that was staged"):
         lake.commit(handle)
     assert lake.listed() == []
 
@@ -101,6 +101,74 @@ def test_a_file_of_many_parts_and_an_empty_one_arrive_whole(lake: Lake, monkeypa
         assert on.read(final) == text and on.fingerprint(final) == ready.print
         with pytest.raises(FileExistsError):
             on.move(staged, final)
+
+
+def test_who_answers_in_place_of_the_store_tells_nothing_about_a_file(lake: Lake, between: Proxy) -> None:
+    handle = lake.stage(1, 1, 2)
+    between.let(Always(Fault.NO_SERVER))
+    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        lake.commit(handle)
+    with pytest.raises(OutcomeUnknown, match="publishing again is safe"):
+        lake.sink.fence(handle, 1)
+    between.let(Rule())
+    assert not lake.commit(handle).already and lake.numbers() == lake.listed() == [1, 2]
+
+
+@dataclass
+class OneHeld(Rule):
+    """The answer to the first object that gets its name does not come."""
+
+    came: bool = False
+
+    def fault(self, request: Request) -> Fault | None:
+        if self.came or not request.conditional:
+            return None
+        self.came = True
+        return Fault.HELD
+
+
+def test_who_waits_in_vain_for_an_answer_asks_again(
+    lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = lake.stage(1, 1, 2)
+    monkeypatch.setattr(s3_client, "RESPONSE", 5.0)
+    s3_client._client.cache_clear()
+    between.let(OneHeld())
+    assert not lake.commit(handle).already
+    assert lake.numbers() == lake.listed() == [1, 2]
+    s3_client._client.cache_clear()
+
+
+class Changing(Bucket):
+    """Somebody overwrites an object after it was looked at, and before the store copies it."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(BUCKET)
+        self.uri = uri
+
+    def ask(self, operation: str, **given: Any) -> Any:
+        if operation == "upload_part_copy" and given["CopySource"]["Key"] == self.key(self.uri):
+            super().ask("put_object", Key=self.key(self.uri), Body=b"another's")
+        return super().ask(operation, **given)
+
+
+def test_a_file_that_is_changed_while_it_is_set_aside_is_not_lost(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    staged = OwnPath(staging_of(lake.uri), transaction().name)
+    uri = f"{handle['folder']}/{handle['files'][0]['staged']}"
+    with pytest.raises(OSError):
+        S3Files(Changing(uri)).rename_folder(staged.below("data"), staged.below("given-up"))
+    assert lake.files.read(uri) == "another's"
+
+
+def test_a_file_of_another_is_not_taken_back(lake: Lake) -> None:
+    handle = lake.stage(1, 1)
+    file = moves.StagedFile.from_json(handle["files"][0])
+    staged = OwnPath(staging_of(lake.uri), transaction().name)
+    moves.move(lake.files, [file], staged.below("data"), lake.uri)
+    final = f"{lake.uri}/{file.final}"
+    moves.move_back(S3Files(Changing(final)), [file], staged.below("kept"), lake.uri)
+    assert lake.files.read(final) == "another's"
 
 
 # ---- a process that hangs, and wakes up late
@@ -256,6 +324,15 @@ def test_what_one_attempt_clears_up_costs_another_no_row(lake: Lake) -> None:
     assert lake.numbers() == lake.listed() == [1, 2]
 
 
+def test_all_uploads_are_ended_however_many_there_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(9):
+        lake.store.client.create_multipart_upload(Bucket=BUCKET, Key=f"{lake.name}/lake/part=1/{number // 2}")
+    monkeypatch.setattr(s3_client, "PAGE", 3)
+    assert len(set(Bucket(BUCKET).uploads(lake.uri))) == 9
+    lake.files.end_uploads(lake.uri, "")
+    assert lake.store.uploads(lake.name) == []
+
+
 # ---- where it cannot be
 
 
@@ -274,11 +351,35 @@ def test_a_store_that_completes_two_uploads_of_one_name_is_refused(
     assert between.counts == {"GET": 2, "HEAD": 1}, "it is tried once"
 
 
+def test_a_store_that_does_not_know_the_condition_is_refused_by_what_it_says(
+    lake: Lake, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_passed", set())
+    between.let(Always(Fault.UNKNOWN))
+    with pytest.raises(InvalidPipeline, match="does not know a request: complete_multipart_upload"):
+        lake.sink.check()
+
+
+def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers list uploads by their whole name only, not by a folder: giving up would end none."""
+    monkeypatch.setattr(trial, "_passed", set())
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
+        with pytest.raises(InvalidPipeline, match="was ended, and got the name afterwards"):
+            lake.sink.check()
+    assert lake.store.keys(lake.name) == []
+    lake.store.abort_all(lake.name)
+    lake.sink.check()
+
+
 def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.put(f"{lake.name}/lake", "a file")
     with pytest.raises(InvalidPipeline, match="is not a folder"):
         lake.sink.check()
     lake.put(f"{lake.name}/table/_delta_log/00000000000000000000.json", "{}")
+    with pytest.raises(InvalidPipeline, match="is a Delta table"):
+        LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
+    lake.put(f"{lake.name}/table/_delta_log/", "")  # by which S3A marks the folder
     with pytest.raises(InvalidPipeline, match="is a Delta table"):
         LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
     with pytest.raises(InvalidPipeline, match="NoSuchBucket"):
@@ -295,6 +396,8 @@ def test_a_server_that_is_not_there_is_named(lake: Lake, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(NotCommitted, match="does not answer"):
         lake.sink.check()
+    with pytest.raises(NotCommitted, match="Invalid bucket name"):
+        LightStoreFiles("s3://Lake_!/a").check()
 
 
 # ---- readers
@@ -320,3 +423,4 @@ def test_a_checkpoint_costs_few_requests(lake: Lake, between: Proxy) -> None:
     between.let(Rule(), delay=0.05)
     sink.commit(handle, 2, FakeReceipts(Path("unused")))
     assert (staged, len(between.seen)) == (9, 8)
+    assert not [request for request in between.seen if request.method == "GET" and request.query], "no list"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
@@ -61,7 +62,7 @@ def _settle_stored(files: Objects, own: OwnPath) -> None:
     held = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in found}
     logs = [path for path in found if f"/{LOG}/" in path]
     if not held - {MARK, LOG}:
-        return folders.delete(own) if folders.is_marked_store(own.root) else files.unlink(found)
+        return _delete_marked(own) if folders.is_marked_store(own.root) else files.unlink(found)
     if MARK not in held:
         files.write(f"{own.name}/{MARK}", SETTLED.encode())
     files.unlink(logs)
@@ -125,6 +126,11 @@ def _exists(files: pafs.FileSystem, folder: str) -> bool:
 
 def _delete(files: pafs.FileSystem, own: OwnPath) -> None:
     if folders.is_marked_store(own.root):
-        return folders.delete(own)
+        return _delete_marked(own)
     with suppress(FileNotFoundError):  # another process is deleting it too
         files.delete_dir(own.name)
+
+
+def _delete_marked(own: OwnPath) -> None:
+    """delta-rs takes escapes in the table's URI for what they stand for."""
+    folders.delete(OwnPath(unquote(own.root), own.name))

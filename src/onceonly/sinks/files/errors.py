@@ -19,9 +19,10 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
         )
     if isinstance(error, FileMissing):
         return CannotPublish(
-            f"sink '{sink}': a staged file no longer exists.",
+            f"sink '{sink}': a staged file no longer exists, or was replaced by another.",
             f"{error}.",
-            f"Restore it and recover, or: {exit_}, and send the records again.",
+            "Restore it and recover (on an object store, the version of it that was staged: a copy is another file), "
+            f"or: {exit_}, and send the records again.",
         )
     return OutcomeUnknown(
         f"sink '{sink}': whether all files reached {target} is not known.",

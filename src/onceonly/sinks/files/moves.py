@@ -49,7 +49,7 @@ class NameTaken(Exception):
 
 
 class FileMissing(Exception):
-    """A file is neither staged nor at its final name."""
+    """A file is neither staged, as it was then, nor at its final name."""
 
 
 def move(on: FileSystem, files: Iterable[StagedFile], folder: OwnPath, target: str) -> None:
@@ -92,7 +92,8 @@ def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> Non
         on.remove(staged)
     except FileNotFoundError:
         if not on.exists(final):
-            raise FileMissing(f"{staged.path}, and {final} is not there") from None
+            what = "is not the file that was staged" if on.exists(staged.path) else "does not exist"
+            raise FileMissing(f"{staged.path} {what}, and {final} does not exist") from None
         _check_same(on, file, final)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from integration import yarn
+from integration.services import yarn
 
 from onceonly.clusters import http
 from onceonly.clusters.yarn import KERBEROS, _login
