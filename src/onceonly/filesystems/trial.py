@@ -66,8 +66,8 @@ def _check_ended(store: Store, hanging: Callable[[], bool], new: str) -> None:
     if store.find(new) is not None:
         store.unlink([new])
         raise Unsuitable(
-            "A pending write was aborted there, and still succeeded afterwards. Perhaps the store does not list uploads "
-            "by prefix. So a process that hangs could publish files that were given up or replaced.",
+            "A pending write was aborted there, and still succeeded afterwards. Perhaps the store does not list "
+            "uploads by prefix. So a process that hangs could publish files that were given up or replaced.",
             "Use a store that lists open uploads by a prefix (docs/files.md), a disk, or HDFS.",
         )
 

@@ -365,7 +365,7 @@ def test_a_store_whose_uploads_nobody_can_end_is_refused(lake: Lake, monkeypatch
     monkeypatch.setattr(trial, "_passed", set())
     with monkeypatch.context() as patched:
         patched.setattr(Bucket, "uploads", lambda bucket, folder: iter(()))
-        with pytest.raises(InvalidPipeline, match="was ended, and got the name afterwards"):
+        with pytest.raises(InvalidPipeline, match="was aborted there, and still succeeded"):
             lake.sink.check()
     assert lake.store.keys(lake.name) == []
     lake.store.abort_all(lake.name)

@@ -100,6 +100,6 @@ def test_what_was_ended_may_not_get_its_name(store: Memory) -> None:
 
         return copy
 
-    with pytest.raises(Unsuitable, match="was ended, and got the name afterwards"):
+    with pytest.raises(Unsuitable, match="was aborted there, and still succeeded"):
         trial.check(store, TARGET, begin)
     assert not [uri for uri in store.objects if uri.endswith("/late")]
