@@ -11,7 +11,7 @@ import pytest
 from integration import mortal_store_files
 from integration.light_stores import LightStoreFiles, Reader, Store, reader
 from integration.s3_kills import dies
-from integration.s3_proxy import Fault, Proxy, Request, Rule
+from integration.s3_proxy import Fault, OneChange, Proxy, Rule
 from integration.store_server import BUCKET, StoreServer
 from integration.stores import everywhere, on_most
 
@@ -29,18 +29,6 @@ CHANGES = {  # of a checkpoint: of its stage, its commit, and its release
     "az": 3 + 5 + 4,
     "gs": 3 + 5 + 4,
 }
-
-
-@dataclass
-class OneChange(Rule):
-    """That happens to the change of that number."""
-
-    number: int
-    what: Fault
-
-    def fault(self, request: Request) -> Fault | None:
-        self.number -= request.changes
-        return self.what if request.changes and not self.number else None
 
 
 @pytest.fixture
