@@ -17,6 +17,11 @@ def entry(version: int) -> str:
     return f"{LOG}/{version:020}.json" if version >= 0 else f"{LOG}/"  # before all of them
 
 
+def checkpoint(version: int) -> str:
+    """Of one file, as delta-rs writes them."""
+    return f"{LOG}/{version:020}.checkpoint.parquet"
+
+
 def version_of(name: str) -> int | None:
     """Of a log entry; None: it is none."""
     match = ENTRY.fullmatch(name)

@@ -105,7 +105,7 @@ class Objects:
         with _told():
             answer = obstore.get(self._store, self._path(path))
             content, now = bytes(answer.bytes()), _tag(answer.meta)
-        self._keep(path, now, content)
+        self.keep(path, now, content)
         return content
 
     def create(self, path: str, content: bytes) -> str | None:
@@ -150,8 +150,8 @@ class Objects:
         with _told():
             parts = mode == "overwrite" and len(content) > WHOLE
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
-        self._keep(path, tag, content)
-        self._keep(path, WRITTEN, content)
+        self.keep(path, tag, content)
+        self.keep(path, WRITTEN, content)
         return tag
 
     def _path(self, path: str) -> str:
@@ -164,7 +164,8 @@ class Objects:
     def _key(self, path: str, tag: str) -> Key:
         return self._bucket, _settings(), self._path(path), tag
 
-    def _keep(self, path: str, tag: str | None, content: bytes) -> None:
+    def keep(self, path: str, tag: str | None, content: bytes) -> None:
+        """In memory, for `read` by that tag; it may be any text that no other content of that object can have."""
         if tag and len(content) <= SMALL:
             _kept.put(self._key(path, tag), content)
 

@@ -31,7 +31,7 @@ class _Seen(threading.local):
         self.forget()
 
     def forget(self) -> None:
-        self.other = False
+        self.other = self.merged = False  # merged: by this thread just now, and it has not looked since
         self.newest, self.checkpoint, self.tag, self.at = NONE, NONE, "", float("-inf")
         self.entries: dict[int, Entry] = {}
 
@@ -48,7 +48,17 @@ class StoreLog:
         return Objects(self.uri)
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
+        """After a merge by this thread, once, as that has left them: who was first since is met by the next commit."""
+        merged, self._seen.merged = self._seen.merged, False
+        if merged:
+            return self.recent()
         self._look()
+        return self._seen.newest, self._read(self._seen.newest)
+
+    def recent(self) -> tuple[int, Iterator[Entry]]:
+        """As the last look has shown them, if that was just now: enough for who commits on them, or not at all."""
+        if time.monotonic() - self._seen.at > FRESH:
+            self._look()
         return self._seen.newest, self._read(self._seen.newest)
 
     @property
@@ -72,6 +82,7 @@ class StoreLog:
             raise Taken from error
         seen = self._seen
         seen.newest, seen.tag, seen.at = version, tag or "", time.monotonic()
+        seen.merged = commit.operation == MERGE
         _keep(seen.entries, Entry(version, commit.row, commit.operation == MERGE))
 
     def keep(self) -> None:
