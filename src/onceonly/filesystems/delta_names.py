@@ -44,9 +44,10 @@ def recent(files: Objects) -> list[Found]:
     if len(found) < PAGE:
         return found
     last = _last(files)
-    if last is None:
-        return [*found, *(each for page in pages for each in page)]
-    return files.below(LOG, after=entry(last - 1))
+    later = [] if last is None else files.below(LOG, after=entry(last - 1))
+    if any(checkpoint_of(each.name) == last for each in later):
+        return later
+    return [*found, *(each for page in pages for each in page)]  # it is missing, or tells of another log than this
 
 
 def _last(files: Objects) -> int | None:

@@ -63,7 +63,10 @@ class StoreLog:
 
     @property
     def checkpoint(self) -> int:
-        """The version of the last log checkpoint that has been seen; NONE: there is none."""
+        """The version of the last log checkpoint of one file that has been seen; NONE: there is none.
+
+        One of several parts, which other programs write, may lack some of them.
+        """
         return self._seen.checkpoint
 
     def is_other(self) -> bool:
@@ -131,22 +134,24 @@ class StoreLog:
                 versions.append(version)
                 seen.newest, seen.tag = version, found.tag or ""
             checkpoint = delta_names.checkpoint_of(found.name)
-            seen.checkpoint = max(seen.checkpoint, NONE if checkpoint is None else checkpoint)
+            if checkpoint is not None and found.path == delta_names.checkpoint(checkpoint):
+                seen.checkpoint = max(seen.checkpoint, checkpoint)
         if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
             raise Damaged(f"Of versions {versions[0]} to {seen.newest} only {len(versions)} are there.")
         seen.at = time.monotonic()
 
     def _read(self, newest: int) -> Iterator[Entry]:
         known = self._seen.entries  # of this history, whatever is seen later
+        told: dict[int, Entry] = {}  # by the entry that was fetched last: `known` does not keep the oldest ones
         for version in range(newest, NONE, -1):
-            if version not in known:
+            if version not in known and version not in told:
                 try:
-                    fetched = self._fetch(version)
+                    told = {each.version: each for each in self._fetch(version)}
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                for each in fetched:
+                for each in told.values():
                     _keep(known, each)
-            yield known[version]
+            yield known.get(version) or told[version]
 
     def actions(self, version: int) -> list[Action]:
         """Of one entry."""

@@ -59,7 +59,8 @@ def test_small_files_are_merged_into_one_each_time(stored: StateTable, no_other_
 
 
 def merged_at(stored: StateTable) -> int:
-    return max(int(path.name[:20]) for path in Path(folder(stored), "_delta_log").glob("*.checkpoint.parquet"))
+    log = Path(folder(stored), "_delta_log")
+    return max(int(path.name[:20]) for path in log.glob(f"{'[0-9]' * 20}.checkpoint.parquet"))
 
 
 def test_a_full_file_is_not_merged_again(
@@ -91,6 +92,20 @@ def test_what_another_program_has_set_stays(stored: StateTable) -> None:
     stored.tidy(stored.view("flights"))
     check(stored, 10)
     assert DeltaTable(folder(stored)).metadata().configuration["delta.checkpointInterval"] == "1000"
+
+
+def test_a_log_checkpoint_of_which_another_program_has_written_a_part_is_passed_over(
+    stored: StateTable, no_other_way: None
+) -> None:
+    merged(stored)
+    pin(stored, 5)
+    part = f"_delta_log/{11:020}.checkpoint.0000000001.0000000002.parquet"
+    Path(folder(stored), part).write_bytes(b"PAR1")
+    other = StateTable(stored.uri)
+    other.tidy(other.view("flights"))
+    check(stored, 10)
+    assert len(DeltaTable(folder(stored)).file_uris()) == 1
+    assert merged_at(stored) == 12
 
 
 @pytest.mark.parametrize("kept", [slice(1, None), slice(None, -1), slice(0)])
