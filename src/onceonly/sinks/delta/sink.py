@@ -8,6 +8,7 @@ one, delta-rs would accept a lower number again. Source: Delta protocol, "Transa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -54,6 +55,8 @@ from onceonly.sinks.staging import handles
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
 
+LATE = 60.0  # seconds, after which a log may have been shortened: any writer's retention is longer
+now = time.time  # it goes on while a machine is suspended
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
@@ -143,7 +146,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
+        began = now()
         outcome = self._appended(handle, decision) or self._seen(handle, decision) or self._commit(handle, decision)
+        if not outcome.already and (took := now() - began) > LATE:
+            self._confirm(handle, decision, took)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
@@ -164,6 +170,12 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             return None
         wanted = evidence.version(decision, handle["folder"])
         return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
+
+    def _confirm(self, handle: Handle, decision: int, took: float) -> None:
+        """Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one."""
+        if self._seen(handle, decision) is None:
+            why = f"It took {took:,.0f} s to write its log entry, and the table's log does not show that."
+            raise errors.unknown(handle, why)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
         known = _merging(handle)
