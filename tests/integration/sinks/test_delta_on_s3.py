@@ -12,17 +12,18 @@ import pytest
 from deltalake import DeltaTable
 from integration import mortal_s3
 from integration.s3 import BINARY, BUCKET, MISSING, S3
-from integration.s3_proxy import FORK, Fault, FirstCommit, Proxy, Request, Rule, proxy
+from integration.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Request, Rule, proxy
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, no_spark, transaction
 from unit.statetable.test_store_compaction import an_hour_passes
 
 from onceonly.checkpoint.sink import Outcome
-from onceonly.errors import OutcomeUnknown
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems.objects import Objects
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import few
-from onceonly.statetable import store_log
+from onceonly.statetable import arbitration, store_log
 from onceonly.testing.fakes import FakeReceipts, FakeSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
@@ -77,6 +78,24 @@ def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: 
     sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
     found = DeltaTable(uri).to_pyarrow_table().to_pylist()
     assert sorted(found, key=lambda row: row["n"]) == [{"n": 1, "word": "a"}, {"n": 2, "word": "b"}]
+
+
+def test_a_store_that_ignores_conditions_gets_no_table(
+    uri: str, between: Proxy, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbitration, "_arbitrates", set())
+    sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
+    rows = spark.createDataFrame([(1,)], "n INT")
+    between.let(Always(Fault.UNCONDITIONAL))
+    for refused in (sink.check, lambda: sink.stage(transaction(), rows)):
+        with pytest.raises(InvalidPipeline, match="were told that they had won"):
+            refused()
+    assert Objects(uri).below() == []
+    between.let(Rule())
+    with few.reading(10):
+        handle = sink.stage(transaction(), rows)
+    sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
+    assert DeltaTable(uri).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
 @pytest.fixture

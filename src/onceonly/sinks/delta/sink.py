@@ -37,6 +37,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
     append,
+    arbitrated,
     changes,
     entry,
     errors,
@@ -83,6 +84,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
 
     def check(self) -> list[str]:
         """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
+        arbitrated.require(self.name, self.uri, None)
         target = stage.opened(self.config, self.uri, log.open_table)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
@@ -237,6 +239,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         looked, self._looked = self._looked, None
         if looked is None:
             return stage.target(self.config, self.uri, rows)
+        arbitrated.require(self.name, self.uri, looked)
         stage.check(self.config, looked)
         return looked
 
