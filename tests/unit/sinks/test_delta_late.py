@@ -1,6 +1,6 @@
-"""A process that was stopped for long wakes up, and the log that it has looked at was shortened by others meanwhile.
+"""A process that was stopped wakes up late: others have shortened the log, or published the rows.
 
-Then the name of the entry that it makes is free again, and an entry of that name is one that nobody reads.
+In a log that was shortened, the name of the entry that it makes is free again, and nobody reads an entry of that name.
 """
 
 from __future__ import annotations
@@ -83,4 +83,23 @@ def test_one_that_took_long_is_published_where_the_log_shows_it(
     handle = lake.stage(transaction(), [1, 2])
     monkeypatch.setattr(sink, "now", iter((0.0, DAY)).__next__)
     assert not commit(lake, handle).already
+    assert lake.numbers() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [LightDelta, LightMerge])
+def test_rows_that_another_has_published_and_settled_meanwhile_have_not_vanished(
+    kind: type[LightDelta], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped after its look at the table, before it has read what is staged."""
+    lake, real = kind(tmp_path / "lake"), log.staged_adds
+    handle = lake.stage(transaction(), [1, 2])
+
+    def stopped(*given: Any) -> Any:
+        monkeypatch.setattr(log, "staged_adds", real)
+        commit(lake, handle)
+        lake.release(transaction())
+        return real(*given)
+
+    monkeypatch.setattr(log, "staged_adds", stopped)
+    assert commit(lake, handle).already
     assert lake.numbers() == [1, 2]

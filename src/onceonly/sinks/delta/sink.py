@@ -319,6 +319,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
+            if done := self._look(handle, decision):
+                return done  # another process has published them meanwhile, and settled the folder
             raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
         altered = schema.is_altered(target, handle)
         if known is not None:
