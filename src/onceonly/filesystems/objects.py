@@ -122,11 +122,12 @@ class Objects:
 
     def unlink(self, paths: Collection[str]) -> None:
         """Delete these objects, as far as they exist."""
-        import obstore
-
-        if paths:
-            with _told(), suppress(FileNotFoundError):
-                obstore.delete(self._store, [self._path(path) for path in paths])
+        try:
+            self._delete([self._path(path) for path in paths])
+        except FileNotFoundError:  # where they are deleted one by one, those after it are still there
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._delete([self._path(path)])
 
     def clear(self) -> None:
         """Delete everything below the URI; what marks a folder, an empty object, after all that is in it."""
@@ -137,6 +138,13 @@ class Objects:
         for mark in sorted((each.path for each in found), reverse=True):
             self._unmark(self._path(mark))
         self._unmark(self._root)
+
+    def _delete(self, paths: list[str]) -> None:
+        import obstore
+
+        if paths:
+            with _told():
+                obstore.delete(self._store, paths)
 
     def _unmark(self, path: str) -> None:
         import obstore

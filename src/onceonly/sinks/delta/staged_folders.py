@@ -38,10 +38,7 @@ def delete(uri: str, folder: str) -> None:
 
 
 def settle(uri: str, folder: str) -> None:
-    """Its outcome is recorded: what only publishing needed goes, and all of it where no data is left.
-
-    Its own log goes last: as long as that is there, whoever comes next does the rest.
-    """
+    """Its outcome is recorded: what only publishing needed goes, and all of it where no data is left."""
     if not local_path(uri):
         return _settle_stored(Objects(uri), OwnPath(uri, folder))
     files = log.file_system(uri)
@@ -52,26 +49,21 @@ def settle(uri: str, folder: str) -> None:
     with suppress(FileNotFoundError):  # another process does it too
         if MARK not in held:
             log.write(files, f"{folder}/{MARK}", SETTLED)
-        for name in sorted(held, key=lambda name: name == LOG):
-            # of a merge's copies the log goes, too: a VACUUM would never delete it
+        for name in sorted(held):  # of a merge's copies the log goes, too: a VACUUM would never delete it
             if name == LOG or name.startswith(log.COPIES):
                 inner = LOG if name == LOG else f"{name}/{LOG}"
                 _delete(files, OwnPath(uri, f"{folder}/{inner}"))
 
 
 def _settle_stored(files: Objects, own: OwnPath) -> None:
-    """The same, in three requests, or four after a merge.
-
-    An empty object marks a folder, as Spark does on Azure and Google.
-    """
+    """The same, in three requests. An empty object marks a folder, as Spark does on Azure and Google."""
     found = [each.path for each in files.below(own.name) if each.size]
     held = {path.removeprefix(f"{own.name}/").split("/", 1)[0] for path in found}
-    logs = [path for path in found if path.startswith(f"{own.name}/{LOG}/")]
+    logs = [path for path in found if f"/{LOG}/" in path]
     if not held - {MARK, LOG}:
         return folders.delete(own) if folders.is_marked_store(own.root) else files.unlink(found)
     if MARK not in held:
         files.write(f"{own.name}/{MARK}", SETTLED.encode())
-    files.unlink([path for path in found if path not in logs and f"/{LOG}/" in path])  # of a merge's copies
     files.unlink(logs)
 
 
@@ -104,12 +96,12 @@ def note_swept(uri: str, names: str) -> None:
 
 
 def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
-    """Empty ones, and those that hold nothing but the mark, are still to be removed."""
+    """Empty ones, and those that hold nothing but the mark, are still to be removed; and any log, also of copies."""
     found = _files(files, folder)
     if not found and folders.is_marked_store(uri):
         return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
     held = _names(found, folder)
-    return MARK not in held or LOG in held or len(held) == 1
+    return MARK not in held or any(f"/{LOG}/" in info.path for info in found) or len(held) == 1
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
