@@ -54,6 +54,7 @@ class LightDelta(DeltaWriter):
             "folder": folder,
             "publish": "delta-rs",
             **{"files": len(adds), "rows": count, "bytes": size},
+            **({"where": self.config.replace} if self.config.replace else {}),
             **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
 

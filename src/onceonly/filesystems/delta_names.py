@@ -17,6 +17,11 @@ def entry(version: int) -> str:
     return f"{LOG}/{version:020}.json" if version >= 0 else f"{LOG}/"  # before all of them
 
 
+def checkpoint(version: int) -> str:
+    """Of one file, as delta-rs writes them."""
+    return f"{LOG}/{version:020}.checkpoint.parquet"
+
+
 def version_of(name: str) -> int | None:
     """Of a log entry; None: it is none."""
     match = ENTRY.fullmatch(name)
@@ -39,9 +44,10 @@ def recent(files: Objects) -> list[Found]:
     if len(found) < PAGE:
         return found
     last = _last(files)
-    if last is None:
-        return [*found, *(each for page in pages for each in page)]
-    return files.below(LOG, after=entry(last - 1))
+    later = [] if last is None else files.below(LOG, after=entry(last - 1))
+    if any(checkpoint_of(each.name) == last for each in later):
+        return later
+    return [*found, *(each for page in pages for each in page)]  # it is missing, or tells of another log than this
 
 
 def _last(files: Objects) -> int | None:

@@ -122,7 +122,7 @@ class Objects:
         with _told():
             answer = obstore.get(self._store, self._path(path))
             content, now = bytes(answer.bytes()), _tag(answer.meta)
-        self._keep(path, now, content)
+        self.keep(path, now, content)
         return content
 
     def create(self, path: str, content: bytes) -> str | None:
@@ -139,11 +139,12 @@ class Objects:
 
     def unlink(self, paths: Collection[str]) -> None:
         """Delete these objects, as far as they exist."""
-        import obstore
-
-        if paths:
-            with _told(), suppress(FileNotFoundError):
-                obstore.delete(self._store, [self._path(path) for path in paths])
+        try:
+            self._delete([self._path(path) for path in paths])
+        except FileNotFoundError:  # where they are deleted one by one, those after it are still there
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._delete([self._path(path)])
 
     def clear(self) -> None:
         """Delete everything below the URI; what marks a folder, an empty object, after all that is in it."""
@@ -154,6 +155,13 @@ class Objects:
         for mark in sorted((each.path for each in found), reverse=True):
             self._unmark(self._path(mark))
         self._unmark(self._root)
+
+    def _delete(self, paths: list[str]) -> None:
+        import obstore
+
+        if paths:
+            with _told():
+                obstore.delete(self._store, paths)
 
     def _unmark(self, path: str) -> None:
         import obstore
@@ -167,8 +175,8 @@ class Objects:
         with _told():
             parts = mode == "overwrite" and len(content) > WHOLE
             tag = _tag(obstore.put(self._store, self._path(path), content, mode=mode, use_multipart=parts))
-        self._keep(path, tag, content)
-        self._keep(path, WRITTEN, content)
+        self.keep(path, tag, content)
+        self.keep(path, WRITTEN, content)
         return tag
 
     def _path(self, path: str) -> str:
@@ -181,7 +189,8 @@ class Objects:
     def _key(self, path: str, tag: str) -> Key:
         return self._bucket, _settings(), self._path(path), tag
 
-    def _keep(self, path: str, tag: str | None, content: bytes) -> None:
+    def keep(self, path: str, tag: str | None, content: bytes) -> None:
+        """In memory, for `read` by that tag; it may be any text that no other content of that object can have."""
         if tag and len(content) <= SMALL:
             _kept.put(self._key(path, tag), content)
 

@@ -25,9 +25,11 @@ SERVERS = (
 _arbitrates: set[tuple[str, tuple[str | None, ...]]] = set()  # stores that this process has tried
 
 
-def check(uri: str) -> None:
+def check(uri: str, what: str = "the state table") -> None:
     """Refuse a store on which two writers can both win.
 
+    Args:
+        what: is to be there.
     Raises:
         InvalidPipeline: more than one of the writers was told that it had won.
         OSError: the storage does not answer, or does not know the condition.
@@ -38,9 +40,9 @@ def check(uri: str) -> None:
     most = _most_winners(f"{uri.rstrip('/')}/{TRIAL}{uuid.uuid4().hex}")
     if most > 1:
         raise InvalidPipeline(
-            f"{uri} cannot hold the state table.",
+            f"{uri} cannot hold {what}.",
             f"{WRITERS} writers created one file there at the same time, and {most} of them were told that they "
-            "succeeded. So two processes could make the same decision.",
+            "succeeded. So what one process has recorded there, another could replace.",
             "Use a store with put-if-absent (docs/object-stores.md), or a local or network disk. Nothing was written.",
         )
     _arbitrates.add(store)

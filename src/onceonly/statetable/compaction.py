@@ -14,27 +14,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.transaction import PostCommitHookProperties
 
 from onceonly.checkpoint.model import Row
-from onceonly.filesystems import durability
+from onceonly.filesystems import delta_names, durability
+from onceonly.filesystems.objects import Objects
 from onceonly.filesystems.paths import local_path
-from onceonly.statetable import row_files, row_format, store_compaction
+from onceonly.statetable import files, row_files, row_format, store_compaction
 from onceonly.statetable.local_log import KEPT, LocalLog
 from onceonly.statetable.log import MERGE, Action, Commit, Log, Taken, now
 from onceonly.statetable.query import Query
 
 FULL_FILE = 4 << 20  # bytes; a file of this size is not merged again, so that the cost does not grow with history
-OF_A_FILE = ["path", "size_bytes", "num_records", "min.seq", "max.seq"]
-LAST = "_last_checkpoint"
 OLD = 3600  # seconds
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def tidy(pipeline: str, uri: str, log: Log) -> None:
-    """Merge the pipeline's small files, and shorten its log.
+    """Merge the pipeline's small files, shorten its log, and delete the files that were merged an hour ago.
 
     Raises:
         Taken: another process has written meanwhile.
@@ -42,24 +38,11 @@ def tidy(pipeline: str, uri: str, log: Log) -> None:
     """
     if local_path(uri) or not store_compaction.merge(log, FULL_FILE):  # type: ignore[arg-type]
         table = DeltaTable(uri)
-        _merge(table, pipeline, _small(table), log)
+        _merge(table, pipeline, files.small(files.of(table), FULL_FILE), log)
         _shorten(uri)
-    DeltaTable(uri).vacuum(retention_hours=1, dry_run=False, post_commithook_properties=NO_HOOKS)
-    if local := local_path(uri):
-        durability.Log(local).keep()  # delta-rs does not sync the two commits of a vacuum
 
 
-def _small(table: DeltaTable) -> dict[str, dict[str, Any]]:
-    """Path -> the log's record of it, of the files after the last full one.
-
-    Files before it are never merged, even if a single row filled it.
-    """
-    files = pa.table(table.get_add_actions(flatten=True)).select(OF_A_FILE).to_pylist()
-    full = max((file["max.seq"] for file in files if file["size_bytes"] >= FULL_FILE), default=0)
-    return {file["path"]: file for file in files if file["max.seq"] > full}
-
-
-def _merge(table: DeltaTable, pipeline: str, small: dict[str, dict[str, Any]], log: Log) -> None:
+def _merge(table: DeltaTable, pipeline: str, small: list[dict[str, Any]], log: Log) -> None:
     """Replace these files by one, as exactly the version after the one that was read.
 
     Where there is nothing to merge, the commit says that too: a query need not look for rows in small files.
@@ -69,7 +52,7 @@ def _merge(table: DeltaTable, pipeline: str, small: dict[str, dict[str, Any]], l
     if rows is None:
         return  # merging would lose or duplicate a row
     merged = [row_files.put(uri, rows, name, changes=False)] if rows else []
-    removed = map(_removed, small.values()) if rows else ()
+    removed = map(_removed, small) if rows else ()
     try:
         log.commit(table.version() + 1, Commit(MERGE, [*merged, *removed]), None)
     except Taken:
@@ -78,12 +61,12 @@ def _merge(table: DeltaTable, pipeline: str, small: dict[str, dict[str, Any]], l
     log.keep()
 
 
-def _rows(pipeline: str, uri: str, files: dict[str, dict[str, Any]]) -> list[Row] | None:
+def _rows(pipeline: str, uri: str, small: list[dict[str, Any]]) -> list[Row] | None:
     """The rows of these files; None where a row is missing, or is there twice."""
-    since, until = min(file["min.seq"] for file in files.values()), max(file["max.seq"] for file in files.values())
+    since, until = min(file["min.seq"] for file in small), max(file["max.seq"] for file in small)
     found = Query(pipeline, uri).find(f"seq >= {since} AND seq <= {until}", tuple(row_format.COLUMNS))
     rows = sorted((row_format.from_record(each) for each in found), key=lambda row: row.seq)
-    held = sum(file["num_records"] for file in files.values())
+    held = sum(file["num_records"] for file in small)
     return rows if [row.seq for row in rows] == list(range(since, until + 1)) and len(rows) == held else None
 
 
@@ -96,6 +79,7 @@ def _shorten(uri: str) -> None:
     """Create a log checkpoint, and remove entries that no reader will ever look at."""
     local, table = local_path(uri), DeltaTable(uri)
     if local is None:
+        Objects(uri).unlink(files.obsolete(table))
         return table.create_checkpoint()  # on object stores all entries stay
     log = LocalLog(local)
     _checkpoint(log, table.version())
@@ -104,7 +88,6 @@ def _shorten(uri: str) -> None:
 
 def _checkpoint(log: LocalLog, version: int) -> None:
     _, last = log.listing()
-    name = f"{version:020}.checkpoint.parquet"
     if last >= version:
         return
     with TemporaryDirectory(prefix="onceonly-") as scratch:
@@ -114,9 +97,12 @@ def _checkpoint(log: LocalLog, version: int) -> None:
             shutil.copyfile(log.folder / each, copy / each)
         for each in (log.path(found).name for found in log.versions() if last <= found <= version):
             shutil.copyfile(log.folder / each, copy / each)
-        DeltaTable(scratch).create_checkpoint()
-        for made in (name, LAST):  # in this order: the second names the first
-            durability.write(log.folder / made, (copy / made).read_bytes())
+        table = DeltaTable(scratch)
+        for path in files.obsolete(table):
+            (log.table / path).unlink(missing_ok=True)
+        table.create_checkpoint()
+        for made in (delta_names.checkpoint(version), delta_names.LAST):  # in this order: the second names the first
+            durability.write(log.table / made, (Path(scratch) / made).read_bytes())
 
 
 def _remove_old(log: LocalLog) -> None:

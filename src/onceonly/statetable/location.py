@@ -200,7 +200,7 @@ def fork(uri: str) -> None:
 def check_atomic(uri: str) -> None:
     """Refuse storage on which two writers could both win a compare-and-set."""
     scheme = urlsplit(uri).scheme.lower()
-    unsafe = _unsafe_s3() if scheme in ("s3", "s3a") else None
+    unsafe = unsafe_s3() if scheme in ("s3", "s3a") else None
     if scheme not in ATOMIC_SCHEMES or unsafe:
         raise InvalidPipeline(
             f"{uri} cannot hold the state table.",
@@ -244,7 +244,8 @@ def place(uri: str) -> str:
     return f"inode {path.stat().st_ino}" if path else uri.rstrip("/").replace("s3a://", "s3://", 1)
 
 
-def _unsafe_s3() -> str | None:
+def unsafe_s3() -> str | None:
+    """What the environment says by which writers on S3 do not exclude each other; None: nothing."""
     if os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("1", "true"):
         return "AWS_S3_ALLOW_UNSAFE_RENAME is set: the last writer would win silently."
     if os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower() == "disabled":

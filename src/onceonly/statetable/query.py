@@ -15,8 +15,8 @@ from deltalake import DeltaTable, QueryBuilder
 from onceonly.checkpoint.model import Row
 from onceonly.checkpoint.offsets import Interval
 from onceonly.errors import OnceonlyError
-from onceonly.filesystems.delta_names import LOG
-from onceonly.filesystems.objects import Objects
+from onceonly.filesystems import delta_names
+from onceonly.filesystems.objects import WRITTEN, Objects
 from onceonly.filesystems.paths import local_path
 from onceonly.statetable import row_format
 from onceonly.statetable.arrow_format import SCHEMA
@@ -30,12 +30,16 @@ T = TypeVar("T")
 
 
 class Query:
-    """Queries of one pipeline's table. They are bounded by numbers of rows, so that any later version has the same."""
+    """Queries of one pipeline's table. They are bounded by numbers of rows, so that any later version has the same.
 
-    def __init__(self, pipeline: str, uri: str, version: int | None = None) -> None:
+    Args:
+        version: by which all rows up to the one with the id `last` were merged.
+    """
+
+    def __init__(self, pipeline: str, uri: str, version: int | None = None, last: str | None = None) -> None:
         self.pipeline, self.uri = pipeline, uri
         self._table: DeltaTable | None = None
-        self._version = version
+        self._version, self._last = version, last
 
     def find(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The chosen rows, unsorted, as records of these columns."""
@@ -101,13 +105,13 @@ class Query:
         """
         if self._version is None or local_path(self.uri):
             return None
-        files, path = Objects(self.uri), f"{LOG}/{self._version:020}.checkpoint.parquet"
+        files, path = Objects(self.uri), delta_names.checkpoint(self._version)
         scratch = TemporaryDirectory(prefix="onceonly-", ignore_cleanup_errors=True)
         weakref.finalize(self, scratch.cleanup)
         copy = Path(scratch.name)
-        (copy / LOG).mkdir()
+        (copy / delta_names.LOG).mkdir()
         try:
-            (copy / path).write_bytes(files.read(path))
+            (copy / path).write_bytes(files.read(path, rows_up_to(self._last) if self._last else None))
         except FileNotFoundError:
             return None
         table = DeltaTable(str(copy))
@@ -115,14 +119,19 @@ class Query:
         if sum(adds["size_bytes"].to_pylist()) > MOST:
             return None
         for name in adds["path"].to_pylist():
-            (copy / name).write_bytes(files.read(name))
+            (copy / name).write_bytes(files.read(name, WRITTEN))
         return table
 
 
 @lru_cache(1)
 def of_rows_up_to(id: str, pipeline: str, uri: str, version: int) -> Query:
     """For questions about the row with that id and those before it: they never change, so the table is opened once."""
-    return Query(pipeline, uri, version)
+    return Query(pipeline, uri, version, id)
+
+
+def rows_up_to(id: str) -> str:
+    """In place of a tag: of a log checkpoint of which all rows are those up to the one with that id, merged."""
+    return f"rows up to {id}"
 
 
 def run(table: DeltaTable, sql: str) -> pa.Table:

@@ -48,12 +48,6 @@ def path_of(name: str) -> str:
     return f"{name}.parquet"
 
 
-def numbers(add: Mapping[str, Any]) -> list[int]:
-    """The numbers of the rows in the file that this adds."""
-    stats = json.loads(add["stats"])
-    return list(range(stats["minValues"]["seq"], stats["maxValues"]["seq"] + 1))
-
-
 def remove(uri: str, name: str) -> None:
     """Remove a file that no log entry will ever name. On an object store that is never certain: there it stays."""
     local = local_path(uri)

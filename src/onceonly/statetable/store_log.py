@@ -31,7 +31,7 @@ class _Seen(threading.local):
         self.forget()
 
     def forget(self) -> None:
-        self.other = False
+        self.other = self.merged = False  # merged: by this thread just now, and it has not looked since
         self.newest, self.checkpoint, self.tag, self.at = NONE, NONE, "", float("-inf")
         self.entries: dict[int, Entry] = {}
 
@@ -48,12 +48,25 @@ class StoreLog:
         return Objects(self.uri)
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
+        """After a merge by this thread, once, as that has left them: who was first since is met by the next commit."""
+        merged, self._seen.merged = self._seen.merged, False
+        if merged:
+            return self.recent()
         self._look()
+        return self._seen.newest, self._read(self._seen.newest)
+
+    def recent(self) -> tuple[int, Iterator[Entry]]:
+        """As the last look has shown them, if that was just now: enough for who commits on them, or not at all."""
+        if time.monotonic() - self._seen.at > FRESH:
+            self._look()
         return self._seen.newest, self._read(self._seen.newest)
 
     @property
     def checkpoint(self) -> int:
-        """The version of the last log checkpoint that has been seen; NONE: there is none."""
+        """The version of the last log checkpoint of one file that has been seen; NONE: there is none.
+
+        One of several parts, which other programs write, may lack some of them.
+        """
         return self._seen.checkpoint
 
     def is_other(self) -> bool:
@@ -72,6 +85,7 @@ class StoreLog:
             raise Taken from error
         seen = self._seen
         seen.newest, seen.tag, seen.at = version, tag or "", time.monotonic()
+        seen.merged = commit.operation == MERGE
         _keep(seen.entries, Entry(version, commit.row, commit.operation == MERGE))
 
     def keep(self) -> None:
@@ -120,22 +134,24 @@ class StoreLog:
                 versions.append(version)
                 seen.newest, seen.tag = version, found.tag or ""
             checkpoint = delta_names.checkpoint_of(found.name)
-            seen.checkpoint = max(seen.checkpoint, NONE if checkpoint is None else checkpoint)
+            if checkpoint is not None and found.path == delta_names.checkpoint(checkpoint):
+                seen.checkpoint = max(seen.checkpoint, checkpoint)
         if versions != list(range(versions[0], seen.newest + 1) if versions else ()):
             raise Damaged(f"Only {len(versions)} of the versions {versions[0]} to {seen.newest} are there.")
         seen.at = time.monotonic()
 
     def _read(self, newest: int) -> Iterator[Entry]:
         known = self._seen.entries  # of this history, whatever is seen later
+        told: dict[int, Entry] = {}  # by the entry that was fetched last: `known` does not keep the oldest ones
         for version in range(newest, NONE, -1):
-            if version not in known:
+            if version not in known and version not in told:
                 try:
-                    fetched = self._fetch(version)
+                    told = {each.version: each for each in self._fetch(version)}
                 except FileNotFoundError:
                     raise Damaged(f"Version {version} is missing.") from None
-                for each in fetched:
+                for each in told.values():
                     _keep(known, each)
-            yield known[version]
+            yield known.get(version) or told[version]
 
     def actions(self, version: int) -> list[Action]:
         """Of one entry."""

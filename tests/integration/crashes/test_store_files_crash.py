@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from integration.faults.s3_kills import dies
-from integration.faults.s3_proxy import Fault, Proxy, Request, Rule
+from integration.faults.s3_proxy import Fault, OneChange, Proxy, Request, Rule
 from integration.projects.light_stores import LightStoreFiles, Reader, Store, reader
 from integration.services.store_server import BUCKET, StoreServer
 from integration.services.stores import everywhere, on_most
@@ -32,18 +32,6 @@ CHANGES = {  # of a checkpoint: of its stage, its commit, and its release
     "az": 3 + 5 + 4,
     "gs": 3 + 5 + 4,
 }
-
-
-@dataclass
-class OneChange(Rule):
-    """That happens to the change of that number."""
-
-    number: int
-    what: Fault
-
-    def fault(self, request: Request) -> Fault | None:
-        self.number -= request.changes
-        return self.what if request.changes and not self.number else None
 
 
 @dataclass

@@ -100,18 +100,53 @@ class FirstCommit(Rule):
 
 
 @dataclass
+class OneChange(Rule):
+    """That happens to the change of that number; `where`: only those of such a path are counted."""
+
+    number: int
+    what: Fault
+    where: str = ""
+
+    def fault(self, request: Request) -> Fault | None:
+        counts = request.changes and bool(re.search(self.where, request.path))
+        self.number -= counts
+        return self.what if counts and not self.number else None
+
+
+@dataclass
+class Failing(Rule):
+    """Every so many requests one of them fails, in each of these ways in turn."""
+
+    every: int
+    faults: tuple[Fault, ...]
+    came: int = 0
+
+    def fault(self, request: Request) -> Fault | None:
+        self.came += 1
+        turn, rest = divmod(self.came, self.every)
+        return None if rest else self.faults[turn % len(self.faults)]
+
+
+@dataclass
 class Kill(Rule):
-    """SIGKILL at a change of that number, before the server sees it or after it is done; `group`: to its group."""
+    """SIGKILL at a change of that number, before the server sees it or after it is done.
+
+    Args:
+        group: to its group.
+        where: only changes of such a path are counted.
+    """
 
     pid: int
     number: int
     after: bool
     victim: Request | None = None
     group: bool = False
+    where: str = ""
 
     def fault(self, request: Request) -> Fault | None:
-        self.number -= request.changes
-        if self.victim or self.number or not request.changes:
+        counts = request.changes and bool(re.search(self.where, request.path))
+        self.number -= counts
+        if self.victim or self.number or not counts:
             return None
         self.victim = request
         if self.after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -9,23 +10,26 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from integration.faults.s3_proxy import FORK, Fault, FirstCommit, Proxy, Rule, proxy
+from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Request, Rule, proxy
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from integration.victims import mortal_s3
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, no_spark, transaction
+from unit.statetable.test_store_compaction import an_hour_passes
 
 from onceonly.checkpoint.sink import Outcome
-from onceonly.errors import OutcomeUnknown
+from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.filesystems.objects import Objects
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
 from onceonly.spark import few
-from onceonly.statetable import store_log
+from onceonly.statetable import arbitration, store_log
 from onceonly.testing.fakes import FakeReceipts, FakeSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
 MOST = 40  # requests of a checkpoint of a pipeline with one Delta sink, from plan to commit, by three processes
+MOST_MERGING = 45  # the same, every 11th time: the rows of the state table are merged
 MOST_ALONE = 30  # by one process, which knows what it has written itself
 
 
@@ -76,6 +80,24 @@ def test_few_rows_of_spark_are_staged_without_its_file_systems(uri: str, spark: 
     assert sorted(found, key=lambda row: row["n"]) == [{"n": 1, "word": "a"}, {"n": 2, "word": "b"}]
 
 
+def test_a_store_that_ignores_conditions_gets_no_table(
+    uri: str, between: Proxy, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbitration, "_arbitrates", set())
+    sink = DeltaWriter(DeltaSink("lake", uri), uri, no_spark)
+    rows = spark.createDataFrame([(1,)], "n INT")
+    between.let(Always(Fault.UNCONDITIONAL))
+    for refused in (sink.check, lambda: sink.stage(transaction(), rows)):
+        with pytest.raises(InvalidPipeline, match="were told that they had won"):
+            refused()
+    assert Objects(uri).below() == []
+    between.let(Rule())
+    with few.reading(10):
+        handle = sink.stage(transaction(), rows)
+    sink.commit(handle, 1, FakeReceipts(tmp_path / "receipts"))
+    assert DeltaTable(uri).to_pyarrow_table()["n"].to_pylist() == [1]
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> FakeSource:
     folder = tmp_path / "source"
@@ -107,16 +129,37 @@ def test_what_a_checkpoint_asks_of_s3_is_counted(
 def test_the_steps_of_a_checkpoint_ask_little_however_long_the_history_is(
     uri: str, between: Proxy, source: FakeSource
 ) -> None:
-    """Each step in a process that knows nothing yet, after so many checkpoints that the first rows were merged."""
+    """After so many checkpoints that the first rows were merged."""
     for _ in range(13):
         checkpoint(source, uri)
+    assert len(asked_by_steps(source, uri, between, 14)) <= MOST
+
+
+def test_nor_does_the_one_ask_much_that_merges_the_rows_of_the_state_table(
+    uri: str, between: Proxy, source: FakeSource
+) -> None:
+    """And deletes what the merge before it has taken out."""
+    for _ in range(22):
+        checkpoint(source, uri)
+    an_hour_passes(f"{uri}/state/_pipelines/flights")
+    asked = asked_by_steps(source, uri, between, 23)
+    assert len(asked) <= MOST_MERGING
+    assert [each.method for each in asked if each.path.endswith(".checkpoint.parquet")] == ["GET", "PUT"], (
+        "it has merged"
+    )
+    assert [each.method for each in asked].count("POST") == 2, "what the merge before took out, and the settled log"
+
+
+def asked_by_steps(source: FakeSource, uri: str, between: Proxy, epoch: int) -> list[Request]:
+    """What the steps of that checkpoint ask, each in a process that knows nothing yet."""
     source.append(0, *((mortal_s3.NOON, value) for value in range(5)))
     between.let(Rule())
     for name in ("plan", "stage", "commit"):
-        process = FORK.Process(target=mortal_s3.step, args=(between.environment, folder_of(source), uri, name, 14))
+        process = FORK.Process(target=mortal_s3.step, args=(between.environment, folder_of(source), uri, name, epoch))
         process.start()
         process.join(PATIENCE)
         assert process.exitcode == 0
-    print(f"requests: {sum(between.counts.values())}, {dict(between.counts)}")
-    assert sum(between.counts.values()) <= MOST
-    assert LightDelta(f"{uri}/lake").numbers() == sorted(14 * list(range(5)))  # type: ignore[arg-type]
+    asked = between.seen
+    print(f"requests: {len(asked)}, {dict(Counter(each.method for each in asked))}")
+    assert LightDelta(f"{uri}/lake").numbers() == sorted(epoch * list(range(5)))  # type: ignore[arg-type]
+    return asked

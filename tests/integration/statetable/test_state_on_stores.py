@@ -6,17 +6,21 @@ On those that this machine has: an S3 server, and emulators of Azure Blob Storag
 import inspect
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 
 import pytest
 import unit.statetable.test_state_contract as contract
-from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Rule, proxy
-from integration.projects.s3_writers import Rival, race, race_on, reach, write
+from deltalake import DeltaTable
+from integration.faults.s3_kills import dies
+from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, OneChange, Proxy, Rule, proxy
+from integration.projects.s3_writers import FEW, Rival, merge, merge_when, race, race_on, reach, write
 from integration.services.store_server import BUCKET, StoreServer
 from integration.services.stores import MOST, everywhere, running
 from patience import PATIENCE
+from unit.statetable.test_store_compaction import an_hour_passes
 
 from onceonly.checkpoint.model import Event
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
@@ -87,6 +91,61 @@ def test_a_table_that_is_tidied_while_others_write_keeps_every_row(uri, table, m
         StateTable(uri).append(stale, contract.planned(stale, start=stale.head.epoch, event=Event.EMPTY))
     assert [row.seq for row in table.history("flights")] == list(range(1, 21))
     assert [row.seq for row in StateTable(uri).history("flights")] == list(range(1, 21))
+
+
+def merged_once(uri, table, monkeypatch) -> None:
+    """Five rows in one file, which an hour ago took the place of others, and five more."""
+    monkeypatch.setattr(state, "LONG", FEW)
+    contract.pin(table, 5)
+    table.tidy(table.view("flights"))
+    an_hour_passes(location.folder(uri, "flights"))
+    contract.pin(table, 5)
+
+
+def check_merged(uri) -> None:
+    """By delta-rs, and by processes that know nothing; whoever comes next merges what is left."""
+    for rows in (10, 15):
+        found = DeltaTable(location.folder(uri, "flights")).to_pyarrow_table()
+        assert sorted(found["seq"].to_pylist()) == list(range(1, rows + 1))
+        assert [row.seq for row in StateTable(uri).history("flights")] == list(range(1, rows + 1))
+        if rows == 10:
+            contract.pin(StateTable(uri), 5)
+            merge("", uri)
+    assert len(DeltaTable(location.folder(uri, "flights")).file_uris()) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", [2, *(pytest.param(each, marks=pytest.mark.heavy) for each in (1, 3, 4, 5))])
+def test_who_merges_may_die_at_any_change(uri, table, between, monkeypatch, number, after):
+    """At the merged file, its entry, what it deletes, the log checkpoint, and what names that."""
+    merged_once(uri, table, monkeypatch)
+    assert dies(between, merge, "", uri, number, after)
+    check_merged(uri)
+
+
+@pytest.mark.parametrize("number", [2, *(pytest.param(each, marks=pytest.mark.heavy) for each in (1, 3, 4, 5))])
+@pytest.mark.parametrize("what", [Fault.LOST, pytest.param(Fault.BUSY_AFTER, marks=pytest.mark.heavy)])
+def test_any_answer_to_who_merges_may_be_lost(uri, table, between, monkeypatch, number, what):
+    merged_once(uri, table, monkeypatch)
+    between.let(OneChange(number, what))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it may be told that it was not first
+        merge("", uri)
+    between.let(Rule())
+    check_merged(uri)
+
+
+def test_two_who_merge_at_once_lose_no_row(store, uri, table, monkeypatch):
+    merged_once(uri, table, monkeypatch)
+    go = FORK.Event()
+    both = [FORK.Process(target=merge_when, args=(go, store.environment, uri)) for _ in range(2)]
+    for process in both:
+        process.start()
+    go.set()
+    for process in both:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in both] == [0, 0]
+    check_merged(uri)
 
 
 def test_a_server_that_is_killed_leaves_each_row_written_or_not(store, uri, table):

@@ -58,11 +58,11 @@ def step(environment: Mapping[str, str], folder: str, root: str, name: str, epoc
     """
     os.environ.update(environment)
     store_log.FRESH = state.FRESH = float("inf")
-    through = coordinator(Path(folder), root)
+    through, owner = coordinator(Path(folder), root), f"run {epoch}"
     if name == "plan":
-        through.plan(flights(SINKS[0]), "run", lambda checkpoint: False)
+        through.plan(flights(SINKS[0]), owner, lambda checkpoint: False)
     elif name == "stage":
-        through.stage("flights", epoch, through.parts.produce, "run")  # type: ignore[attr-defined]
+        through.stage("flights", epoch, through.parts.produce, owner)  # type: ignore[attr-defined]
     else:
         through.commit("flights", epoch)
 

@@ -19,6 +19,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.statetable import arbitration
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts
 
@@ -69,6 +70,7 @@ def main() -> None:
 
     spark = session(Settings.from_env(), {"spark.master": "local[2]"}, records=0)  # as for few: it starts sooner
     spark.range(1).collect()
+    arbitration.check(sys.argv[2])  # or the first stage would do it
     print("ready", flush=True)
     sys.stdin.readline()
     settle(Path(sys.argv[1]), sys.argv[2], spark)

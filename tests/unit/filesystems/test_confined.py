@@ -130,7 +130,10 @@ OTHERWISE = {
     "filesystems/trial.py _check_ended",
     "statetable/arbitration.py _remove",  # of a trial that has just been made
     "statetable/row_files.py remove",  # a row's file of its own, which no entry of the log has come to name
-    "statetable/compaction.py tidy",  # merged files, which no entry of the log names any more
+    "statetable/files.py obsolete",  # asks for names
+    "statetable/compaction.py _shorten",  # files that were merged, and that no version names which is kept for readers
+    "statetable/compaction.py _checkpoint",  # the same, on a disk
+    "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own
     "statetable/migration.py _fresh",  # what an interrupted conversion has left; the old table still counts

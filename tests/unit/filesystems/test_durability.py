@@ -28,6 +28,7 @@ from onceonly.sinks.files import stage as filestage
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.sinks.kafka.spool import SCHEMA, SpoolFile
 from onceonly.statetable import compaction, local_log, row_files, row_format
+from onceonly.statetable import files as table_files
 from onceonly.statetable import table as state
 from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.local_log import LocalLog
@@ -336,14 +337,13 @@ def test_files_with_a_hole_between_their_rows_are_left_alone(table, folder, monk
 
 def test_files_that_hold_more_than_is_read_of_them_are_left_alone(table, folder, monkeypatch):
     monkeypatch.setattr(state, "LONG", 2)
-    view, real = add(table, rows=4), compaction._small
+    view, real = add(table, rows=4), table_files.small
 
     def with_one_more(*given):
-        small = real(*given)
-        path, file = small.popitem()
-        return {**small, path: {**file, "num_records": 2}}
+        *small, file = real(*given)
+        return [*small, {**file, "num_records": 2}]
 
-    monkeypatch.setattr(compaction, "_small", with_one_more)
+    monkeypatch.setattr(table_files, "small", with_one_more)
     table.tidy(view)
     assert [path for path in files(folder) if "merged" in path.name] == []
 

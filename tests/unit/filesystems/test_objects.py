@@ -66,6 +66,14 @@ def test_objects_are_removed_whether_they_are_there_or_not(files: Objects) -> No
     assert files.below() == []
 
 
+def test_one_that_is_missing_does_not_keep_the_others(files: Objects) -> None:
+    names = [f"{number:02}" for number in range(50)]
+    for name in names[::2]:
+        files.write(name, b"a")
+    files.unlink(names)
+    assert files.below() == []
+
+
 def test_marks_go_after_what_is_in_the_folders_and_those_that_cannot_go_do_not_hold_it_up(
     files: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

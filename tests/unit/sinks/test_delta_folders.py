@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 from deltalake import DeltaTable
-from unit.lightdelta import LightDelta, LightParts, transaction
+from unit.lightdelta import LightDelta, LightMerge, LightParts, transaction
 
 from onceonly.checkpoint.model import Checkpoint, Transaction
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.filesystems.objects import Objects
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -78,6 +80,42 @@ def test_a_release_that_died_half_way_is_finished(lake: LightDelta, monkeypatch:
     lake.release(transaction(1))
     assert lake.leftovers(PREFIX) == []
     assert lake.numbers() == [1]
+
+
+@pytest.mark.parametrize("last_first", [False, True], ids=["in order", "last first"])
+@pytest.mark.parametrize("on_store", [False, True], ids=["disk", "store"])
+def test_a_release_may_die_at_each_log_that_a_merge_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_store: bool, last_first: bool
+) -> None:
+    """A store deletes objects in whatever order."""
+    lake, left = LightMerge(tmp_path / "lake"), [0]
+    if on_store:
+        monkeypatch.setattr(staged_folders, "local_path", lambda uri: None)
+
+    def dies(real: Callable[..., Any]) -> Callable[..., Any]:
+        def deleting(to: Any, what: Any) -> None:
+            for each in list(what)[:: -1 if last_first else 1] if isinstance(what, list) else [what]:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError("killed")
+                real(to, [each] if isinstance(what, list) else each)
+
+        return deleting
+
+    monkeypatch.setattr(Objects, "unlink", dies(Objects.unlink))
+    monkeypatch.setattr(staged_folders, "_delete", dies(staged_folders._delete))
+    publish(lake, 1, 1, 2)
+    for epoch in range(2, 9):
+        folder, left[0] = publish(lake, epoch, 1), epoch - 2
+        try:
+            lake.release(transaction(epoch))
+        except OSError:
+            assert lake.holds(transaction(epoch))
+            left[0] = 100
+            lake.release(transaction(epoch))
+        assert not list(folder.rglob(log.LOG) if not on_store else folder.rglob(f"{log.LOG}/*"))
+        assert not lake.holds(transaction(epoch))
+    assert left[0] > 0, "the last ones came to the end"
 
 
 def test_rows_that_a_process_wrote_after_its_folder_was_deleted_are_found(lake: LightDelta) -> None:

@@ -14,7 +14,7 @@ from unit.lightdelta import LightDelta, transaction
 
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.sinks.delta import append, lock, log, schema, stage, through_spark
+from onceonly.sinks.delta import append, arbitrated, lock, log, schema, stage, through_spark
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter
 
@@ -86,6 +86,7 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
     monkeypatch.setattr(log, "file_system", lambda uri: files)
     monkeypatch.setattr(log, "takes_plain_append", lambda table: "rowTracking")
     monkeypatch.setattr(stage, "target", lambda *_: table)
+    monkeypatch.setattr(arbitrated, "require", lambda *_: None)
     adds = log.staged_adds(lake.uri, handle["folder"], 1)
     monkeypatch.setattr(log, "staged_adds", lambda *_: adds)
     monkeypatch.setattr(append, "publish", lambda *_: None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from unit.statetable.test_state_contract import pin, through_delta_rs
 
+from onceonly.filesystems import objects
 from onceonly.statetable import location, query
 from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
@@ -61,8 +63,56 @@ def test_without_the_log_checkpoint_or_with_large_files_the_table_is_asked(
     assert found[-1] == folder
     for checkpoint in Path(folder, "_delta_log").glob("*checkpoint*"):
         checkpoint.unlink()
+    monkeypatch.setattr(objects, "_kept", objects._Kept())  # of a process that has not merged
     assert history(stored) == [1, 2, 3, 4, 5]
     assert found[-1] == folder
+
+
+def test_who_has_merged_asks_the_store_for_nothing_that_it_has_written(
+    stored: StateTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, real = list[str](), objects.Objects.read
+
+    def recorded(files: objects.Objects, path: str, tag: str | None = None) -> bytes:
+        before = len(objects._kept._contents)
+        found = real(files, path, tag)
+        read.extend([path] if len(objects._kept._contents) > before else [])
+        return found
+
+    monkeypatch.setattr(objects.Objects, "read", recorded)
+    query.of_rows_up_to.cache_clear()
+    assert history(stored) == [1, 2, 3, 4, 5]
+    assert [path for path in read if path.endswith(".parquet")] == []
+
+
+def test_a_merge_that_is_no_longer_part_of_the_log_answers_nothing(
+    stored: StateTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table was restored, and others have merged other rows, as the same version."""
+    folder, copy = location.folder(stored.uri, "flights"), tmp_path / "copy"
+    pin(stored, 1)
+    shutil.copytree(folder, copy)
+    pin(stored, 3)
+    stored.tidy(stored.view("flights"))
+    ours = [row.id for row in stored.history("flights")]
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    with monkeypatch.context() as another_process:
+        another_process.setattr(objects, "_kept", objects._Kept())
+        other = StateTable(stored.uri)
+        pin(other, 3)
+        other.tidy(other.view("flights"))
+        theirs = [row.id for row in other.history("flights")]
+    assert merged_at(folder) == [6, 11]
+    assert ours[:6] == theirs[:6]
+    assert ours[6:] != theirs[6:]
+    for reader in (stored, StateTable(stored.uri)):
+        query.of_rows_up_to.cache_clear()
+        assert [row.id for row in reader.history("flights")] == theirs
+
+
+def merged_at(folder: str) -> list[int]:
+    return sorted(int(path.name[:20]) for path in Path(folder, "_delta_log").glob("*.checkpoint.parquet"))
 
 
 def test_files_that_were_merged_again_since_are_read_from_a_newer_version(stored: StateTable) -> None:

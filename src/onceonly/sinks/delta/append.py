@@ -8,7 +8,6 @@ tried again, and the look shows the entry. What is more than an append is left t
 from __future__ import annotations
 
 import json
-import os
 import time
 import warnings
 from typing import Any
@@ -19,7 +18,7 @@ from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems.objects import Objects
-from onceonly.sinks.delta import errors, evidence, head, log, schema
+from onceonly.sinks.delta import arbitrated, errors, evidence, head, log, schema
 from onceonly.sinks.delta.look import Look
 
 TRIES = 20  # conflicts with other writers, before an error is raised
@@ -35,18 +34,12 @@ def publish(sink: str, uri: str, handle: Handle, decision: int) -> Outcome | Non
         Fenced, StateBehind: see `evidence.outcome`.
         OutcomeUnknown: the log could not be written or read back. It is safe to call again.
     """
-    if not _by_put():
+    if not arbitrated.by_puts():
         return None
     try:
         return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]))
     except OSError as error:
         raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
-
-
-def _by_put() -> bool:
-    """Whether the table's writers exclude each other by conditional puts: delta-rs may be told of other ways."""
-    puts = os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower()
-    return not os.environ.get("AWS_S3_LOCKING_PROVIDER") and puts in ("etag", "etag-put-if-not-exists")
 
 
 def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | None:
@@ -114,10 +107,9 @@ def _entry(target: Look, adds: list[dict[str, Any]], app_id: str, version: int) 
 
 def _make_checkpoint(before: Look) -> None:
     """As delta-rs does after a commit. Nothing depends on it, so a failure only causes a warning."""
-    interval = int(before.metadata().configuration.get(EVERY, INTERVAL))
-    if (before.version() + 1) % interval:
-        return
     try:
+        if (before.version() + 1) % int(before.metadata().configuration.get(EVERY, INTERVAL)):
+            return
         table = DeltaTable(before.table_uri)
         table.create_checkpoint()
         table.cleanup_metadata()

@@ -8,6 +8,7 @@ one, delta-rs would accept a lower number again. Source: Delta protocol, "Transa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,6 +37,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.delta import (
     append,
+    arbitrated,
     changes,
     entry,
     errors,
@@ -54,6 +56,8 @@ from onceonly.sinks.staging import handles
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
 
+LATE = 60.0  # seconds, after which a log may have been shortened: any writer's retention is longer
+now = time.time  # it goes on while a machine is suspended
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
@@ -80,6 +84,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
 
     def check(self) -> list[str]:
         """A note on how it publishes. Raises InvalidPipeline if the target cannot be written to."""
+        arbitrated.require(self.name, self.uri, None)
         target = stage.opened(self.config, self.uri, log.open_table)
         if target is None:
             stage.refuse_foreign_folder(self.name, self.uri)
@@ -143,7 +148,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
+        began = now()
         outcome = self._appended(handle, decision) or self._seen(handle, decision) or self._commit(handle, decision)
+        if not outcome.already and (took := now() - began) > LATE:
+            self._confirm(handle, decision, took)
         try:
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
@@ -164,6 +172,12 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             return None
         wanted = evidence.version(decision, handle["folder"])
         return evidence.outcome(self.name, handle, shown.txns.get(handle["app_id"]), wanted)
+
+    def _confirm(self, handle: Handle, decision: int, took: float) -> None:
+        """Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one."""
+        if self._seen(handle, decision) is None:
+            why = f"It took {took:,.0f} s to write its log entry, and the table's log does not show that."
+            raise errors.unknown(handle, why)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
         known = _merging(handle)
@@ -225,6 +239,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         looked, self._looked = self._looked, None
         if looked is None:
             return stage.target(self.config, self.uri, rows)
+        arbitrated.require(self.name, self.uri, looked)
         stage.check(self.config, looked)
         return looked
 
@@ -304,6 +319,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
+            if done := self._look(handle, decision):
+                return done  # another process has published them meanwhile, and settled the folder
             raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
         altered = schema.is_altered(target, handle)
         if known is not None:

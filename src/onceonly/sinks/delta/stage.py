@@ -16,9 +16,10 @@ from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
-from onceonly.sinks.delta import head, log, plain
+from onceonly.sinks.delta import arbitrated, head, log, plain
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
+from onceonly.statetable.arbitration import TRIAL
 
 MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
 LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
@@ -31,6 +32,7 @@ def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
         InvalidPipeline: something else is there, or the table has another partitioning.
     """
     table = opened(config, uri)
+    arbitrated.require(config.name, uri, table)
     if table is None:
         refuse_foreign_folder(config.name, uri)
         table = _create(config, uri, rows)
@@ -90,7 +92,7 @@ def another_by_name(config: DeltaSink, found: str | None) -> NotCommitted:
 
 def refuse_foreign_folder(sink: str, uri: str) -> None:
     names = sorted(info.base_name for info in log.entries(uri) if info.base_name)
-    foreign = [name for name in names if name != "_delta_log" and not name.startswith(log.STAGED)]
+    foreign = [name for name in names if name != "_delta_log" and not name.startswith((log.STAGED, TRIAL))]
     if foreign:
         raise InvalidPipeline(
             f"sink '{sink}': {uri} is not a Delta table.",

@@ -97,12 +97,12 @@ def note_swept(uri: str, names: str) -> None:
 
 
 def _is_unsettled(uri: str, files: pafs.FileSystem, folder: str) -> bool:
-    """Empty ones, and those that hold nothing but the mark, are still to be removed."""
+    """Empty ones, and those that hold nothing but the mark, are still to be removed; and any log, also of copies."""
     found = _files(files, folder)
     if not found and folders.is_marked_store(uri):
         return False  # of accounts with hierarchical namespaces, clients do not show the empty folders that are left
     held = _names(found, folder)
-    return MARK not in held or LOG in held or len(held) == 1
+    return MARK not in held or any(f"/{LOG}/" in info.path for info in found) or len(held) == 1
 
 
 def _contents(files: pafs.FileSystem, folder: str) -> set[str]:
