@@ -117,7 +117,7 @@ class Bucket:
     def uploads(self, folder: str) -> Iterator[tuple[str, str]]:
         """(name relative to the folder, id) of each upload below it that is not completed; some of them twice.
 
-        Each page begins with the last name of the one before it: there are servers that refuse to go on within a name.
+        Each page begins with the last name of the one before it: some servers refuse to continue within a name.
         """
         prefix = f"{self.key(folder)}/"
         more: dict[str, str] = {}

@@ -76,7 +76,7 @@ def test_a_lost_answer_does_not_make_a_store_unsuitable(store: Memory) -> None:
 
 
 def test_where_no_answer_comes_nothing_is_known(store: Memory) -> None:
-    with pytest.raises(OSError, match="none was told"):
+    with pytest.raises(OSError, match="none succeeded"):
         trial.check(store, TARGET, copying(store, ""))
     assert store.objects == {}
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
 
 LATE = 60.0  # seconds, after which a log may have been shortened: any writer's retention is longer
-now = time.time  # it goes on while a machine is suspended
+now = time.time  # it continues while a machine is suspended
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
