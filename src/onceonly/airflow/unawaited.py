@@ -53,5 +53,5 @@ def _require_known(conn_id: str, cluster: str, cluster_of: ClusterOf) -> None:
     if cluster_of(conn_id) != cluster:
         raise NotCommitted(
             f"{cluster} is not the cluster of the Airflow connection '{conn_id}'.",
-            todo="Has the connection changed? Then look there, and have the driver ended.",
+            todo="If the connection has changed, end the driver on its old cluster.",
         )

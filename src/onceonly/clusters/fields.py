@@ -52,8 +52,8 @@ def settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
     if placed := sorted(set(given) & set(ELSEWHERE)):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has {', '.join(placed)} in its 'conf'.",
-            "Spark would be where Onceonly does not look for it.",
-            "Say it by the host and 'deploy-mode' of the connection. Nothing was written.",
+            "The connection's host and 'deploy-mode' say where Spark runs, and these settings would override them.",
+            "Use the fields in place of the settings. Nothing was written.",
         )
     named = {setting: str(extra[name]) for name, setting in NAMED.items() if extra.get(name)}
     if extra.get(KEYTAB):
@@ -62,18 +62,18 @@ def settings(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_unused(conn_id: str, extra: Mapping[str, Any]) -> None:
-    """Refuse what would make no difference: somebody has set it for a reason."""
+    """Refuse a field without effect: somebody has set it for a reason."""
     if unknown := sorted(set(extra) - KNOWN):
         raise InvalidPipeline(
-            f"the Airflow connection '{conn_id}' has fields that Onceonly does not know: {', '.join(unknown)}.",
-            f"These it knows: {', '.join(sorted(KNOWN))}.",
-            "Correct or remove them; settings of Spark belong into 'conf'. Nothing was written.",
+            f"the Airflow connection '{conn_id}' has unknown fields: {', '.join(unknown)}.",
+            f"Known fields: {', '.join(sorted(KNOWN))}.",
+            "Correct or remove them; Spark settings belong in 'conf'. Nothing was written.",
         )
     if extra.get(BINARY) not in (None, "", OURS):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has {BINARY} {str(extra[BINARY])!r}.",
-            f"Onceonly runs the {OURS} of the PySpark that is installed beside it.",
-            f"Remove '{BINARY}', and install the version of pyspark that the cluster has. Nothing was written.",
+            f"Onceonly always runs the {OURS} of the installed PySpark.",
+            f"Remove '{BINARY}', and install the cluster's version of pyspark. Nothing was written.",
         )
 
 
@@ -82,6 +82,6 @@ def refuse_login(conn_id: str, *addresses: str | None) -> None:
     if any(redaction.CREDENTIALS.search(each or "") for each in addresses):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' has a login in an address of a cluster.",
-            "Arguments of processes and logs would show it, and it would not be used.",
+            "Process arguments and logs would show it, and nothing would use it.",
             "Remove what is before the '@' (docs/connections.md). Nothing was written.",
         )

@@ -27,7 +27,7 @@ def path(conn_id: str, given: str) -> str:
     raise InvalidPipeline(
         f"the Airflow connection '{conn_id}' has a keytab that cannot be used.",
         "It is neither the content of a keytab in base64 nor an absolute path.",
-        "Take what `base64 etl.keytab` prints, or the path of the file on Airflow's workers. Nothing was written.",
+        "Use the output of `base64 etl.keytab`, or the path of the file on Airflow's workers. Nothing was written.",
     )
 
 

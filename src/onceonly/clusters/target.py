@@ -104,8 +104,8 @@ def _rest(conn_id: str, place: SplitResult, extra: Mapping[str, Any]) -> str:
     if keytab.content_of(str(extra.get(fields.KEYTAB) or "")):
         raise InvalidPipeline(
             f"the Airflow connection '{conn_id}' holds a keytab.",
-            "Its deploy mode is 'cluster', and a standalone master brings no file to the driver.",
-            "Give its path on Spark's workers in its place, or set 'deploy-mode' to client. Nothing was written.",
+            "Its deploy mode is 'cluster', and a standalone master sends no files to the driver.",
+            "Give a path on Spark's workers instead, or set 'deploy-mode' to client. Nothing was written.",
         )
     return f"{scheme}://{place.hostname}:{extra.get('rest-port') or REST_PORT}"
 

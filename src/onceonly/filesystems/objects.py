@@ -77,8 +77,8 @@ class Objects:
         if not local and (parts.query or parts.fragment or uri.endswith(("?", "#"))):
             raise InvalidPipeline(
                 f"'{parts.scheme}://…{parts.path}' cannot be used.",
-                "A '#' or '?' comes next in the path. delta-rs leaves out what follows, so it would be another folder.",
-                "Name the folder otherwise. Nothing was written.",
+                "A '#' or '?' follows in the path. delta-rs ignores the rest, so it would use another folder.",
+                "Rename the folder. Nothing was written.",
             )
         self.uri, self._root = uri.rstrip("/"), str(local or unquote(parts.path)).strip("/")
         self._bucket = "file:///" if local else f"{parts.scheme}://{parts.netloc}"

@@ -60,7 +60,7 @@ def test_a_folder_is_the_one_that_its_path_names_and_no_other(store: StoreServer
 
 @pytest.mark.parametrize("name", ["h#1", "q?x", "h#", "q?"])
 def test_objects_are_not_looked_for_where_delta_rs_would_look_elsewhere(root: str, name: str) -> None:
-    with pytest.raises(InvalidPipeline, match="delta-rs leaves out what follows"):
+    with pytest.raises(InvalidPipeline, match="delta-rs ignores the rest"):
         Objects(f"{root}/{name}")
 
 

@@ -70,7 +70,7 @@ def test_the_rest_server_of_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("field", ["deploy_mode", "extra__spark__queue", "spark-home"])
 def test_a_field_that_nobody_would_read_is_refused(field: str) -> None:
-    with pytest.raises(InvalidPipeline, match=rf"(?s)does not know: {field}\..*deploy-mode"):
+    with pytest.raises(InvalidPipeline, match=rf"(?s)unknown fields: {field}\..*deploy-mode"):
         connect("yarn", {field: "cluster"})
 
 

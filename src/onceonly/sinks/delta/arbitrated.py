@@ -1,4 +1,4 @@
-"""Whether writers of a table on an object store exclude each other: else one commit can take the place of another."""
+"""Whether writers of a table on an object store exclude each other: otherwise one commit could replace another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCKED = "AWS_S3_LOCKING_PROVIDER"  # then delta-rs excludes others by a lock ou
 
 
 def by_puts() -> bool:
-    """Whether it is by conditional puts: delta-rs may be told of other ways."""
+    """Whether they do so by conditional puts: delta-rs may be configured otherwise."""
     puts = os.environ.get("AWS_CONDITIONAL_PUT", "etag").lower()
     return not os.environ.get(LOCKED) and puts in ("etag", "etag-put-if-not-exists")
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
 
 LATE = 60.0  # seconds, after which a log may have been shortened: any writer's retention is longer
-now = time.time  # it continues while a machine is suspended
+now = time.time  # it advances while the machine is suspended, unlike time.monotonic
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
@@ -176,7 +176,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
     def _confirm(self, handle: Handle, decision: int, took: float) -> None:
         """Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one."""
         if self._seen(handle, decision) is None:
-            why = f"It took {took:,.0f} s to write its log entry, and the table's log does not show that."
+            why = f"Writing its log entry took {took:,.0f} s, and the table's log does not contain it."
             raise errors.unknown(handle, why)
 
     def _commit(self, handle: Handle, decision: int) -> Outcome:
