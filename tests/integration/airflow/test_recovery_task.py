@@ -223,10 +223,12 @@ def test_a_driver_that_no_task_waits_for_is_ended(
         return {"action": "SubmissionStatusResponse", "success": True, "driverState": "KILLED"}
 
     monkeypatch.setattr(standalone, "_ask", ask)
+    spark = {"conn_type": "spark", "host": "spark://m:7077", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(spark))
     owner = "airflow:flights:run-1"
     world.plan(owner)
     said = Report.of(world.state.uri, "stage-flights-1-0123456789ab")
-    about = {"master": "http://m:6066", "driver": "driver-1", "report": said.uri}
+    about = {"master": "http://m:6066", "driver": "driver-1", "report": said.uri, "connection": "spark"}
     said.name_driver({**about, "owner": owner, "state": world.state.id})
     recovery.settle()
     assert asked == [

@@ -88,7 +88,7 @@ def test_a_store_that_ignores_conditions_gets_no_table(
     rows = spark.createDataFrame([(1,)], "n INT")
     between.let(Always(Fault.UNCONDITIONAL))
     for refused in (sink.check, lambda: sink.stage(transaction(), rows)):
-        with pytest.raises(InvalidPipeline, match="were told that they had won"):
+        with pytest.raises(InvalidPipeline, match="were told that they succeeded"):
             refused()
     assert Objects(uri).below() == []
     between.let(Rule())
