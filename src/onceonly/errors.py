@@ -6,15 +6,19 @@ OnceonlyError
 │   ├── SourceLost       a pinned range is no longer in the log
 │   ├── BadRecord        a record cannot be decoded
 │   ├── Busy             another checkpoint is in flight: retry later
+│   ├── StageAgain       what is staged cannot be published, and staging it again helps
+│   ├── ActionNeeded     it stays as it is, and is not decided, until a person acts
 │   └── GateFailed       the gate failed the staged rows
 │       └── GateHeld     and somebody has to approve or abort them
 ├── Fenced               a newer attempt or owner has taken over: stop, touch nothing of it
 └── OutcomeUnknown       keep everything, recover; any unclassified error counts as this
     └── CannotPublish    decided, but this sink refuses: manual action needed
         ├── InDoubt      the evidence no longer exists: manual resolution needed
+        ├── TargetWentBack  the target lacks what was published to it: it was restored, replaced or is not mounted
         └── StateBehind  the target shows decisions that the state table does not have: it was restored
 
-Every message has three lines: what happened, why, what to do.
+Every message has three lines: what happened, why, what to do. Where a user or a test has to recognise an error, it
+has a `code`: a stable word. The text may change.
 """
 
 from __future__ import annotations
@@ -25,18 +29,22 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class OnceonlyError(Exception):
-    """Base class of all errors; `exit_code` is that of the command line."""
+    """Base class of all errors; `exit_code` is that of the command line.
+
+    Args:
+        code: a stable word that names the fault, such as "target-went-back"; empty if it has none.
+    """
 
     exit_code = 3
 
-    def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+    def __init__(self, what: str, why: str = "", todo: str = "", code: str = "") -> None:
         if "\x1b" in why:  # object stores' clients tell a chain of causes in colours, over many lines
             why = " ".join(COLOURS.sub("", why).split())
         super().__init__("\n".join(part for part in (what, why, todo) if part))
-        self.what, self.why, self.todo = what, why, todo
+        self.what, self.why, self.todo, self.code = what, why, todo, code
 
-    def __reduce__(self) -> tuple[type[OnceonlyError], tuple[str, str, str]]:
-        return type(self), (self.what, self.why, self.todo)
+    def __reduce__(self) -> tuple[type[OnceonlyError], tuple[str, str, str, str]]:
+        return type(self), (self.what, self.why, self.todo, self.code)
 
 
 class NotCommitted(OnceonlyError):
@@ -61,6 +69,14 @@ class BadRecord(NotCommitted):
 
 class Busy(NotCommitted):
     """Another checkpoint of this pipeline is unsettled, and its owner is alive."""
+
+
+class StageAgain(NotCommitted):
+    """What is staged cannot be published any more, for certain, and staging it again helps."""
+
+
+class ActionNeeded(NotCommitted):
+    """What is staged cannot be published until a person acts. It stays staged, and is not decided."""
 
 
 class GateFailed(NotCommitted):
@@ -89,6 +105,10 @@ class CannotPublish(OutcomeUnknown):
 
 class InDoubt(CannotPublish):
     """It can no longer be determined whether it was published: manual resolution needed."""
+
+
+class TargetWentBack(CannotPublish):
+    """The target lacks what is recorded as published to it: it was restored, replaced, removed or is not mounted."""
 
 
 class StateBehind(CannotPublish):

@@ -14,6 +14,7 @@ from onceonly.checkpoint.sink import (
     KeepsCopies,
     PooledTransaction,
     PoolsIds,
+    Publication,
     Receipts,
     Replaceable,
     Resolvable,
@@ -120,7 +121,7 @@ class LakeSink(MemorySink, TakesBack):
 
     target: targets.Lake
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         for _ in range(TRIES):
             last, shown = self.step("looks who was last", lambda: (self._snapshot(handle), self._shown()))
             if last == (decision, handle["txn"]):
@@ -178,7 +179,7 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
         retracts = [{"txn": old["txn"], "manifest": old["manifest"]} for old in olds]
         return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}", "retracts": retracts}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         detail = {"rows": handle["rows"]}
         if self._is_published(handle):
             self.step("removes what is replaced", lambda: self._remove_replaced(handle))
@@ -269,7 +270,7 @@ class StateSinkInMemory(MemorySink, TakesBack):
         forget = [old["txn"] for old in olds if old["txn"]]
         return {"txn": None, "runs": list(held["runs"]) if held else [], "forget": forget, "rows": 0}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         name = handle["txn"]
         if name is None:
             for old in handle["forget"]:
@@ -336,7 +337,7 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
         if tx and tx.stands == "open" and not tx.name.endswith(self._steps.actor):
             self._watch("take from", self.name, tx.name, None, id, by)
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         for _ in range(TRIES):
             fate = self._settle(handle, decision)
             if fate == "committed":

@@ -149,10 +149,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of publishing. `already`: it had been published before. `detail` is recorded with PUBLISHED."""
+    """The result of publishing. `already`: it had been published before. `detail` is recorded with PUBLISHED.
+
+    Args:
+        proof: by which the target can be recognised later (see `sink.ProvesHistory`): plain JSON, small, without
+            secrets. It holds "target": the place that was published to. Recorded with PUBLISHED and in the pipeline's
+            head; empty: nothing is proven.
+    """
 
     already: bool = False
     detail: Mapping[str, Any] = field(default_factory=dict)
+    proof: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

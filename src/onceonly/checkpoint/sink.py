@@ -8,6 +8,7 @@ when the sink is created. Every method has to be idempotent, and safe if several
     KeepsNames      published output keeps the names of its transactions
     Revocable       staging leaves something that a process could still publish, such as an open transaction
     Traced          its target shows the last decision
+    ProvesHistory   its target shows whether it still has what was published to it
     Replaceable     published rows can be taken back
     Versioned       its target has versions, by which other pipelines read it
     Inspectable     a gate can read the staged rows
@@ -22,12 +23,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar, Protocol, TypedDict
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.offsets import Offsets
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.shapes import Count
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A sink's last recorded publication: the last row PUBLISHED of that sink, whichever checkpoint it is of.
+
+    Args:
+        proof: what the sink's commit returned as `Outcome.proof`: by which its target can be recognised later.
+    """
+
+    epoch: int
+    decision: int
+    proof: Mapping[str, Any]
 
 
 class Receipts(Protocol):
@@ -69,12 +84,36 @@ class Sink(ABC):
             row is called, such as "changed key").
         """
 
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """Do everything that `commit` will do, up to the write that counts. Called just before the decision.
+
+        What it computes may be kept in this object: the commit that follows in the same process is a call of the same
+        object, and has to check that it still holds. It never writes what counts as evidence. May be called any number
+        of times. If the target shows that this very transaction is published already, that is no error.
+
+        Args:
+            decision: the number that the decision will have.
+            last: the sink's last recorded publication, which the target has to show.
+        Returns:
+            The handle to decide on: this one, or one that names copies which the rehearsal has made durable.
+        Raises:
+            StageAgain: what is staged is damaged, missing or does not fit any more, and staging it again helps.
+            ActionNeeded: it cannot be published until a person acts. A missing target is one of these.
+            CannotPublish: as ActionNeeded: TargetWentBack, StateBehind, InDoubt.
+            Any other error: no answer, so it is not known whether it can be published.
+        """
+        return handle
+
     @abstractmethod
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Publish, idempotently. Raises InDoubt, CannotPublish or OutcomeUnknown; it never guesses.
 
         The transaction is already published if the target shows its name. If the target shows another name at this
         decision, or a later decision, the state table is behind the target: raise StateBehind.
+
+        Args:
+            last: the sink's last recorded publication; None: there is none. The state of the target that this commit
+                builds on has to show it, or this very transaction; else raise TargetWentBack.
         """
 
     @abstractmethod
@@ -169,6 +208,51 @@ class Traced(ABC):
     @abstractmethod
     def traces(self, pipeline: str) -> list[Trace]:
         """The last decision of this pipeline and sink, for each state table that has written to the target."""
+
+
+class Answer(Enum):
+    """Whether a target still has what was published to it."""
+
+    SAME = "the same"
+    WENT_BACK = "went back, or is another one"
+    UNKNOWN = "cannot be known"  # what could tell has expired; never taken for WENT_BACK
+    ELSEWHERE = "elsewhere"  # the definition names another target than the one that was published to
+
+
+@dataclass(frozen=True)
+class History:
+    """How a target compares with a recorded publication.
+
+    Args:
+        why: for people, such as "its log ends at version 3, and version 7 published epoch 12".
+        decision: if it went back: the last decision of this sink that the target still shows; 0: none. All later ones
+            are missing.
+        remarks: what its owner has done to it since, on purpose, such as a RESTORE; for people.
+    """
+
+    answer: Answer
+    why: str = ""
+    decision: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+class ProvesHistory(ABC):
+    """Its target shows whether it still has what was published to it. `commit` returns an `Outcome.proof`."""
+
+    @abstractmethod
+    def compare(self, last: Publication) -> History:
+        """Whether the target has `last`, and all that was published before. Changes nothing.
+
+        Raises:
+            OutcomeUnknown: the target does not answer.
+        """
+
+    @abstractmethod
+    def proof_now(self, last: Publication) -> Publication | None:
+        """What the target shows now as the sink's last publication, with a proof of the target as it is.
+
+        Recorded in place of `last` when a person accepts that later publications are missing. None: there is no target.
+        """
 
 
 class Replaceable(ABC):

@@ -98,7 +98,9 @@ class Publisher:
     def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str) -> View:
         receipts = _Recorded(self._transitions, view, checkpoint.epoch, sink)
         try:
-            outcome = self.sink(checkpoint, sink).commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts)
+            last = view.head.published.get(sink)
+            live = self.sink(checkpoint, sink)
+            outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
         except Exception as error:
             now = self._transitions.state.view(view.pipeline)
             if sink in now.require(checkpoint.epoch).published:
@@ -115,7 +117,8 @@ class Publisher:
             now = view.require(epoch)
             if sink not in now.waiting:
                 return None
-            return sink_row(view, now, sink, Event.PUBLISHED, {**outcome.detail, "already": outcome.already})
+            proof = {"proof": dict(outcome.proof)} if outcome.proof else {}
+            return sink_row(view, now, sink, Event.PUBLISHED, {**outcome.detail, "already": outcome.already, **proof})
 
         return self._transitions.change(view.pipeline, decide, view)
 

@@ -44,7 +44,7 @@ class EndRefused(OutcomeUnknown):
     """The coordinator returned an error for EndTxn. No error code alone proves the outcome."""
 
     @property
-    def code(self) -> str:
+    def kafka_error(self) -> str:
         """Kafka's name of the error, such as INVALID_TXN_STATE."""
         return self.why.split(":")[0]
 

@@ -2,9 +2,13 @@
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
+    Answer,
+    History,
     Inspectable,
     KeepsCopies,
     KeepsNames,
+    ProvesHistory,
+    Publication,
     Receipts,
     Replaceable,
     Resolvable,
@@ -18,12 +22,16 @@ from onceonly.pipeline.sink_config import SinkConfig
 from onceonly.sinks.context import Context
 
 __all__ = [
+    "Answer",
     "Context",
     "Handle",
+    "History",
     "Inspectable",
     "KeepsCopies",
     "KeepsNames",
     "Outcome",
+    "ProvesHistory",
+    "Publication",
     "Receipts",
     "Replaceable",
     "Resolvable",

@@ -13,6 +13,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import FORMAT, Checkpoint, Event, Row, canonical
 from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.sink import Publication
 from onceonly.errors import InvalidPipeline
 
 # name -> (Delta type, may be null); `head` and `body` are JSON
@@ -45,6 +46,7 @@ class Head:
     decision: int = 0  # last one taken
     latest: int = 0  # seq of the first row of the last epoch
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
+    published: Mapping[str, Publication] = field(default_factory=dict)  # by sink: its last publication
 
     def after(self, row: Row, checkpoint: Checkpoint) -> Head:
         """The head once `row` has led to `checkpoint`."""
@@ -52,15 +54,26 @@ class Head:
         if not checkpoint.state.settled:
             open_[row.epoch] = checkpoint.first_seq
         latest = row.seq if row.epoch > self.epoch else self.latest
-        return Head(row.seq, max(self.epoch, row.epoch), max(self.decision, row.decision or 0), latest, open_)
+        decision = max(self.decision, row.decision or 0)
+        return Head(row.seq, max(self.epoch, row.epoch), decision, latest, open_, self._published_after(row))
+
+    def _published_after(self, row: Row) -> Mapping[str, Publication]:
+        """A publication without a proof says nothing of its target, so the one before it stays."""
+        if row.event is not Event.PUBLISHED or not row.sink or not row.body.get("proof"):
+            return self.published
+        return {**self.published, row.sink: Publication(row.epoch, row.decision or 0, row.body["proof"])}
 
     def to_json(self) -> dict[str, Any]:
         open_ = {str(epoch): seq for epoch, seq in self.open.items()}
-        return {"seq": self.seq, "epoch": self.epoch, "decision": self.decision, "latest": self.latest, "open": open_}
+        head = {"seq": self.seq, "epoch": self.epoch, "decision": self.decision, "latest": self.latest, "open": open_}
+        published = {sink: vars(publication) for sink, publication in self.published.items()}
+        return {**head, **({"published": published} if published else {})}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Head:
-        return cls(**{**data, "open": {int(epoch): seq for epoch, seq in data["open"].items()}})
+        open_ = {int(epoch): seq for epoch, seq in data["open"].items()}
+        published = {sink: Publication(**each) for sink, each in data.get("published", {}).items()}
+        return cls(**{**data, "open": open_, "published": published})
 
 
 def schema_json() -> str:

@@ -20,7 +20,7 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
-from onceonly.checkpoint.sink import Inspectable, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
+from onceonly.checkpoint.sink import Inspectable, Publication, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
 from onceonly.checkpoint.sources import Sources
 from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
 from onceonly.pipeline.definition import Pipeline
@@ -170,7 +170,7 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
             _write(self._staged(txn.name), staged)
         return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         with self._failing("commit") as failure:
             if failure == "lost":
                 handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})

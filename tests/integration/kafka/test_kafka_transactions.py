@@ -218,7 +218,7 @@ def test_an_end_cannot_be_taken_back(transactions: Transactions, topic: Topic, c
     transaction.end(commit)
     with pytest.raises(EndRefused) as refused:
         transaction.end(not commit)
-    assert refused.value.code == "INVALID_TXN_STATE"
+    assert refused.value.kafka_error == "INVALID_TXN_STATE"
     assert transaction.id in str(refused.value)
     assert transaction.settled() is sighting
     assert len(topic.read()) == (1 if commit else 0)

@@ -9,7 +9,7 @@ from unit.coordinator.test_gating import Gated
 from unit.world import World, values
 
 from onceonly.checkpoint.model import Handle, Outcome, State, Transaction
-from onceonly.checkpoint.sink import KeepsCopies, Receipts, Revocable, Sink
+from onceonly.checkpoint.sink import KeepsCopies, Publication, Receipts, Revocable, Sink
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.testing.fakes import FakeParts, FakeSink
@@ -43,8 +43,8 @@ class Bare(Sink):
     def stage(self, txn: Transaction, rows: list[object]) -> Handle:
         return self._fake.stage(txn, rows)
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
-        return self._fake.commit(handle, decision, receipts)
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+        return self._fake.commit(handle, decision, receipts, last)
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         return self._fake.fence(handle, decision)

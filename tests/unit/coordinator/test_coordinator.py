@@ -505,10 +505,10 @@ def test_the_decision_is_on_record_before_anything_is_published(world, monkeypat
     seen = []
     real = FakeSink.commit
 
-    def looking(self, handle, decision, receipts):
+    def looking(self, handle, decision, receipts, last):
         on_record = world.now()
         seen.append((on_record.state, on_record.decision, on_record.handles[self.name] == handle))
-        return real(self, handle, decision, receipts)
+        return real(self, handle, decision, receipts, last)
 
     monkeypatch.setattr(FakeSink, "commit", looking)
     world.run("run-1")

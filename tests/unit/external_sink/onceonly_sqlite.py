@@ -11,7 +11,19 @@ from typing import Any
 
 from onceonly import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
 from onceonly.errors import StateBehind
-from onceonly.sinks import Context, Handle, Inspectable, Outcome, Receipts, Sink, SinkConfig, Trace, Traced, Transaction
+from onceonly.sinks import (
+    Context,
+    Handle,
+    Inspectable,
+    Outcome,
+    Publication,
+    Receipts,
+    Sink,
+    SinkConfig,
+    Trace,
+    Traced,
+    Transaction,
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class SqliteWriter(Sink, Traced, Inspectable):
             db.execute("INSERT OR REPLACE INTO staged VALUES (?, ?)", (txn.name, json.dumps(found)))
         return {"txn": txn.name, "app_id": txn.app_id, "rows": len(found), "target": self._path}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         done = {"rows": handle["rows"]}
         with self._transaction() as db:
             last = self._last(db, handle)

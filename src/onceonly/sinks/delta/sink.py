@@ -23,6 +23,7 @@ from onceonly.checkpoint.sink import (
     KeepsCopies,
     KeepsNames,
     Landed,
+    Publication,
     Receipts,
     Replaceable,
     Sink,
@@ -137,7 +138,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
 
         Raises:

@@ -17,6 +17,7 @@ from onceonly.checkpoint.sink import (
     Inspectable,
     KeepsCopies,
     Landed,
+    Publication,
     Receipts,
     Replaceable,
     ShowsEvidence,
@@ -81,7 +82,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
             "files": [file.to_json() for file in files],
         }
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Move the files that were not moved yet, then write the manifest.
 
         Raises:

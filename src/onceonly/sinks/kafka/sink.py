@@ -25,6 +25,7 @@ from onceonly.checkpoint.sink import (
     KeepsCopies,
     PooledTransaction,
     PoolsIds,
+    Publication,
     Receipts,
     Resolvable,
     Revocable,
@@ -168,7 +169,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
 
     # ---- commit
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         with self._transactions() as known, self._explained(known):
             if handle["guarantee"] != "exactly-once":
                 return self._commit_plainly(known, handle)

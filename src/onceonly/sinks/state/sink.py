@@ -15,7 +15,17 @@ from functools import reduce
 from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Changes, KeepsState, Receipts, Replaceable, Sink, Trace, Traced, cannot_take_back
+from onceonly.checkpoint.sink import (
+    Changes,
+    KeepsState,
+    Publication,
+    Receipts,
+    Replaceable,
+    Sink,
+    Trace,
+    Traced,
+    cannot_take_back,
+)
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
 from onceonly.filesystems import confined
@@ -88,7 +98,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             "rows": run["rows"],
         }
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts) -> Outcome:
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Mark the folder as published. Only the record in the state table publishes; the mark protects from cleanup.
 
         Raises:
