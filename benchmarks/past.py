@@ -18,7 +18,7 @@ from onceonly.checkpoint.model import Row as StateRow
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable import location, row_files, row_format
-from onceonly.statetable.arrow_format import from_arrow, to_arrow
+from onceonly.statetable.arrow_format import to_arrow
 from onceonly.statetable.log import MERGE, Action, Commit, now
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.table import StateTable
@@ -46,7 +46,7 @@ def _append(folder: str, rows: pa.Table) -> None:
     log.create()
     files = [_file(folder, rows.slice(start, min(CHUNK, merged - start))) for start in range(0, merged, CHUNK)]
     log.commit(1, Commit(MERGE, files), None)
-    for version, row in enumerate(from_arrow(rows.slice(merged)), start=2):
+    for version, row in enumerate(map(row_format.from_record, rows.slice(merged).to_pylist()), start=2):
         log.commit(version, Commit("WRITE", [row_files.put(folder, [row], row.id)], row), None)
 
 

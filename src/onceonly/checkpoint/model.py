@@ -19,7 +19,7 @@ from typing import Any
 from onceonly.checkpoint.offsets import Interval, Ranges, TopicRange
 from onceonly.errors import OutcomeUnknown
 
-FORMAT = 2  # version of the state-table row; a reader refuses newer ones
+FORMAT = 2  # version of the state-table row; a reader refuses any other
 
 
 Handle = Mapping[str, Any]  # a sink's receipt: plain JSON without secrets, from which any process can finish

@@ -66,7 +66,7 @@ class TopicRange:
         return sum(end - start for start, end in self.partitions.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Of a topic the same as in older versions."""
+        """Return the range as JSON; a plain topic needs neither kind nor mark."""
         return {
             "topic": self.topic,
             "topic_id": self.topic_id,

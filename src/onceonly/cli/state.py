@@ -65,19 +65,6 @@ def fork() -> None:
     show.console().print(f"✓ {uri} is a separate state table from now on.", markup=False)
 
 
-@state.command()
-def migrate() -> None:
-    """Convert a state table of an older Onceonly. First stop everything that uses it."""
-    from onceonly.statetable import migration
-
-    uri = Settings.from_env().state
-    converted = migration.migrate(uri)
-    for name, rows in converted.items():
-        show.console().print(f"✓ {name}: {rows:,} rows.", markup=False)
-    words = "is converted" if converted else "has the current format: nothing to do"
-    show.console().print(f"✓ the state table at {uri} {words}.", markup=False)
-
-
 state.add_command(forward)
 
 

@@ -16,7 +16,7 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.checks import invalid
 
 NAME = re.compile(r"[\w-]+(\.[\w-]+){1,2}")
-LATER: Mapping[str, Any] = {"table": None, "table_id": None}  # fields that older definitions do not have
+LATER: Mapping[str, Any] = {"table": None, "table_id": None}  # fields that are stored only if they differ from these
 
 MANAGED = {"catalogManaged", "catalogManaged-preview", "catalogOwned-preview", "coordinatedCommits-preview"}
 

@@ -279,7 +279,7 @@ class Pipeline:
             if data[name] is None or name in ("gate", "after"):
                 del data[name]
         after = {"after": list(self.after)} if self.after else {}
-        gate = {"gate": self.gate.to_json()} if self.gate else {}  # without a gate, the same as in older versions
+        gate = {"gate": self.gate.to_json()} if self.gate else {}  # left out where there is none
         return {**data, "source": read if isinstance(self.source, tuple) else read[0], "sinks": sinks, **gate, **after}
 
     @classmethod

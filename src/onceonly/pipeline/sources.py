@@ -12,7 +12,7 @@ from onceonly.pipeline.source_config import EARLIEST, check_grace, is_offset, pl
 
 FORMATS = ("raw", "json", "avro", "protobuf")
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
-# Fields that older versions did not have, and what is not written of them.
+# Fields that are stored only if they differ from these.
 LATER = {
     **{"grace": 0.0, "registry": None, "subject": None, "key_format": "raw", "message": None, "start": EARLIEST},
     **{"topic": "", "topic_pattern": None, "on_bad_record": FAIL},
@@ -160,7 +160,7 @@ def bad_records(source: Any) -> str:
 
 
 def source_json(source: KafkaSource) -> dict[str, Any]:
-    """The source as JSON; without what came later, the same as in older versions."""
+    """Return the source as JSON, without the fields that have their usual value."""
     data = {"kind": source.kind, **asdict(source)}
     return {name: value for name, value in data.items() if name not in LATER or value != LATER[name]}
 

@@ -20,7 +20,7 @@ class Stored:
     name: str | None = None
 
     topic_pattern: ClassVar[None] = None
-    later: ClassVar[Mapping[str, Any]] = {}  # fields that older versions did not have: not stored if they are these
+    later: ClassVar[Mapping[str, Any]] = {}  # fields that are stored only if they differ from these
 
     def __post_init__(self) -> None:
         check_name(self.path, self.name)

@@ -54,7 +54,7 @@ def _publishes(version: Version, folder: str) -> bool:
     number = version.transactions.get(txn.app_id) if txn else None
     if txn is None or number is None:
         return False
-    return number <= NAME or number & NAME == min(int(txn.nonce[:8], 16), NAME - 1)  # of older versions the decision
+    return number & NAME == min(int(txn.nonce[:8], 16), NAME - 1)
 
 
 def _staged(table: DeltaTable, range_: TopicRange, folder: str, files: int) -> list[File]:

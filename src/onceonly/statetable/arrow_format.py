@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.checkpoint.model import Row
 from onceonly.statetable import row_format
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -21,12 +20,3 @@ def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows, each as `row_format.record` gives it."""
     columns = [pa.array([each[field.name] for each in records], field.type) for field in SCHEMA]
     return pa.Table.from_arrays(columns, schema=SCHEMA)  # from_pylist would import pandas
-
-
-def from_arrow(table: pa.Table) -> list[Row]:
-    """Rows, unsorted.
-
-    Raises:
-        InvalidPipeline: a row of a newer format.
-    """
-    return [row_format.from_record(found) for found in table.to_pylist()]

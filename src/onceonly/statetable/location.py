@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ID, PLACE, FORMAT_KEY = "onceonly.id", "onceonly.place", "onceonly.format"
 TRIED = "onceonly.arbitrates"  # of a table on an object store: writers have raced there, and one has won each time
-FORMAT = 3  # of the folder: a table for each pipeline; up to 2, one table held the rows of all
+FORMAT = 3  # of the folder: a table for each pipeline
 PIPELINES = "_pipelines"  # hidden: a VACUUM of the empty table at the root would take its files for left over
 CONFIGURATION = {"delta.appendOnly": "true", FORMAT_KEY: str(FORMAT)}
 ATOMIC_SCHEMES = {*LOCAL_SCHEMES, "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"}
@@ -68,7 +68,7 @@ def open_(uri: str) -> Opened:
 
     Raises:
         Missing: there is none.
-        InvalidPipeline: storage without put-if-absent, a newer format, or a copy of another state table.
+        InvalidPipeline: storage without put-if-absent, another format, or a copy of another state table.
         NotCommitted: the storage does not answer.
     """
     check_atomic(uri)
@@ -86,7 +86,7 @@ def open_(uri: str) -> Opened:
             "It is a Delta table that Onceonly did not create.",
             "Set ONCEONLY_STATE to an empty folder. Nothing was written.",
         )
-    _check_format(uri, int(found.get(FORMAT_KEY, 1)))
+    _check_format(uri, found.get(FORMAT_KEY, "none"))
     if found[PLACE] != place(uri):
         raise InvalidPipeline(
             f"the state table at {uri} is a copy, or was moved.",
@@ -165,18 +165,13 @@ def _folders(uri: str) -> list[str]:
     return Objects(uri).folders(PIPELINES)
 
 
-def _check_format(uri: str, found: int) -> None:
-    if found > FORMAT:
+def _check_format(uri: str, written: str) -> None:
+    if written != str(FORMAT):
         raise InvalidPipeline(
-            "the state table was written by a newer Onceonly.",
-            f"It has format {found}; this version reads up to {FORMAT}.",
-            "Upgrade Onceonly here. Nothing was written.",
-        )
-    if found < FORMAT:
-        raise InvalidPipeline(
-            f"the state table at {uri} was written by an older Onceonly.",
-            f"It has format {found}, one table for all pipelines. This version needs format {FORMAT}, one for each.",
-            "Stop all processes of the older version, then convert it: onceonly state migrate. Nothing was written.",
+            f"the state table at {uri} has another format.",
+            f"Its format is {written}, and this version of Onceonly reads and writes format {FORMAT} only.",
+            "Install the version that wrote it, or let ONCEONLY_STATE name another folder. Nothing was written.",
+            "state-table-format",
         )
 
 

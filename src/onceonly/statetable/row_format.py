@@ -110,7 +110,7 @@ def from_record(found: Mapping[str, Any]) -> Row:
     """The row of a `record`.
 
     Raises:
-        InvalidPipeline: a row of a newer format.
+        InvalidPipeline: a row of another format.
     """
     check_format(found["format"])
     start, end = found["interval_start"], found["interval_end"]
@@ -145,12 +145,13 @@ def from_text(text: str) -> Row:
     return from_record(found)
 
 
-def check_format(found: int) -> None:
-    if found > FORMAT:
+def check_format(written: int) -> None:
+    if written != FORMAT:
         raise InvalidPipeline(
-            "the state table was written by a newer Onceonly.",
-            f"It holds rows of format {found}; this version reads up to {FORMAT}.",
-            "Upgrade Onceonly here. Nothing was written.",
+            "the state table was written by another version of Onceonly.",
+            f"It holds rows of format {written}, and this version reads and writes format {FORMAT} only.",
+            "Install the version that wrote them. Nothing was written.",
+            "state-row-format",
         )
 
 

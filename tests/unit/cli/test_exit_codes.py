@@ -15,7 +15,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
 from unit.world import Durable, World, minutes
 
 from onceonly.cli import main
@@ -27,7 +26,6 @@ from onceonly.settings import Settings
 from onceonly.sources import sample
 from onceonly.spark import check as spark_check
 from onceonly.spark import jars
-from onceonly.statetable import location
 from onceonly.testing.fakes import FakeSink, FakeSource
 from onceonly.views import queries
 
@@ -291,14 +289,6 @@ def has_a_table(here: Here) -> list[Any]:
     return []
 
 
-def old_and_cannot_be_written(here: Here) -> list[Any]:
-    assert here.world
-    older = {location.FORMAT_KEY: "2"}
-    DeltaTable(str(here.home / "state")).alter.set_table_properties(older, raise_if_not_exists=False)
-    here.read_only()
-    return []
-
-
 def moved_and_cannot_be_written(here: Here) -> list[Any]:
     moved(here)
     here.read_only()
@@ -415,7 +405,6 @@ CODES: dict[str, dict[int, Provoke]] = {
     },
     "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
     "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
-    "state migrate": {0: has_a_table, 1: old_and_cannot_be_written, 2: nothing},
     "state relocate": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
     "state fork": {0: moved, 1: moved_and_cannot_be_written, 2: nothing},
     "state forward": {0: forward("flights:0=5"), 1: forward_without_a_place, 2: forward("flights")},

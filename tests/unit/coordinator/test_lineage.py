@@ -377,7 +377,7 @@ def test_a_fork_goes_on(world):
 
 
 def test_offsets_without_a_mark_count_for_a_first_checkpoint_only(world, monkeypatch):
-    """As an older Onceonly has left them, or a person."""
+    """As a person has left them."""
     monkeypatch.setattr(FakeSource, "traces", lambda self, pipeline: [Trace("", 0, "the group")])
     with pytest.raises(InvalidPipeline, match="the group shows offsets of an unknown state table"):
         world.plan("run-1")

@@ -136,7 +136,6 @@ OTHERWISE = {
     "statetable/store_compaction.py _make_checkpoint",  # the same, on an object store
     "statetable/compaction.py _remove_old",  # entries of the log that no reader looks at
     "statetable/local_log.py commit",  # a draft of its own
-    "statetable/migration.py _fresh",  # what an interrupted conversion has left; the old table still counts
     "spark/jars/__init__.py _delete_outdated",  # other revisions of the jars that it has just fetched
     "spark/archive.py _delete_others",  # archives of other jars, beside the one that it has just made
     "dev/demo/run.py clear",  # the demo's own folder

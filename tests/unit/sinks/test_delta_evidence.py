@@ -41,9 +41,6 @@ def test_it_reads_as_the_decision_and_the_beginning_of_the_nonce() -> None:
         (given_up(7), Shown.GIVEN_UP),
         (version(8, folder("a1b2c3d4e5f6")), Shown.LATER),
         (given_up(8), Shown.LATER),
-        (6, Shown.EARLIER),  # as it was written before: a plain decision
-        (7, Shown.OURS),
-        (8, Shown.LATER),
     ],
 )
 def test_what_a_version_says_to_decision_seven(seen: int | None, says: Shown) -> None:
@@ -53,7 +50,6 @@ def test_what_a_version_says_to_decision_seven(seen: int | None, says: Shown) ->
 def test_whatever_the_nonce_a_transaction_is_below_the_end_of_its_decision_and_above_the_one_before() -> None:
     for nonce in ("0" * 12, "f" * 12, "ffffffff0000"):
         assert given_up(6) < version(7, folder(nonce)) < given_up(7) < 2**63
-        assert version(1, folder(nonce)) >= 2**32, "never taken for a plain decision"
 
 
 def test_what_may_be_published_and_what_is_published_already() -> None:
@@ -62,7 +58,7 @@ def test_what_may_be_published_and_what_is_published_already() -> None:
     assert done is not None and done.already and done.detail == {"rows": 3}
 
 
-@pytest.mark.parametrize("seen", [OTHER, version(9, folder("a1b2c3d4e5f6")), 9])
+@pytest.mark.parametrize("seen", [OTHER, version(9, folder("a1b2c3d4e5f6"))])
 def test_what_the_state_table_does_not_know_is_refused_with_the_command_to_give(seen: int) -> None:
     with pytest.raises(StateBehind, match="the state table is behind /lake") as error:
         evidence.outcome("lake", handle("a1b2c3d4e5f6"), seen, OURS)

@@ -62,15 +62,6 @@ def test_another_transaction_at_this_decision_or_later_is_never_taken_for_ours(l
     assert lake.numbers() == [2]
 
 
-@pytest.mark.parametrize(("plain", "published"), [(1, False), (2, True)])
-def test_a_plain_decision_of_an_older_version_counts_as_before(lake: LightDelta, plain: int, published: bool) -> None:
-    handle = lake.stage(transaction(), [1])
-    stamp = CommitProperties(app_transactions=[DeltaTxn(handle["app_id"], plain)])
-    write_deltalake(lake.uri, pa.table({"n": [9]}), mode="append", commit_properties=stamp)
-    assert lake.commit(handle, 2, NEVER).already is published
-    assert lake.numbers() == ([9] if published else [1, 9])
-
-
 # ---- closing a decision
 
 
@@ -161,7 +152,7 @@ def test_every_state_table_that_has_written_is_shown_with_its_last_decision(lake
     for state, decisions in (("a" * 32, (1, 2)), ("b" * 32, (5,))):
         for decision in decisions:
             lake.commit(lake.stage(transaction(decision, state=state), [decision]), decision, NEVER)
-    stamp = CommitProperties(app_transactions=[DeltaTxn("onceonly/c/flights/lake", 3), DeltaTxn("theirs", 9)])
+    stamp = CommitProperties(app_transactions=[DeltaTxn("onceonly/c/flights/lake", 3 << 32), DeltaTxn("theirs", 9)])
     write_deltalake(lake.uri, pa.table({"n": [9]}), mode="append", commit_properties=stamp)
     expected = [("a" * 32, 2), ("b" * 32, 5), ("c", 3)]
     assert [(trace.state_id, trace.decision) for trace in lake.traces("flights")] == expected

@@ -143,7 +143,7 @@ def test_a_merge_that_ends_before_its_log_checkpoint_is_taken_up(
 def test_rows_of_which_the_entries_do_not_tell_are_in_the_files_that_they_name(
     stored: StateTable, no_other_way: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a table that was converted from an older format."""
+    """The entry of one row does not hold it."""
     pin(stored, 5)
     real = store_compaction._since_merge
     with monkeypatch.context() as patched:

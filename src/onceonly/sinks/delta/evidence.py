@@ -1,7 +1,7 @@
 """The evidence in a Delta log: a number that identifies the decision and the transaction.
 
 The `txn` version is decision << 32 | name, in which the name is the first 8 hexadecimal digits of the transaction's
-nonce. So it never decreases. Numbers below 2**32 are plain decisions, which earlier versions wrote.
+nonce. So it never decreases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def given_up(decision: int) -> int:
 
 
 def decision_of(version: int) -> int:
-    return version >> BITS or version
+    return version >> BITS
 
 
 def shown(version: int | None, wanted: int) -> Shown:
@@ -57,7 +57,7 @@ def shown(version: int | None, wanted: int) -> Shown:
         return Shown.EARLIER
     if decision_of(version) > decision:
         return Shown.LATER
-    if version in (wanted, decision):
+    if version == wanted:
         return Shown.OURS
     return Shown.GIVEN_UP if version == given_up(decision) else Shown.ANOTHER
 

@@ -1,7 +1,6 @@
 """Parses a StateSink's handle: names of runs and transactions below its root. Refuses any other path.
 
-A run is a folder, `changes` or `merged`, in the folder of a transaction. Handles of earlier versions contain its whole
-path. There only the end is used, if it is such a name: the root may be mounted in another place by now.
+A run is a folder, `changes` or `merged`, in the folder of a transaction.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ def transaction(sink: str, name: object) -> Transaction:
 
 
 def run(sink: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The run with its folder relative to the root. Raises CannotPublish if it is not a run of this sink."""
-    above, _, kind = _end(data["folder"], 2).rpartition("/")
+    """The run. Raises CannotPublish if its folder, relative to the root, is not that of a run of this sink."""
+    above, _, kind = str(data["folder"]).rpartition("/")
     if kind not in KINDS:
         raise confined.damaged(sink, f"It names the run {data['folder']!r}.")
     return {**data, "folder": f"{transaction(sink, above).name}/{kind}"}
@@ -52,13 +51,6 @@ def forgotten(sink: str, handle: Handle) -> list[Transaction]:
 
 
 def _owner(sink: str, name: object) -> Transaction:
-    """The transaction, from its name or a run's, or in earlier versions from the whole path of either."""
-    end = _end(name, 2)
-    return transaction(sink, end.split("/")[0] if end.rpartition("/")[2] in KINDS else _end(name, 1))
-
-
-def _end(path: object, parts: int) -> str:
-    """The last parts of an absolute path; a relative path unchanged."""
-    text = str(path)
-    whole = text.startswith("/") or "://" in text
-    return "/".join(text.split("/")[-parts:]) if whole else text
+    """The transaction, from its name or from the folder of its run."""
+    above, _, kind = str(name).rpartition("/")
+    return transaction(sink, above if kind in KINDS else name)
