@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def tree_to_disk(folder: Path) -> None:
     for root, _, _ in os.walk(folder):
         _sync_existing(Path(root))
     way_to_disk(folder.parent)
+
+
+def files_to_disk(paths: Iterable[Path]) -> None:
+    """Sync these files and their folders, up to the root. A file that is missing was removed by its owner since."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    named = list(paths)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(_sync_existing, named))
+    for folder in sorted({path.parent for path in named if path.parent.exists()}):
+        way_to_disk(folder)
 
 
 def write(path: Path, content: bytes) -> None:

@@ -18,6 +18,7 @@ from onceonly.gate.expectations import Subject
 from onceonly.gate.suites import Suite
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
+from onceonly.spark.strict_reading import require_rows
 
 LOG = logging.getLogger(__name__)
 
@@ -88,9 +89,9 @@ class LiveInspector(Inspector):
             return Subject(suite, _nothing(suite, staged), False)
         on_spark = staged is None
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
-        if staged is None:
-            return Subject(suite, sink.staged_frame(handle, self._spark()), True)
-        return Subject(suite, _in_pandas(staged), False)
+        frame = sink.staged_frame(handle, self._spark()) if staged is None else _in_pandas(staged)
+        require_rows(frame.count() if on_spark else len(frame), rows, f"sink '{name}': the staged rows")
+        return Subject(suite, frame, on_spark)
 
     def _by_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         checks = bounds.check(self._gate, checkpoint, self._sink(sink))

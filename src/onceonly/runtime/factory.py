@@ -35,6 +35,7 @@ from onceonly.sources.kafka import KafkaReader
 from onceonly.spark import catalog, few, stores
 from onceonly.spark.progress import Say
 from onceonly.spark.progress import reported as progress
+from onceonly.spark.strict_reading import switch_off_skipping
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
@@ -292,6 +293,7 @@ class _Producing:
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+        switch_off_skipping(self._spark)
         outputs = dict(transforms.outputs(self._pipeline, result))
         if name := self._pipeline.dead_letters:
             ranges = self._by_source(claimed.ranges)

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from onceonly.spark.strict_reading import strict_reader
+
 Schema = Mapping[str, Any]  # Spark's StructType in its JSON form
 MICROS = {  # by default, Spark truncates to milliseconds
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -23,7 +25,7 @@ OPTIONS = {  # to write, and to read
 
 def reader(spark: Any, format: str, schema: Schema) -> Any:
     """A DataFrameReader of such files, for which a value that it cannot read is an error."""
-    read = spark.read.format(format).options(**OPTIONS.get(format, {}), **_strict(format))
+    read = strict_reader(spark).format(format).options(**OPTIONS.get(format, {}), **_strict(format))
     return read.schema(on_spark(as_read(format, schema)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from onceonly.spark.file_formats import Schema, as_read, in_order, on_spark, reader
-from onceonly.spark.tables import GLOB, STRICT
+from onceonly.spark.tables import GLOB
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ def none(spark: SparkSession, format: str, schema: Schema) -> DataFrame:
 
 def _group(spark: SparkSession, root: str, group: Group) -> DataFrame:
     paths = [GLOB.sub(r"\\\1", f"{root}/{path}") for path in group.paths]
-    read = reader(spark, group.format, group.schema).options(**STRICT, basePath=root)
+    read = reader(spark, group.format, group.schema).option("basePath", root)
     found: DataFrame = in_order(read.load(paths), group.schema)
     return found

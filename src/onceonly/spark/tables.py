@@ -12,15 +12,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceonly.errors import InvalidPipeline
+from onceonly.spark.strict_reading import strict_reader
 
 FEED = (
     "_change_type",
     "_commit_version",
     "_commit_timestamp",
 )  # what a Change Data Feed has beside the table's columns
-SKIPPING = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
-STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "mergeSchema": "false"}
 GLOB = re.compile(r"([{}*?\[\]\\])")  # what a path must not mean to Spark
 TAG = "__onceonly_file"
 PLAIN = re.compile(r"[\w.-]+")  # a file name that is the same in every encoding
@@ -51,8 +49,8 @@ def appended(spark: SparkSession, root: str, schema: StructType, partitioned: Se
 
 def snapshot(spark: SparkSession, uri: str, version: int, schema: StructType) -> DataFrame:
     """All rows of the table as of that version."""
-    _refuse_skipping(spark)
-    return spark.read.format("delta").option("versionAsOf", version).load(uri).select(*map(_named, schema.names))
+    rows: DataFrame = strict_reader(spark).format("delta").option("versionAsOf", version).load(uri)
+    return rows.select(*map(_named, schema.names))
 
 
 def inserted(rows: DataFrame, version: int, time: datetime) -> DataFrame:
@@ -63,9 +61,8 @@ def inserted(rows: DataFrame, version: int, time: datetime) -> DataFrame:
 
 def changed(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
     """The Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
-    _refuse_skipping(spark)
     options = {"readChangeFeed": "true", "startingVersion": str(start), "endingVersion": str(end - 1)}
-    rows = spark.read.format("delta").options(**options).load(uri)
+    rows: DataFrame = strict_reader(spark).format("delta").options(**options).load(uri)
     columns = [_named(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
     return rows.select(*columns, *FEED)
 
@@ -78,7 +75,7 @@ def looks_lost(error: Exception) -> bool:
 def _group(spark: SparkSession, root: str, schema: StructType, partitioned: Sequence[str], files: Files) -> DataFrame:
     data = StructType([field for field in schema.fields if field.name not in partitioned])
     paths = [GLOB.sub(r"\\\1", f"{root.rstrip('/')}/{path}") for path, _ in files]
-    rows = spark.read.schema(data).options(**STRICT).parquet(*paths)
+    rows: DataFrame = strict_reader(spark).schema(data).parquet(*paths)
     if not partitioned:
         return rows
     if len(files) == 1:
@@ -122,17 +119,6 @@ def _name(path: str) -> str:
 
 def _named(name: str) -> Column:
     return F.col(f"`{name.replace('`', '``')}`")
-
-
-def _refuse_skipping(spark: SparkSession) -> None:
-    """Delta's readers take no options for this."""
-    for setting in SKIPPING:
-        if str(spark.conf.get(setting, "false")).lower() == "true":
-            raise InvalidPipeline(
-                f"Spark would skip files of a table ({setting}).",
-                "It is set to true, so rows could be missing without an error.",
-                f"Set {setting}=false for this session. Nothing was written.",
-            )
 
 
 def _bare(part: Any) -> Any:

@@ -23,6 +23,7 @@ from onceonly.settings import Settings
 from onceonly.spark import jvm
 from onceonly.spark.read import read_ranges
 from onceonly.spark.session import session
+from onceonly.spark.strict_reading import strict_reader
 
 AVRO = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]}'
 NOBODY = {"bootstrap.servers": "127.0.0.1:9", "default.api.timeout.ms": "1000", "request.timeout.ms": "1000"}
@@ -48,7 +49,7 @@ def _rows(spark: SparkSession, folder: str) -> None:
     for _ in range(2):
         rows.write.format("delta").mode("append").partitionBy("day").save(f"{folder}/delta")
     rows.write.parquet(f"{folder}/parquet")
-    spark.read.parquet(f"{folder}/parquet").groupBy("day").agg(F.count("*"), F.max("id")).collect()
+    strict_reader(spark).parquet(f"{folder}/parquet").groupBy("day").agg(F.count("*"), F.max("id")).collect()
     _records(rows).mapInArrow(_same, "key binary, value binary").collect()
     _fetched(_records(rows).limit(500))
     rows.unpersist()

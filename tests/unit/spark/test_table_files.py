@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from onceonly.errors import InvalidPipeline
 from onceonly.spark import tables
-
-
-class Session:
-    """Of Spark, with these settings."""
-
-    def __init__(self, **settings: str) -> None:
-        self.conf = {name.replace("_", "."): value for name, value in settings.items()}
-
-
-@pytest.mark.parametrize("name", ["spark_sql_files_ignoreMissingFiles", "spark_sql_files_ignoreCorruptFiles"])
-@pytest.mark.parametrize("read", ["snapshot", "changed"])
-def test_a_session_that_leaves_files_out_is_refused(name: str, read: str) -> None:
-    session: Any = Session(**{name: "true"})
-    schema = tables.schema_of('{"type": "struct", "fields": []}')
-    with pytest.raises(InvalidPipeline, match="would skip files"):
-        if read == "snapshot":
-            tables.snapshot(session, "/table", 3, schema)
-        else:
-            tables.changed(session, "/table", 1, 3, schema)
 
 
 def test_columns_come_without_what_is_said_to_writers() -> None:

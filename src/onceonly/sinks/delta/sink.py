@@ -48,11 +48,13 @@ from onceonly.sinks.delta import (
     log,
     replacing,
     schema,
+    spark_files,
     stage,
     staged_folders,
     through_spark,
 )
 from onceonly.sinks.staging import handles
+from onceonly.spark.strict_reading import strict_reader
 
 if TYPE_CHECKING:
     from onceonly.sinks.delta import merge
@@ -154,10 +156,19 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         if not outcome.already and (took := now() - began) > LATE:
             self._confirm(handle, decision, took)
         try:
+            self._settle_spark_files(handle, decision, outcome)
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
         return outcome
+
+    def _settle_spark_files(self, handle: Handle, decision: int, outcome: Outcome) -> None:
+        """Files that Spark wrote, here or in a process that may have died before it came to this."""
+        through = handle["publish"] == "spark" or "through" in outcome.detail
+        if through or (outcome.already and local_path(self.uri)):
+            version = self._version_of(handle, evidence.version(decision, handle["folder"]))
+            if version is not None:
+                spark_files.settle(self.name, self.uri, handle, version)
 
     def _appended(self, handle: Handle, decision: int) -> Outcome | None:
         """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
@@ -287,7 +298,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         return gate_view.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return spark.read.format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
+        return strict_reader(spark).format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
 
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)

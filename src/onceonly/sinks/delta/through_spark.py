@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import azure_names
 from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, schema
+from onceonly.spark.strict_reading import require_rows, strict_reader
 
 Session = Callable[[], Any]
 LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"
@@ -56,8 +57,11 @@ def publish(
         if done := shown():
             return done
         try:
-            rows = spark().read.format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle['folder']}"))
+            rows = strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle['folder']}"))
+            require_rows(rows.count(), handle["rows"], f"sink '{sink}': the staged rows in {handle['folder']}")
             _append(rows.drop(*handle.get("left_out", ())), uri, handle["app_id"], version, "widened" in handle)
+        except NotCommitted as error:
+            raise CannotPublish(error.what, error.why, error.todo, error.code) from error
         except Exception as error:
             raise _explained(error, sink, uri, handle) from error
         if shown() is None:
@@ -75,7 +79,7 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
         raise _unknown(sink, uri, why)
     with lock.alone(uri):
         try:
-            rows = spark().read.format("delta").load(spark_uri(uri)).drop(*schema.computed(target)).limit(0)
+            rows = strict_reader(spark()).format("delta").load(spark_uri(uri)).drop(*schema.computed(target)).limit(0)
             _append(rows, uri, app_id, version)
         except Exception as error:
             raise _unknown(sink, uri, str(error)) from error

@@ -12,6 +12,7 @@ from onceonly.checkpoint.model import Handle
 from onceonly.filesystems.interface import FileSystem
 from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import file_formats
+from onceonly.spark.strict_reading import strict_reader
 
 GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # if the handle does not contain the types
 BLOCK = 1 << 20  # bytes: pyarrow's own default
@@ -36,7 +37,7 @@ def frame(handle: Handle, spark: Any) -> Any:
     if schema := handle.get("schema"):
         return file_formats.in_order(file_formats.reader(spark, format, schema).load(folder), schema)
     options = {**file_formats.OPTIONS.get(format, {}), **GUESS.get(format, {})}
-    return spark.read.format(format).options(**options).load(folder)
+    return strict_reader(spark).format(format).options(**options).load(folder)
 
 
 def _typed(on: FileSystem, handle: Handle, schema: pa.Schema) -> pa.RecordBatchReader:

@@ -19,6 +19,7 @@ from onceonly.sinks.kafka.handle import parts_of
 from onceonly.sinks.kafka.registered import Part
 from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import arrow, file_formats
+from onceonly.spark.strict_reading import strict_reader
 
 BESIDE = {"topic": pa.string(), "partition": pa.int32(), "key": pa.string(), "timestamp": pa.timestamp("ms", "UTC")}
 VALUE = "value"
@@ -101,7 +102,7 @@ def _spooled_frame(handle: Handle, spark: Any) -> Any:
     from pyspark.sql import functions as F
 
     files = [spark_files.uri(f"{handle['folder']}/{part.spool}") for part in parts_of(handle)]
-    rows = spark.read.parquet(*files) if files else spark.createDataFrame([], SPOOLED)
+    rows = strict_reader(spark).parquet(*files) if files else spark.createDataFrame([], SPOOLED)
     return rows.select(
         "topic", "partition", F.make_valid_utf8(F.col("key").cast("string")).alias("key"),
         F.timestamp_millis("timestamp").alias("timestamp"), VALUE,

@@ -36,6 +36,7 @@ from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, spark_files
 from onceonly.sinks.state import handle as staterun
+from onceonly.spark.strict_reading import require_rows, strict_reader
 
 RUNS = 8  # the maximum number of runs before the newest are merged
 KEPT = 100  # checkpoints for which a merged run is kept, because readers of an older state may need it
@@ -237,7 +238,8 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
 
         if not runs:
             return spark.createDataFrame([], self._kept)
-        first, *later = (self._run(spark, run) for run in runs)
+        first, *later = frames = [self._run(spark, run) for run in runs]
+        self._require_whole(frames, runs)
         if not later:
             return first
         key, every = list(self.config.key), reduce(lambda one, other: one.unionByName(other), later)
@@ -245,7 +247,14 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         return first.join(youngest.select(*key), key, "left_anti").select(*every.columns).unionByName(youngest)
 
     def _run(self, spark: Any, run: Mapping[str, Any]) -> Any:
-        return spark.read.schema(self._kept).parquet(spark_files.uri(self._folders.path(run["folder"])))
+        folder = self._folders.path(run["folder"])
+        return strict_reader(spark).schema(self._kept).parquet(spark_files.uri(folder))
+
+    def _require_whole(self, frames: Sequence[Any], runs: Sequence[Mapping[str, Any]]) -> None:
+        """Compare the rows of these runs with what was written. One job, which reads only the footers of the files."""
+        rows = reduce(lambda one, other: one.unionAll(other), frames).count()
+        written = sum(run["rows"] for run in runs)
+        require_rows(rows, written, f"sink '{self.name}': the rows of the state in {self._folders.uri}")
 
     def _changes(self, rows: Any, epoch: int) -> Any:
         """The changes with the columns of a run, in their order."""
