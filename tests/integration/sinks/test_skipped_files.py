@@ -1,0 +1,105 @@
+"""A cluster that is set to skip files that it cannot read loses no row: each read fails, and nothing is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.sink import Changes, Sink
+from onceonly.errors import OnceonlyError
+from onceonly.gate.inspector import LiveInspector
+from onceonly.pipeline.sinks import DeltaSink, FileSink, StateSink
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.sinks.files.sink import FileWriter
+from onceonly.sinks.state.sink import StateWriter
+from onceonly.spark.strict_reading import SKIPPING_SETTINGS
+
+pytestmark = pytest.mark.integration
+NEVER: Any = None  # the handles of these sinks are never replaced
+ROWS = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """Staged rows, and what reads them with Spark."""
+
+    folder: Path  # in which they are
+    read: Callable[[], Any]
+
+
+@pytest.fixture(params=SKIPPING_SETTINGS)
+def skipping(spark: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A session that skips files, and how its files are spoiled."""
+    before = {setting: spark.conf.get(setting) for setting in SKIPPING_SETTINGS}
+    spark.conf.set(request.param, "true")
+    yield spoil if "Corrupt" in request.param else Path.unlink
+    for setting, value in before.items():
+        spark.conf.set(setting, value)
+
+
+def spoil(path: Path) -> None:
+    """Damage a file so that every check of sizes passes."""
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(len(data) - 8) + data[-4:])
+
+
+def txn(sink: str) -> Transaction:
+    return Transaction("5e1f" * 8, "flights", sink, 1, 1, "00010001" + "0000")
+
+
+def rows(spark: Any) -> Any:
+    return spark.range(0, ROWS, 1, 2).selectExpr("id AS n")
+
+
+def examined(sink: Sink, handle: Handle, spark: Any) -> Callable[[], Any]:
+    """What a gate does with them before it asks Great Expectations."""
+    pipeline: Any = SimpleNamespace(gate=SimpleNamespace(in_process_rows=0))
+    inspector = LiveInspector(pipeline, lambda name: sink, Path(), "", lambda: spark)
+    staged: Any = SimpleNamespace(handles={sink.name: handle})
+    suite: Any = None
+    return lambda: inspector._subject(staged, sink.name, suite).rows.collect()
+
+
+def published_through_spark(spark: Any, folder: Path) -> Case:
+    uri = str(folder)
+    spark.sql(f"CREATE TABLE delta.`{uri}` (n BIGINT) USING delta TBLPROPERTIES ('delta.columnMapping.mode'='name')")
+    sink = DeltaWriter(DeltaSink("lake", uri), uri, lambda: spark)
+    handle = sink.stage(txn("lake"), rows(spark))
+    return Case(folder / handle["folder"], lambda: sink.commit(handle, 1, NEVER))
+
+
+def state(spark: Any, folder: Path) -> Case:
+    sink = StateWriter(StateSink("totals", schema="n BIGINT, v BIGINT", key=["n"]), str(folder))
+    handle = sink.stage(txn("totals"), Changes(rows(spark).selectExpr("n", "n AS v"), None))
+    sink.commit(handle, 1, NEVER)
+    return Case(folder, lambda: sink.read(spark, handle).collect())
+
+
+def gate_of_delta(spark: Any, folder: Path) -> Case:
+    sink = DeltaWriter(DeltaSink("lake", str(folder)), str(folder), lambda: spark)
+    handle = sink.stage(txn("lake"), rows(spark))
+    return Case(folder / handle["folder"], examined(sink, handle, spark))
+
+
+def gate_of_files(spark: Any, folder: Path) -> Case:
+    sink = FileWriter(FileSink("lake", path=str(folder)), str(folder))
+    handle = sink.stage(txn("lake"), rows(spark))
+    return Case(Path(handle["folder"]), examined(sink, handle, spark))
+
+
+@pytest.mark.parametrize("of", [published_through_spark, state, gate_of_delta, gate_of_files])
+def test_no_row_is_skipped(spark: Any, skipping: Any, tmp_path: Path, of: Callable[[Any, Path], Case]) -> None:
+    case = of(spark, tmp_path / "lake")
+    skipping(sorted(case.folder.rglob("*.parquet"))[0])
+    with pytest.raises((OnceonlyError, PySparkException)):
+        case.read()
+
+    if of is published_through_spark:
+        assert spark.read.format("delta").load(str(tmp_path / "lake")).count() == 0
