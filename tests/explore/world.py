@@ -14,9 +14,10 @@ from explore import invariants, sinks, targets
 from explore.steps import BEFORE, Made, Steps
 from explore.table import MemoryTable
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
+from onceonly.checkpoint.boundary_search import FirstRecord, search
+from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint, Event, Row
-from onceonly.checkpoint.offsets import Interval, TopicLog, TopicRange
+from onceonly.checkpoint.offsets import NO_OFFSETS, Interval, Offsets, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import state_before
 from onceonly.pipeline.definition import Pipeline
@@ -181,13 +182,14 @@ class MemorySource:
     def _log(self) -> TopicLog:
         return TopicLog(self._topic, self._world.topic_id, {0: (0, len(self._world.records))})
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
-        return self._step("looks for a time", lambda: {0: self._first(time)})
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
+        return self._step("looks for a time", lambda: {0: self._first(time, latest)})
 
-    def _first(self, time: datetime) -> FirstRecord:
+    def _first(self, time: datetime, latest: datetime | None) -> FirstRecord:
         times = [NOON + timedelta(minutes=minute) for minute in self._world.records]
-        found = (FirstRecord(offset, at) for offset, at in enumerate(times) if at >= time)
-        return next(found, FirstRecord(len(times), None))
+        return search(enumerate(times), time, latest, len(times))
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         self._step("verifies what is read", lambda: [offsets.check_held(range_, self._log()) for range_ in ranges])

@@ -7,23 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
+from onceonly.checkpoint.boundary_search import FirstRecord as FirstRecord
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import TopicLog, TopicRange
+from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Sink, Trace
 from onceonly.pipeline.definition import Pipeline
-
-
-@dataclass(frozen=True)
-class FirstRecord:
-    """The first record at or after a time: its offset and timestamp. `at` is None if there is no such record.
-
-    Args:
-        held: there is none, and a producer's open transaction begins at `offset`: records of any time may follow it.
-    """
-
-    offset: int
-    at: datetime | None
-    held: bool = False
 
 
 class Source(Protocol):
@@ -34,10 +22,19 @@ class Source(Protocol):
     def log(self) -> TopicLog:
         """The offsets that a read_committed reader finds now."""
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
         """Per partition, the first committed record at or after `time`; if there is none, the last stable offset.
 
         The latter is `held` if the log continues after it.
+
+        Args:
+            latest: a record that is dated later is passed over, and counted; None: none is.
+            floor: no boundary will lie before these offsets: behind a record that was passed over, the search may go on
+                there.
+        Raises:
+            InvalidPipeline: the search behind a record that was passed over is too long.
         """
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
+NO_OFFSETS: Offsets = MappingProxyType({})
 KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
 # What each is called, and what its offsets are. A table or folder has one partition, 0: the offsets are the table's
 # versions, or the decisions of the pipeline that writes the folder.
@@ -30,6 +32,7 @@ class TopicRange:
         folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
             version, the folder in which the files of that checkpoint were staged, and how many they are. Of a folder of
             files: the manifest in place of that.
+        ahead: how many of its records are dated so far ahead that its end passed over them. For display.
     """
 
     topic: str
@@ -38,6 +41,7 @@ class TopicRange:
     kind: str = KAFKA
     mark: str | None = None
     folders: tuple[tuple[str, int], ...] = ()
+    ahead: int = field(default=0, compare=False)
 
     @property
     def called(self) -> str:
@@ -74,13 +78,15 @@ class TopicRange:
             **({"kind": self.kind} if self.kind != KAFKA else {}),
             **({"mark": self.mark} if self.mark is not None else {}),
             **({"folders": [list(each) for each in self.folders]} if self.folders else {}),
+            **({"ahead": self.ahead} if self.ahead else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TopicRange:
         partitions = {int(p): (int(start), int(end)) for p, (start, end) in data["partitions"].items()}
         folders = tuple((folder, files) for folder, files in data.get("folders", ()))
-        return cls(data["topic"], data["topic_id"], partitions, data.get("kind", KAFKA), data.get("mark"), folders)
+        kind, mark, ahead = data.get("kind", KAFKA), data.get("mark"), data.get("ahead", 0)
+        return cls(data["topic"], data["topic_id"], partitions, kind, mark, folders, ahead)
 
 
 Ranges = tuple[TopicRange, ...]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
-from onceonly.checkpoint.offsets import Interval
+from onceonly.checkpoint.offsets import Interval, range_of
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
@@ -32,21 +33,24 @@ def check(file: str, as_json: bool) -> None:
 
     Nothing is written.
 
-    It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown. --json prints
-    {"pipeline", "notes": […], "gaps": [{"start", "end"}]}.
+    It ends with 5 if one of them cannot be used. Intervals that no run has covered are shown, and how many unread
+    records are dated in the future. --json prints {"pipeline", "notes": […], "gaps": [{"start", "end"}],
+    "dated_ahead": […]}.
     """
     settings = Settings.from_env()
     pipeline = target.load(file, settings.project)
     try:
         notes, gaps = _notes(pipeline, settings), _gaps(pipeline, settings)
+        ahead = _dated_ahead(pipeline, settings)
     except OnceonlyError as error:
         error.exit_code = NOT_SOUND
         raise
     if as_json:
-        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": [queries.span(each) for each in gaps]})
+        spans = [queries.span(gap) for gap in gaps]
+        return print_json({"pipeline": pipeline.name, "notes": notes, "gaps": spans, "dated_ahead": ahead})
     for note in notes:
         show.console().print(Text.assemble(("✓ ", "green"), note))
-    for line in formatting.gaps(pipeline.name, gaps):
+    for line in [*ahead, *formatting.gaps(pipeline.name, gaps)]:
         show.console().print(Text.assemble(("! ", "yellow"), line))
 
 
@@ -110,6 +114,24 @@ def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:
     state = queries.existing(settings)
     latest = state.view(pipeline.name).latest if state else None
     return queries.gaps(state, [latest]).get(pipeline.name, []) if state and latest else []
+
+
+def _dated_ahead(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """Line by line, for each source that is read by times: how many unread records are dated in the future."""
+    from onceonly.coordinator.pins import count_ahead
+    from onceonly.runtime import factory
+
+    if pipeline.mode != "interval" or pipeline.after:
+        return []
+    parts, state = changing.parts(settings), queries.existing(settings)
+    latest = state.view(pipeline.name).latest if state else None
+    now, lines = datetime.now(UTC), []
+    for topic, source in parts.sources(factory.located(pipeline, parts)).items():
+        read = range_of(latest.ranges, topic) if latest else None
+        log, number = source.log(), count_ahead(source, read.ends if read else {}, now)
+        if number != 0:
+            lines.append(formatting.ahead(log.called, number, log.kind))
+    return lines
 
 
 def _passed(source: KafkaSource, brokers: str) -> str:

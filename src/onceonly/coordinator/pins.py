@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from onceonly.checkpoint import offsets
+from onceonly.checkpoint.boundary_search import TOO_FAR
 from onceonly.checkpoint.interfaces import ChecksRanges, FirstRecord, Recognises, Source
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Landed
@@ -15,11 +16,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.source_config import EARLIEST, LATEST, SourceConfig
 from onceonly.statetable.view import View
 
-SKEW = timedelta(hours=1)  # a record this far in the future is a clock gone wrong
-FIX = {
-    offsets.KAFKA: "Fix the producer's clock and remove the record (kafka-delete-records), then retry.",
-    **dict.fromkeys((offsets.DELTA, offsets.FILES), "Fix the writer's clock, then retry once that time has come."),
-}
+Question = tuple[datetime, tuple[tuple[int, int], ...]]  # a time, and the offsets before which no boundary lies
+SKEW = timedelta(hours=1)  # a record dated further in the future shows a clock gone wrong
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Pins:
     interval: Interval | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
-    _found: dict[datetime, Mapping[int, FirstRecord]] = field(default_factory=dict)
+    _answers: dict[Question, Mapping[int, FirstRecord]] = field(default_factory=dict)
     _beside: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
 
     @property
@@ -118,7 +116,7 @@ class Pins:
         if start == EARLIEST:
             return {}
         time = datetime.fromisoformat(start).astimezone(UTC)
-        found = self._look_up(time)
+        found = self._look_up(time, {})
         self._refuse_held(time, found, None)
         return {partition: record.offset for partition, record in found.items()}
 
@@ -146,7 +144,8 @@ class Pins:
         self._beside = [latest] if latest else []
         start = self._boundary(view, interval.start, None)
         end = self._boundary(view, interval.end, start)
-        range_ = offsets.between(self.log, self.log.topic_id, start, end)
+        ahead = self._count_ahead(interval.end, start, end)
+        range_ = replace(offsets.between(self.log, self.log.topic_id, start, end), ahead=ahead)
         if not set(range_.partitions) <= set(self.log.partitions):
             self._log = None  # a partition may be younger than our look at the log
         offsets.check_held(range_, self.log)
@@ -163,7 +162,7 @@ class Pins:
             if neighbour.time == time:
                 return neighbour.offsets
         low = floor if floor is not None else _offsets(before)
-        found = self._look_up(time)
+        found = self._look_up(time, low or {})
         self._refuse_lost(time, found, low or {})
         self._refuse_held(time, found, _offsets(after))
         return offsets.clamp({p: f.offset for p, f in found.items()}, low, _offsets(after))
@@ -174,11 +173,21 @@ class Pins:
             return pinned
         return Boundary(pinned.time, "", {partition: start for partition, (start, _) in self.log.partitions.items()})
 
-    def _look_up(self, time: datetime) -> Mapping[int, FirstRecord]:
-        if time not in self._found:
-            self._found[time] = self.source.offsets_at(time)
-            self._refuse_future(time, self._found[time])
-        return self._found[time]
+    def _look_up(self, time: datetime, floor: Offsets) -> Mapping[int, FirstRecord]:
+        """The source's answer; what is dated ahead is passed over, as seen by the clock at the start of the plan.
+
+        Another plan may see it otherwise. Ranges never overlap for that, because each boundary that one of them pins
+        is a neighbour for the other, and the later one looks again.
+        """
+        asked = time, tuple(sorted(floor.items()))
+        if asked not in self._answers:
+            self._answers[asked] = self.source.offsets_at(time, self.now + SKEW, floor)
+        return self._answers[asked]
+
+    def _count_ahead(self, time: datetime, start: Offsets, end: Offsets) -> int:
+        """The records of the range that its end passed over; 0 where the end was pinned before, by its neighbour."""
+        answer = self._answers.get((time, tuple(sorted(start.items()))), {})
+        return sum(record.ahead for p, record in answer.items() if end.get(p) == record.offset)
 
     def _refuse_shorter(self, pinned: Boundary) -> None:
         """A log that ends before a pinned boundary has lost records of this interval or of others."""
@@ -196,18 +205,6 @@ class Pins:
         """Partition -> (pinned offset, last stable offset), where the log ends before what was pinned."""
         stable = {partition: end for partition, (_, end) in self.log.partitions.items()}
         return {p: (at, stable[p]) for p, at in pinned.offsets.items() if stable.get(p, at) < at}
-
-    def _refuse_future(self, time: datetime, found: Mapping[int, FirstRecord]) -> None:
-        unit = offsets.WORDS[self.log.kind][1]
-        for partition, record in sorted(found.items()):
-            if record.at and record.at > self.now + SKEW:
-                raise InvalidPipeline(
-                    f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
-                    f"{self.log.called} partition {partition} {unit} {record.offset} is dated "
-                    f"{record.at:%Y-%m-%dT%H:%M:%SZ}, in the future: used as the boundary, it would end the interval "
-                    "before records that are still to come.",
-                    f"{FIX[self.log.kind]} Nothing was written.",
-                )
 
     def _refuse_held(self, time: datetime, found: Mapping[int, FirstRecord], after: Offsets | None) -> None:
         """Behind an open transaction there may be committed records of either side; a pinned neighbour may say enough.
@@ -229,13 +226,24 @@ class Pins:
         """At the log's start, retention may have taken records of this boundary, unless an earlier one covers it."""
         for partition, record in sorted(found.items()):
             log_start = self.log.partitions.get(partition, (0, 0))[0]
-            if record.offset <= log_start and log_start > low.get(partition, 0):
+            if record.lowest <= log_start and log_start > low.get(partition, 0):
                 raise SourceLost(
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
                     f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has "
                     "removed what came before, perhaps including records of this interval.",
                     "Run a later interval, or restore the records. Nothing was written.",
                 )
+
+
+def count_ahead(source: Source, floor: Offsets, now: datetime) -> int | None:
+    """How many of the source's records from `floor` on are dated ahead; None: more than can be counted."""
+    latest = now + SKEW
+    try:
+        return sum(record.ahead for record in source.offsets_at(latest, latest, floor).values())
+    except InvalidPipeline as error:
+        if error.code == TOO_FAR:
+            return None
+        raise
 
 
 def recognised(source: Source, range_: TopicRange, previous: TopicRange | None) -> TopicRange:

@@ -10,12 +10,15 @@ from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from onceonly.checkpoint.interfaces import FirstRecord
+from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRecord
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
 
 TIMEOUT = 10.0  # seconds, for one request; also for one pause in a scan
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
+LAST = datetime.max.replace(tzinfo=UTC)
+LAST_MILLIS = (LAST - EPOCH) // MILLISECOND
+MAX_SEARCH_SECONDS = 600.0  # for a boundary behind records that are dated ahead: some 10^8 records
 EARLIEST, LATEST = -2, -1  # in place of a time
 REFUSED = "SASL authentication error"  # librdkafka's text for an error of the broker, not of a token endpoint
 T = TypeVar("T")
@@ -91,6 +94,40 @@ class TopicClient:
             return {}
         with self._reading(starts) as consumer:
             return self._scan(consumer, dict(starts), millis)
+
+    def search(self, starts: Mapping[int, int], searches: Mapping[int, BoundarySearch]) -> dict[int, FirstRecord]:
+        """Read from `starts` on, give each committed record to its partition's search, and return what they found.
+
+        Raises:
+            InvalidPipeline: not all was read within MAX_SEARCH_SECONDS.
+        """
+        found: dict[int, FirstRecord] = {}
+        waiting, limit = dict(starts), monotonic() + MAX_SEARCH_SECONDS
+        with self._reading(starts) as consumer:
+            while waiting:
+                message = self._next(consumer)
+                partition, at_end = message.partition(), self._at_end(message)
+                if partition not in waiting:
+                    continue
+                if not at_end and monotonic() > limit:
+                    raise self._too_far(partition, starts[partition], message.offset())
+                first = None if at_end else searches[partition].look_at(message.offset(), _utc(message.timestamp()[1]))
+                if first:
+                    found[partition] = first
+                if first or at_end:
+                    self._done(consumer, waiting, partition)
+        return found
+
+    def _too_far(self, partition: int, start: int, reached: int) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"topic '{self._topic}' partition {partition}: where an interval ends was not found within "
+            f"{MAX_SEARCH_SECONDS:.0f} s.",
+            "A record is dated so far in the future that the broker cannot tell. So the records behind it are read, "
+            f"and those at {start} to {reached} are all dated before the interval's end, or in the future too.",
+            "Run shorter intervals until the pipeline has caught up: each search begins where its interval begins. "
+            "Nothing was written.",
+            code=TOO_FAR,
+        )
 
     def records(self, partitions: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
         """The committed records from start to end of each partition, as confluent-kafka's messages.
@@ -232,4 +269,5 @@ class NoTopic(InvalidPipeline):
 
 
 def _utc(millis: int) -> datetime:
-    return EPOCH + millis * MILLISECOND
+    """A record's time; a producer that counts in microseconds dates records after the last year that Python knows."""
+    return EPOCH + millis * MILLISECOND if millis <= LAST_MILLIS else LAST

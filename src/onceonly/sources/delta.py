@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import FirstRecord
-from onceonly.checkpoint.offsets import DELTA, TopicLog, TopicRange
+from onceonly.checkpoint.boundary_search import FirstRecord, search
+from onceonly.checkpoint.offsets import DELTA, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted, SourceLost
 from onceonly.filesystems.paths import spark_uri
 from onceonly.pipeline.tables import DeltaSource
@@ -57,7 +57,9 @@ class DeltaReader(AtRest):
             raise rules.another_by_name(self._config, self._uri, table_id)
         return TopicLog(self._config.topic, table_id, {0: (0, newest + 1)}, DELTA)
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
         """The first version at or after `time`, by the order of the log.
 
         Times are in-commit timestamps, or those of the log's entries, as Delta's own time travel has them.
@@ -67,12 +69,10 @@ class DeltaReader(AtRest):
         """
         with self._reading():
             times = self._times()
-        first = next((number for number, at in times.items() if at >= time), None)
-        if first is None:
-            return {0: FirstRecord(max(times) + 1, None)}
-        if first == min(times) and first > 0:
-            raise rules.too_early(self._config, time, first)
-        return {0: FirstRecord(first, times[first])}
+        first, oldest = search(times.items(), time, latest, max(times) + 1, floor.get(0, 0)), min(times)
+        if first.lowest == oldest > floor.get(0, 0):
+            raise rules.too_early(self._config, time, oldest)
+        return {0: first}
 
     def _times(self) -> dict[int, datetime]:
         times = self._log.times()

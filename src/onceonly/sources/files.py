@@ -15,8 +15,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from onceonly.checkpoint.interfaces import FirstRecord
-from onceonly.checkpoint.offsets import FILES, TopicLog, TopicRange
+from onceonly.checkpoint.boundary_search import FirstRecord, search
+from onceonly.checkpoint.offsets import FILES, NO_OFFSETS, Offsets, TopicLog, TopicRange
 from onceonly.errors import NotCommitted
 from onceonly.filesystems import places
 from onceonly.filesystems.interface import FileSystem
@@ -53,15 +53,18 @@ class FileReader(AtRest):
         stream = rules.one_writer(self._config, found)
         return TopicLog(self._config.topic, stream, {0: (0, found[-1].decision + 1)}, FILES)
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
         """The first decision that was published at or after `time`, by the order of the decisions."""
-        found = self._manifests()
-        for manifest in found:
+        manifests = self._manifests()
+        return {0: search(self._dated(manifests), time, latest, manifests[-1].decision + 1, floor.get(0, 0))}
+
+    def _dated(self, manifests: list[Manifest]) -> Iterator[tuple[int, datetime]]:
+        for manifest in manifests:
             if manifest.at is None:
                 raise rules.untimed(self._config, manifest)
-            if manifest.at >= time:
-                return {0: FirstRecord(manifest.decision, manifest.at)}
-        return {0: FirstRecord(found[-1].decision + 1, None)}
+            yield manifest.decision, manifest.at
 
     # --- what was pinned
 

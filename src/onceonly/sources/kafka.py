@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -11,9 +11,9 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from onceonly.checkpoint.interfaces import FirstRecord
+from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import TopicLog, TopicRange, check_held, range_of
+from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.kafka import avro, java
@@ -82,20 +82,24 @@ class KafkaReader:
         ends = self._topic.offsets(partitions, LATEST)
         return TopicLog(self._config.topic, topic_id, {p: (starts[p].offset, ends[p].offset) for p in partitions})
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
         """Per partition the first record at or after `time` that a read_committed reader sees, else the LSO.
 
-        Retried for a moment if an open transaction hides records: its markers may be about to be written.
+        A broker can only name the first record at or after a time. Where that one is dated after `latest`, what follows
+        it is read, from `floor` on if that comes later: the boundary will not lie before.
 
         Args:
             time: aware.
+        Raises:
+            InvalidPipeline: what follows is more than can be read in a reasonable time.
         """
-        limit = monotonic() + MARKERS
-        while True:
-            found = self._offsets_at(_millis(time))
-            if monotonic() > limit or not any(each.held for each in found.values()):
-                return found
-            sleep(MARKERS / 10)
+        first = _ask_until_decided(lambda: self._offsets_at(_millis(time)))
+        behind = {p: max(one.offset, floor.get(p, 0)) for p, one in first.items() if latest and _is_ahead(one, latest)}
+        if latest is None or not behind:
+            return first
+        return {**first, **_ask_until_decided(lambda: self._pass_over(behind, time, latest))}
 
     def _offsets_at(self, millis: int) -> dict[int, FirstRecord]:
         """As `offsets_at`, without retries.
@@ -106,12 +110,24 @@ class KafkaReader:
         is not taken for one that an open transaction hides.
         """
         _, partitions = self._topic.describe()
-        ends = self._topic.offsets(partitions, LATEST, committed=False)
-        stable = self._topic.offsets(partitions, LATEST)
+        ends, stable = self._ends(partitions)
         hints = self._topic.offsets(partitions, millis)
         seen = self._topic.first_seen({p: hint.offset for p, hint in hints.items() if hint.offset >= 0}, millis)
-        last = {p: FirstRecord(stable[p].offset, None, held=stable[p].offset < ends[p].offset) for p in partitions}
+        last = {p: FirstRecord(stable[p], None, held=stable[p] < ends[p]) for p in partitions}
         return {p: seen.get(p) or last[p] for p in partitions}
+
+    def _pass_over(self, starts: Offsets, time: datetime, latest: datetime) -> dict[int, FirstRecord]:
+        """From `starts` on the first record in [time, latest], else the LSO; the ends are read first, as above."""
+        ends, stable = self._ends(list(starts))
+        searches = {p: BoundarySearch(time, latest, stable[p]) for p in starts}
+        found = self._topic.search(starts, searches)
+        return {p: found.get(p) or searches[p].nothing(held=stable[p] < ends[p]) for p in starts}
+
+    def _ends(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """The ends of the log, and then the last stable offsets."""
+        ends = self._topic.offsets(partitions, LATEST, committed=False)
+        stable = self._topic.offsets(partitions, LATEST)
+        return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
 
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
@@ -272,6 +288,20 @@ class KafkaReader:
             why,
             f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
         )
+
+
+def _ask_until_decided(ask: Callable[[], dict[int, FirstRecord]]) -> dict[int, FirstRecord]:
+    """Ask again for a moment if an open transaction hides records: its markers may be about to be written."""
+    limit = monotonic() + MARKERS
+    while True:
+        answer = ask()
+        if monotonic() > limit or not any(record.held for record in answer.values()):
+            return answer
+        sleep(MARKERS / 10)
+
+
+def _is_ahead(record: FirstRecord, latest: datetime) -> bool:
+    return record.at is not None and record.at > latest
 
 
 def _millis(time: datetime) -> int:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.interfaces import Findings, FirstRecord, Inspector
+from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
+from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
 from onceonly.checkpoint.sink import Inspectable, Publication, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
@@ -80,8 +81,11 @@ class FakeSource:
         held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
         return TopicLog(self.topic, topic["id"], held)
 
-    def offsets_at(self, time: datetime) -> Mapping[int, FirstRecord]:
-        return {int(p): _first_at(log, time) for p, log in self._topic()["partitions"].items()}
+    def offsets_at(
+        self, time: datetime, latest: datetime | None = None, floor: offsets.Offsets = offsets.NO_OFFSETS
+    ) -> Mapping[int, FirstRecord]:
+        logs = {int(p): log for p, log in self._topic()["partitions"].items()}
+        return {p: _first_at(log, time, latest, floor.get(p, 0)) for p, log in logs.items()}
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> list[dict[str, Any]]:
         """The records as a list of dicts; `spark` is not used."""
@@ -387,12 +391,21 @@ def _stable(log: Mapping[str, Any]) -> int:
     return end if log["stable"] is None else min(log["stable"], end)
 
 
-def _first_at(log: Mapping[str, Any], time: datetime) -> FirstRecord:
-    for offset in range(log["start"], _stable(log)):
+def _first_at(log: Mapping[str, Any], time: datetime, latest: datetime | None, floor: int) -> FirstRecord:
+    """As a topic does it: what comes after a record that is dated ahead is searched from `floor` on."""
+    first = _search(log, time, None, log["start"])
+    if latest is None or first.at is None or first.at <= latest:
+        return first
+    return _search(log, time, latest, max(first.offset, floor))
+
+
+def _search(log: Mapping[str, Any], time: datetime, latest: datetime | None, start: int) -> FirstRecord:
+    partition = BoundarySearch(time, latest, _stable(log))
+    for offset in range(start, _stable(log)):
         record = log["records"][offset]
-        if record and datetime.fromisoformat(record[0]) >= time:
-            return FirstRecord(offset, datetime.fromisoformat(record[0]))
-    return FirstRecord(_stable(log), None, held=_stable(log) < len(log["records"]))
+        if record and (first := partition.look_at(offset, datetime.fromisoformat(record[0]))):
+            return first
+    return partition.nothing(held=_stable(log) < len(log["records"]))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import KAFKA, Interval, TopicRange, has_data
+from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
 
@@ -122,8 +122,23 @@ def covers(checkpoint: Checkpoint) -> str:
         return "nothing (no records)"
     if len(checkpoint.ranges) > SHOWN:
         offsets = sum(range_.span for range_ in checkpoint.ranges)
-        return f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
-    return ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+        ranges = f"{count(offsets, 'offset')} of {count(len(checkpoint.ranges), 'topic')}"
+    else:
+        ranges = ", ".join(range_text(range_) for range_ in checkpoint.ranges)
+    return "; ".join(filter(None, [ranges, dated_ahead(checkpoint)]))
+
+
+def dated_ahead(checkpoint: Checkpoint) -> str:
+    """'1 record of topic 'flights' is dated in the future'; empty where none was passed over."""
+    return ", ".join(ahead(range_.called, range_.ahead, range_.kind) for range_ in checkpoint.ranges if range_.ahead)
+
+
+def ahead(source: str, number: int | None, kind: str) -> str:
+    """The same of one source; None: more than were counted."""
+    unit = "record" if kind == KAFKA else WORDS[kind][1]
+    if number is None:
+        return f"many {unit}s of {source} are dated in the future"
+    return f"{count(number, unit)} of {source} {'is' if number == 1 else 'are'} dated in the future"
 
 
 def _left_out(checkpoint: Checkpoint) -> str:

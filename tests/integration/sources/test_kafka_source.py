@@ -16,13 +16,22 @@ from typing import Any, Literal
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 from fastavro import parse_schema, schemaless_writer
 from patience import PATIENCE
 from pyspark.sql import functions as F
 
 from onceonly.checkpoint.interfaces import FirstRecord, Source
 from onceonly.checkpoint.offsets import Interval, TopicRange, beginning, chain
+from onceonly.coordinator import pins
 from onceonly.coordinator.pins import Pins
 from onceonly.errors import BadRecord, Busy, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.pipeline.definition import Pipeline
@@ -141,7 +150,7 @@ def moment(seconds: float) -> datetime:
 
 
 def millis(seconds: float) -> int:
-    return round(moment(seconds).timestamp() * 1000)
+    return round((START.timestamp() + seconds) * 1000)
 
 
 @pytest.fixture
@@ -310,6 +319,40 @@ def test_commit_markers_and_aborted_records_do_not_bound_an_interval(topic: Topi
     assert reader.offsets_at(moment(3)) == {0: FirstRecord(4, moment(4))}
     assert reader.offsets_at(moment(5)) == {0: FirstRecord(5, moment(6))}
     assert reader.offsets_at(moment(7)) == {0: FirstRecord(7, None)}
+
+
+def test_record_dated_ahead_is_passed_over(topic: Topic, reader: KafkaReader) -> None:
+    """The second one counts its time in microseconds instead of milliseconds."""
+    topic.admin.incremental_alter_configs([_accepts_any_time(topic.name)])[_accepts_any_time(topic.name)].result()
+    century = 100 * 365 * 86400
+    topic.produce("a", "far", "farther", "b", "far", "c", seconds=[1, century, 1000 * century, 3, century, 5])
+    limit = moment(3600)
+    found = {s: reader.offsets_at(moment(s), limit)[0] for s in (1, 2, 4, 6)}
+    assert found == {
+        1: FirstRecord(0, moment(1)),
+        2: FirstRecord(3, moment(3), ahead=2),
+        4: FirstRecord(5, moment(5), ahead=3),
+        6: FirstRecord(6, None, ahead=3),
+    }
+    assert reader.offsets_at(moment(4), limit, {0: 3}) == {0: FirstRecord(5, moment(5), ahead=1)}
+    with topic.transaction("open", seconds=[7]):
+        assert reader.offsets_at(moment(6), limit) == {0: FirstRecord(6, None, held=True, ahead=3)}
+
+
+def test_search_that_is_too_long_ends(topic: Topic, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceonly.kafka.topic.MAX_SEARCH_SECONDS", 0.0)
+    topic.produce("far", "a", "b", seconds=[10 * 86400, 3, 5])
+    with pytest.raises(InvalidPipeline) as refused:
+        reader.offsets_at(moment(4), moment(3600))
+    assert refused.value.code == "boundary-too-far"
+    assert pins.count_ahead(reader, {}, now=moment(0)) is None
+
+
+def _accepts_any_time(topic: str) -> ConfigResource:
+    anything = ConfigEntry(
+        "message.timestamp.after.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET
+    )
+    return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[anything])
 
 
 def test_each_partition_has_its_own_answer(broker: str, tmp_path: Path) -> None:

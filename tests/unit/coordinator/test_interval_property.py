@@ -175,7 +175,7 @@ class AnySource(FakeSource):
     def log(self) -> TopicLog:
         return TopicLog("flights", "id-1", dict.fromkeys(range(2), (0, 9)))
 
-    def offsets_at(self, time: datetime) -> dict[int, FirstRecord]:
+    def offsets_at(self, time: datetime, latest=None, floor=()) -> dict[int, FirstRecord]:
         return {partition: FirstRecord(offset, None) for partition, offset in enumerate(next(self.answers))}
 
 

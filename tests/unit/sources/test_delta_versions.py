@@ -113,13 +113,27 @@ def test_a_time_that_the_log_no_longer_reaches_is_not_guessed(table: Table) -> N
     assert table.pin(minutes(15, 25)).partitions == {0: (2, 3)}
 
 
-def test_a_version_of_the_future_is_no_boundary(table: Table) -> None:
-    late = datetime.now(UTC) + timedelta(days=1)
-    for version, minute in enumerate((-2, -1, (late - NOON).total_seconds() / 60)):
+def test_version_of_the_future_is_no_boundary(table: Table) -> None:
+    late = (datetime.now(UTC) + timedelta(days=1) - NOON).total_seconds() / 60
+    for version, minute in enumerate((-2, late, 5)):
         table.date(version, minute)
-    with pytest.raises(InvalidPipeline, match=r"the boundary .* cannot be pinned") as refused:
-        table.pin(minutes(0, 10))
-    assert "table 'orders' partition 0 version 2 is dated" in refused.value.why
+    pinned = table.pin(minutes(0, 5))
+    assert (pinned.partitions, pinned.ahead) == ({0: (2, 2)}, 0)
+    table.write(4)
+    table.date(3, 15)
+    pinned = table.pin(minutes(-3, 10))
+    assert (pinned.partitions, pinned.ahead) == ({0: (0, 3)}, 1)
+
+
+def test_log_that_begins_in_the_future_is_not_guessed(table: Table) -> None:
+    late = (datetime.now(UTC) + timedelta(days=1) - NOON).total_seconds() / 60
+    for version, minute in enumerate((0, late, 20)):
+        table.date(version, minute)
+    table.now.create_checkpoint()
+    table.entry(0).unlink()
+    with pytest.raises(SourceLost, match="is no longer known"):
+        table.pin(minutes(5, 15))
+    assert table.pin(minutes(21, 25)).partitions == {0: (3, 3)}
 
 
 # ---- what is appended
