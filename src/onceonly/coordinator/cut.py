@@ -17,8 +17,8 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.coordinator.barrier import Barrier
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.pins import Pins
-from onceonly.errors import Busy, InvalidPipeline
+from onceonly.coordinator.pins import SKEW, Pins
+from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.source_config import EARLIEST, SourceConfig
 from onceonly.statetable.view import View
@@ -170,11 +170,17 @@ def _check_mode(pipeline: Pipeline, interval: Interval | None, now: datetime) ->
             "Use CronDataIntervalTimetable, or give START before END. Nothing was written.",
         )
     if interval and interval.end > now:
-        raise InvalidPipeline(
-            f"{pipeline.name}: the interval {interval} ends in the future.",
-            f"It is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come.",
-            "Run it after its end. Nothing was written.",
-        )
+        raise _not_over(pipeline, interval, now)
+
+
+def _not_over(pipeline: Pipeline, interval: Interval, now: datetime) -> NotCommitted:
+    """The scheduler's clock may be ahead of this machine's: what is over for it will soon be over here."""
+    what = f"{pipeline.name}: the interval {interval} ends in the future."
+    why = f"By this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}; records of the interval may still come."
+    if interval.end - now <= SKEW:
+        todo = "Plan again after its end. If a scheduler has started it, the clocks of the two machines differ."
+        return Busy(what, why, f"{todo} Nothing was written.", code="interval-not-over")
+    return InvalidPipeline(what, why, "Run it after its end. Nothing was written.", code="interval-in-future")
 
 
 def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Interval) -> None:

@@ -9,7 +9,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.errors import Busy
+from onceonly.errors import Busy, InvalidPipeline
 from onceonly.pipeline.sources import KafkaSource
 
 
@@ -104,3 +104,24 @@ def test_a_record_that_comes_too_late_is_read_by_the_next_interval(hourly):
     hourly.put(9, 13, 22)
     hourly.run("run-2", minutes(10, 20))
     assert values(hourly.lake) == [0, 1, 2, 3, 4, 12, 9, 13]
+
+
+# ---- clocks
+
+
+@pytest.mark.parametrize("grace", [0, 600])
+@pytest.mark.parametrize(
+    ("ahead", "error", "code"),
+    [
+        (timedelta(seconds=2), Busy, "interval-not-over"),
+        (timedelta(minutes=50), Busy, "interval-not-over"),
+        (timedelta(hours=2), InvalidPipeline, "interval-in-future"),
+    ],
+)
+def test_clock_behind_the_scheduler_is_retried(tmp_path, grace, ahead, error, code):
+    world = World(tmp_path, mode="interval", source=KafkaSource("flights", grace=grace))
+    now = datetime.now(UTC)
+    with pytest.raises(error) as refused:
+        world.plan("run-1", Interval(now - timedelta(hours=1), now + ahead))
+    assert refused.value.code == code
+    assert world.now() is None
