@@ -57,17 +57,23 @@ class Resolver:
         return self._publisher.finish(view, epoch).require(epoch)
 
     def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
-        """Only what was fenced is given up: a handle that another process records meanwhile could be published."""
+        """Only what was fenced is given up: a handle that another process records meanwhile could be published.
+
+        Some rows may be visible all the same, or nothing may show which. What the sink shows after the fence is
+        recorded with it.
+        """
         waiting = seen.require(epoch)
         outcome, not_fenced = self._fence(waiting, sink, gone)
         if outcome:
             return self._publisher.record_published(seen, epoch, sink, outcome)
+        shown = self.evidence(seen.pipeline, epoch, sink) if not not_fenced else []
+        evidence = {"evidence": shown} if shown else {}
 
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
             if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
                 return None
-            return sink_row(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced})
+            return sink_row(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced, **evidence})
 
         return self._transitions.change(seen.pipeline, decide)
 
@@ -94,11 +100,17 @@ class Resolver:
     def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
         """Record whether what is in doubt was published, and continue from it.
 
+        The sink is asked first, once more: where the target shows the outcome by now, that is recorded instead.
+
         Raises:
             InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
         """
         view = self._transitions.state.view(name)
         _require_doubt(view.require(epoch), sink)
+        self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
+        view = self._transitions.state.view(name)
+        if sink not in view.require(epoch).in_doubt:
+            raise _shown_by_now(view.require(epoch), sink)
         said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
         while sink in view.require(epoch).in_doubt:
             view = self._resolve(view, epoch, sink, committed, said)
@@ -108,7 +120,10 @@ class Resolver:
         return self._transitions.state.view(name).require(epoch)
 
     def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, said: Mapping[str, str]) -> View:
-        """Only the handle that was judged is replaced: judging looks at the target, and may end transactions there."""
+        """Record a handle of which nothing is in doubt any more, in place of the very one that the sink has judged.
+
+        Judging looks at the target, and may end transactions there.
+        """
         doubtful = seen.require(epoch)
         old = doubtful.handles[sink]
         live = self._publisher.sink(doubtful, sink)
@@ -142,6 +157,18 @@ def _require_doubt(checkpoint: Checkpoint, sink: str) -> None:
             f"In doubt: {', '.join(checkpoint.in_doubt) or 'none'}.",
             f"Settle it by its evidence: onceonly recover {checkpoint.pipeline}. Nothing was changed.",
         )
+
+
+def _shown_by_now(checkpoint: Checkpoint, sink: str) -> InvalidPipeline:
+    published = sink in checkpoint.published
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' is not in doubt any more.",
+        "Its target shows by now how it ended. "
+        + ("It is recorded as published." if published else "That counts, whatever a person says."),
+        f"Look: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}. Your answer was not needed, and is not "
+        "recorded.",
+        code="evidence-exists",
+    )
 
 
 def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:

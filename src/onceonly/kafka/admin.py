@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache, cached_property
 from time import monotonic, sleep
@@ -231,6 +231,11 @@ def check(code: int) -> None:
 def id_text(topic_id: str) -> str:
     """A topic id as librdkafka writes it: 22 characters of base64, with + and / (Kafka's own tools write - and _)."""
     return b64encode(UUID(topic_id).bytes).decode().rstrip("=")
+
+
+def id_uuid(text: str) -> UUID:
+    """The topic id that `id_text` has written."""
+    return UUID(bytes=b64decode(f"{text}=="))
 
 
 @cache

@@ -15,10 +15,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from onceonly.errors import NotCommitted
-from onceonly.kafka.admin import BrokerClient, check
+from onceonly.kafka.admin import BrokerClient, check, id_uuid
 
 PAGE = 8 << 20  # bytes per fetch request
-MISSING = 2.0  # seconds for which a topic must stay unknown before it counts as deleted
+MISSING = 2.0  # seconds for which a topic, or the records at an offset, must stay away before they count as removed
 OUT_OF_RANGE = 1  # the error code
 Partition = tuple[str, int]
 Producer = tuple[int, int]  # its id and epoch
@@ -33,10 +33,31 @@ class MarkerState(Enum):
     UNKNOWN = "unknown"  # a marker may have existed and been deleted or compacted away, or the topic was deleted
 
 
+@dataclass(frozen=True, order=True)
+class PartitionLog:
+    """One partition of one topic. A topic that was deleted and created again has another id, and so other logs."""
+
+    topic: str
+    number: int
+    topic_id: str
+
+    @property
+    def partition(self) -> Partition:
+        return self.topic, self.number
+
+    def __str__(self) -> str:
+        return f"'{self.topic}' partition {self.number}"
+
+
 @dataclass(frozen=True)
 class Page:
-    """The result of one fetch from a partition."""
+    """What one fetch returned: the content of one log from one offset on, at that moment.
 
+    It says nothing about any other offset, except that the log ended at `high_watermark` then.
+    """
+
+    log: PartitionLog
+    offset: int  # the requested one
     high_watermark: int
     in_range: bool  # whether the log still holds the requested offset
     records: bytes  # whole record batches; the last one may be cut short
@@ -52,52 +73,68 @@ class Marker:
 
 
 class MarkerScan:
-    """Scans the record batches of one partition, from an offset on, for the markers of some producers.
+    """Scans the record batches of one log, from an offset on, for the markers of some producers.
 
-    Each batch is read once, however many transactions are looked for. Threads share a scan.
+    Each batch is read once, however many transactions are looked for. Threads may share a scan: whoever holds `turn`
+    may move it on, by the page at its position alone.
     """
 
-    def __init__(self, producer_ids: Iterable[int], since: int) -> None:
-        self.position, self.gap = since, False
-        self._found: dict[int, list[Marker]] = {id: [] for id in producer_ids}
-        self._lock = Lock()
+    def __init__(self, log: PartitionLog, since: int, producer_ids: Iterable[int]) -> None:
+        self.log, self.position, self.has_gap = log, since, False
+        self.turn = Lock()
+        self._markers: dict[int, list[Marker]] = {id: [] for id in producer_ids}
 
     def looks_for(self, producer_ids: Iterable[int]) -> bool:
-        return self._found.keys() >= set(producer_ids)
+        return self._markers.keys() >= set(producer_ids)
 
-    def read(self, records: bytes) -> None:
-        """Continue with batches that begin at the position, or before it: those are skipped."""
+    def is_next(self, page: Page) -> bool:
+        """Whether the page was fetched at the position that this scan has now."""
+        return (page.log, page.offset) == (self.log, self.position)
+
+    def read(self, page: Page) -> None:
+        """Move on, past the batches of a page that `is_next`.
+
+        Raises:
+            NotCommitted: a batch is damaged. The scan stays before it.
+        """
+        from kafka.errors import CorruptRecordError
         from kafka.record.memory_records import MemoryRecords
 
-        with self._lock:
-            for batch in MemoryRecords(records):
-                if batch.next_offset <= self.position:
-                    continue  # a fetch starts with the whole batch that contains the offset
-                gap = self.gap or batch.base_offset > self.position
-                ours = batch.is_control_batch and batch.producer_id in self._found
-                if ours and (state := _marker_state(batch)):
-                    self._found[batch.producer_id].append(Marker(batch.producer_epoch, gap, state))
-                self.gap, self.position = gap, batch.next_offset  # last: a damaged marker is never passed
+        if not self.is_next(page):
+            raise ValueError(f"a page of {page.log} at {page.offset} is not the next one of {self.log}")
+        try:
+            for batch in MemoryRecords(page.records):
+                self._pass(batch)
+        except CorruptRecordError as error:
+            raise NotCommitted(
+                f"topic {self.log} cannot be read at offset {self.position}.",
+                f"{error}.",
+                "Another replica may be intact: move the leader to it. Nothing was published.",
+            ) from error
 
-    def of(self, producer_id: int, epoch: int, alone: bool) -> MarkerState | None:
+    def find(self, producer: Producer, alone: bool) -> MarkerState | None:
         """The first marker of a producer, as `look` explains it; None if none was passed.
 
         Epochs only grow: a commit on a current broker, a fence or a timeout adds one.
         """
-        first = next((marker for marker in self._found[producer_id] if marker.epoch >= epoch), None)
+        producer_id, epoch = producer
+        first = next((marker for marker in self._markers[producer_id] if marker.epoch >= epoch), None)
         if first is None:
             return None
         return first.state if alone or not first.behind_gap else MarkerState.UNKNOWN
 
+    def _pass(self, batch: Any) -> None:
+        if batch.next_offset <= self.position:
+            return  # a fetch starts with the whole batch that contains the offset
+        has_gap = self.has_gap or batch.base_offset > self.position
+        ours = batch.is_control_batch and batch.producer_id in self._markers
+        if ours and (state := _marker_state(batch)):
+            self._markers[batch.producer_id].append(Marker(batch.producer_epoch, has_gap, state))
+        self.has_gap, self.position = has_gap, batch.next_offset  # last: a damaged marker is never passed
+
 
 def look(
-    client: BrokerClient,
-    partition: Partition,
-    scan: MarkerScan,
-    producer: Producer,
-    topic_id: str | None = None,
-    alone: bool = True,
-    first: Page | None = None,
+    client: BrokerClient, scan: MarkerScan, producer: Producer, alone: bool = True, first: Page | None = None
 ) -> MarkerState:
     """Find the first marker of that producer, with that epoch or a later one, from the scan's start to the current end.
 
@@ -105,49 +142,38 @@ def look(
     offset. So a gap without a marker means that the transaction has ended, and how can no longer be determined.
 
     Args:
-        producer: its id and epoch.
-        topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
         alone: the producer never had another transaction. Otherwise a marker behind a gap may be that of the next.
-        first: the page at the scan's position, if it was fetched already.
+        first: a page of this log that was fetched for this look. Its end counts as the current one. Its records count
+            only if no other thread has moved the scan on since.
     Raises:
         NotCommitted: a fetch got no response within 10 s.
     """
-    end = None
-    while (state := scan.of(*producer, alone)) is None and (end is None or scan.position < end):
-        before = scan.position
-        page, first = first or _page(client, partition, before, topic_id), None
-        if page is None or not page.in_range:
-            return MarkerState.UNKNOWN
-        end = page.high_watermark if end is None else end  # a busy topic's current end would never be reached
-        _read(scan, page, f"'{partition[0]}' partition {partition[1]}")
-        if scan.position == before < end:
-            return MarkerState.UNKNOWN  # no records are left between here and the end
-    return state or (MarkerState.UNKNOWN if scan.gap else MarkerState.NONE)
+    end = first.high_watermark if first else None
+    with scan.turn:
+        while True:
+            if state := scan.find(producer, alone):
+                return state
+            if end is not None and scan.position >= end:
+                return MarkerState.UNKNOWN if scan.has_gap else MarkerState.NONE
+            page = first if first and scan.is_next(first) else _page(client, scan.log, scan.position)
+            if page is None or not page.in_range:
+                return MarkerState.UNKNOWN
+            end = page.high_watermark if end is None else end  # a busy topic's current end would never be reached
+            scan.read(page)
+            if scan.position == page.offset < end:
+                return MarkerState.UNKNOWN  # no records are left between here and the end
 
 
 def first_pages(
-    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str], leaders: dict[Partition, int]
-) -> dict[Partition, Page]:
+    client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: dict[PartitionLog, int]
+) -> dict[PartitionLog, Page]:
     """One fetch per leader instead of one per partition. A partition with an unclear response is left out.
 
     Args:
-        since: the offset to begin at, by partition.
-        leaders: those known already, of topics with these ids; looked up and added here. One that fails is removed.
+        positions: the offset to fetch at, by log.
+        leaders: those known already; looked up and added here. One that fails is removed.
     """
-    return client.call(lambda: _first_pages(client, since, topic_ids, leaders))
-
-
-def _read(scan: MarkerScan, page: Page, name: str) -> None:
-    from kafka.errors import CorruptRecordError
-
-    try:
-        scan.read(page.records)
-    except CorruptRecordError as error:
-        raise NotCommitted(
-            f"topic {name} cannot be read at offset {scan.position}.",
-            f"{error}.",
-            "Another replica may be intact: move the leader to it. Nothing was published.",
-        ) from error
+    return client.call(lambda: _first_pages(client, positions, leaders))
 
 
 def _marker_state(marker: Any) -> MarkerState | None:
@@ -161,28 +187,38 @@ def _marker_state(marker: Any) -> MarkerState | None:
     return {0: MarkerState.ABORTED, 1: MarkerState.COMMITTED}.get(record.type)
 
 
-def _page(client: BrokerClient, partition: Partition, offset: int, topic_id: str | None) -> Page | None:
-    """One page; None if the partition does not exist or the topic has another id. Retried: a broker may be behind."""
+def _page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+    """One page; None if there is no such log.
+
+    What does not show at once is asked for again: a broker may be behind, and records may come from remote storage.
+    """
     limit = monotonic() + MISSING
     while True:
-        page = client.call(lambda: _fetch(client, partition, offset, topic_id))
-        if page is not None or monotonic() > limit:
+        page = client.call(lambda: _fetch(client, log, offset))
+        is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
+        if is_clear or monotonic() > limit:
             return page
         sleep(0.2)
 
 
-async def _fetch(client: BrokerClient, partition: Partition, offset: int, topic_id: str | None) -> Page | None:
-    from kafka.errors import OffsetNotAvailableError, ThrottlingQuotaExceededError, UnknownTopicOrPartitionError
+async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+    from kafka.errors import (
+        InconsistentTopicIdError,
+        OffsetNotAvailableError,
+        ThrottlingQuotaExceededError,
+        UnknownTopicIdError,
+        UnknownTopicOrPartitionError,
+    )
 
     try:
-        node = await client.leader(partition, topic_id)
-        response = await client.send(_request({partition: offset}), node)
+        node = await client.leader(log.partition, log.topic_id)
+        response = await client.send(_request({log: offset}), node)
         check(response.error_code)
         result = response.responses[0].partitions[0]
         check(0 if result.error_code == OUT_OF_RANGE else result.error_code)
-    except UnknownTopicOrPartitionError:
+    except (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError):
         return None
-    page = _to_page(result)
+    page = _to_page(log, offset, result)
     if page.in_range and page.high_watermark < offset:
         raise OffsetNotAvailableError  # a new leader does not know yet how far the log is replicated
     if not page.records and response.throttle_time_ms:
@@ -191,59 +227,67 @@ async def _fetch(client: BrokerClient, partition: Partition, offset: int, topic_
 
 
 async def _first_pages(
-    client: BrokerClient, since: Mapping[Partition, int], topic_ids: Mapping[str, str], leaders: dict[Partition, int]
-) -> dict[Partition, Page]:
+    client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: dict[PartitionLog, int]
+) -> dict[PartitionLog, Page]:
     from kafka.errors import KafkaError
 
-    if not since.keys() <= leaders.keys():
-        leaders |= await client.leaders(topic_ids)
+    if not positions.keys() <= leaders.keys():
+        found = await client.leaders({log.topic: log.topic_id for log in positions})
+        leaders |= {log: found[log.partition] for log in positions if log.partition in found}
     try:
-        found = await _fetch_first(client, since, leaders)
+        pages = await _fetch_first(client, positions, leaders)
     except KafkaError:
         leaders.clear()
         raise
-    for partition in since.keys() - found.keys():
-        leaders.pop(partition, None)
-    return found
+    for log in positions.keys() - pages.keys():
+        leaders.pop(log, None)
+    return pages
 
 
 async def _fetch_first(
-    client: BrokerClient, since: Mapping[Partition, int], leaders: Mapping[Partition, int]
-) -> dict[Partition, Page]:
-    at: dict[int, dict[Partition, int]] = defaultdict(dict)
-    for partition in since.keys() & leaders.keys():
-        at[leaders[partition]][partition] = since[partition]
-    found = {}
-    for node, offsets in at.items():
-        response = await client.send(_request(offsets), node)
+    client: BrokerClient, positions: Mapping[PartitionLog, int], leaders: Mapping[PartitionLog, int]
+) -> dict[PartitionLog, Page]:
+    logs_by_leader: dict[int, list[PartitionLog]] = defaultdict(list)
+    for log in sorted(positions.keys() & leaders.keys()):
+        logs_by_leader[leaders[log]].append(log)
+    pages = {}
+    for node, logs in logs_by_leader.items():
+        response = await client.send(_request({log: positions[log] for log in logs}), node)
+        asked = {(id_uuid(log.topic_id), log.number): log for log in logs}
         for topic in [] if response.error_code else response.responses:
             for result in topic.partitions:
-                partition, page = (topic.topic, result.partition_index), _to_page(result)
-                at_end = page.high_watermark == offsets[partition] and not response.throttle_time_ms
+                log = asked[topic.topic_id, result.partition_index]
+                page = _to_page(log, positions[log], result)
+                at_end = page.high_watermark == page.offset and not response.throttle_time_ms
                 if page.in_range and (page.records or at_end):  # empty: other partitions may have filled the response
-                    found[partition] = page
-    return found
+                    pages[log] = page
+    return pages
 
 
-def _to_page(result: Any) -> Page:
-    return Page(result.high_watermark, not result.error_code, bytes(result.records or b""))
+def _to_page(log: PartitionLog, offset: int, result: Any) -> Page:
+    return Page(log, offset, result.high_watermark, not result.error_code, bytes(result.records or b""))
 
 
-def _request(offsets: Mapping[Partition, int]) -> Any:
-    """A fetch outside of any session. Version 11 is the last one with topic names and without compact encoding."""
+def _request(offsets: Mapping[PartitionLog, int]) -> Any:
+    """A fetch outside of any session. From version 13 on it names topics by their ids: no other topic can answer."""
     from kafka.protocol.consumer.fetch import FetchRequest
 
-    topics = defaultdict(list)
-    for (topic, number), offset in offsets.items():
-        wanted = FetchRequest.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PAGE)
-        topics[topic].append(wanted)
+    partitions = defaultdict(list)
+    for log, offset in offsets.items():
+        wanted = FetchRequest.FetchTopic.FetchPartition(
+            partition=log.number, fetch_offset=offset, partition_max_bytes=PAGE
+        )
+        partitions[log.topic_id].append(wanted)
     return FetchRequest(
-        version=11,
+        version=13,
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=PAGE,
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=topic, partitions=wanted) for topic, wanted in topics.items()],
+        topics=[
+            FetchRequest.FetchTopic(topic_id=id_uuid(topic_id), partitions=wanted)
+            for topic_id, wanted in partitions.items()
+        ],
     )

@@ -19,7 +19,7 @@ from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import markers
 from onceonly.kafka.admin import BrokerClient, ResponseLost, check
 from onceonly.kafka.cluster import Cluster, keys
-from onceonly.kafka.markers import MarkerScan, MarkerState, Partition, Producer
+from onceonly.kafka.markers import MarkerScan, MarkerState, Page, Partition, PartitionLog, Producer
 
 __all__ = ["Described", "EndRefused", "MarkerState", "Partition", "Transactions"]
 
@@ -49,47 +49,54 @@ class EndRefused(OutcomeUnknown):
         return self.why.split(":")[0]
 
 
+Start = tuple[PartitionLog, int]  # a log, and an offset above a transaction's rows and below its marker
+Starts = Mapping[Partition, int]
+
+
 class Transactions(Cluster):
-    """The transactions of one cluster. Producer id and epoch identify one."""
+    """The transactions of one cluster. Producer id and epoch identify one.
+
+    Kept between calls: routes (`_leaders`, `_nodes`), of which a wrong one is refused by the broker and looked up
+    again; what was read of a log (`_scans`, by its topic id and first offset), which only grows; and one page per log
+    and transaction for its next look alone (`_pages`), which counts for the offset that it was fetched at.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self._leaders: dict[Partition, int] = {}
-        self._scans: dict[tuple[Partition, int], MarkerScan] = {}  # by `watch`: what several transactions share
-        self._pages: dict[Producer, dict[Partition, markers.Page]] = {}  # fetched by `prepare`, each for one look
-        self._nodes: dict[str, int] = {}  # coordinators that it found, each for one request
+        self._leaders: dict[PartitionLog, int] = {}
+        self._scans: dict[Start, MarkerScan] = {}  # by `watch`: what several transactions share
+        self._pages: dict[Producer, dict[PartitionLog, Page]] = {}  # by `prepare`
+        self._nodes: dict[str, int] = {}  # coordinators by `prepare_ends`, each for one request
 
-    def watch(self, since: Mapping[Producer, Mapping[Partition, int]]) -> None:
+    def watch(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
         """From now on, read the log once for all of these transactions instead of once for each.
 
         Args:
             since: by producer id and epoch, as for `look_at_all`. Those with the same start in a partition share it.
         """
-        wanted: dict[tuple[Partition, int], set[int]] = defaultdict(set)
+        wanted: dict[Start, set[int]] = defaultdict(set)
         for (producer_id, _), starts in since.items():
-            for start in starts.items():
+            for start in _starts(starts, topic_ids):
                 wanted[start].add(producer_id)
-        self._scans = {start: MarkerScan(ids, start[1]) for start, ids in wanted.items()}
+        self._scans = {start: MarkerScan(*start, ids) for start, ids in wanted.items()}
+        self._pages = {}
 
-    def prepare(self, since: Mapping[Producer, Mapping[Partition, int]], topic_ids: Mapping[str, str]) -> None:
-        """Fetch at once what the first `look_at_all` of each of these transactions reads.
-
-        Those that begin at the same offset share a page: then it is what each would have fetched.
+    def prepare(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
+        """Fetch at once what the next `look_at_all` of each of these transactions reads first.
 
         Args:
             since: as for `watch`.
         """
-        shared: dict[Partition, int] = {}
-        for starts in since.values():
-            shared |= {partition: start for partition, start in starts.items() if partition not in shared}
-        theirs = {
-            start: [id for (id, _), starts in since.items() if start in starts.items()] for start in shared.items()
+        starts_by_producer = {producer: _starts(starts, topic_ids) for producer, starts in since.items()}
+        positions: dict[PartitionLog, int] = {}
+        for (producer_id, _), starts in starts_by_producer.items():
+            for start in starts:
+                positions.setdefault(start[0], self._scan(start, [producer_id]).position)
+        pages = markers.first_pages(self._client, positions, self._leaders)
+        self._pages = {
+            producer: {log: pages[log] for log, _ in starts if log in pages}
+            for producer, starts in starts_by_producer.items()
         }
-        positions = {start[0]: self._scan(start, ids).position for start, ids in theirs.items()}
-        pages = markers.first_pages(self._client, positions, topic_ids, self._leaders)
-        for producer, starts in since.items():
-            same = {at: pages[at] for at, start in starts.items() if at in pages and shared[at] == start}
-            self._pages[producer] = same
 
     def prepare_ends(self, ids: Iterable[str]) -> None:
         """Find at once what `end` needs for each of these ids."""
@@ -163,31 +170,31 @@ class Transactions(Cluster):
 
         Args:
             since: an offset above the transaction's rows and below its marker.
-            topic_id: return UNKNOWN if the topic of that name has another id; None: any id.
+            topic_id: return UNKNOWN if the topic of that name has another id; None: that of the present topic.
             alone: whether the producer never had another transaction.
         """
-        scan = MarkerScan([producer_id], since)
-        return markers.look(self._client, partition, scan, (producer_id, epoch), topic_id, alone)
+        id = self.topic_ids([partition[0]]).get(partition[0]) if topic_id is None else topic_id
+        if id is None:
+            return MarkerState.UNKNOWN
+        scan = MarkerScan(PartitionLog(*partition, id), since, [producer_id])
+        return markers.look(self._client, scan, (producer_id, epoch), alone)
 
     def look_at_all(
-        self, since: Mapping[Partition, int], producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
+        self, since: Starts, producer_id: int, epoch: int, topic_ids: Mapping[str, str], alone: bool
     ) -> dict[Partition, MarkerState]:
         """As `look`, for each partition of one transaction."""
         who = (producer_id, epoch)
-        scans = {start[0]: self._scan(start, [producer_id]) for start in sorted(since.items())}
-        first = self._pages.pop(who, None)
-        if first is None:
-            unseen = {at: scan.position for at, scan in scans.items() if scan.of(*who, alone) is None}
-            first = markers.first_pages(self._client, unseen, topic_ids, self._leaders) if unseen else {}
-        return {
-            at: markers.look(self._client, at, scan, who, topic_ids[at[0]], alone, first.get(at))
-            for at, scan in scans.items()
-        }
+        scans = [self._scan(start, [producer_id]) for start in _starts(since, topic_ids)]
+        pages = self._pages.pop(who, None)
+        if pages is None:
+            positions = {scan.log: scan.position for scan in scans if scan.find(who, alone) is None}
+            pages = markers.first_pages(self._client, positions, self._leaders) if positions else {}
+        return {scan.log.partition: markers.look(self._client, scan, who, alone, pages.get(scan.log)) for scan in scans}
 
-    def _scan(self, start: tuple[Partition, int], producer_ids: Sequence[int]) -> MarkerScan:
+    def _scan(self, start: Start, producer_ids: Sequence[int]) -> MarkerScan:
         """The one that they share; an own one if somebody among them was not announced."""
         shared = self._scans.get(start)
-        return shared if shared and shared.looks_for(producer_ids) else MarkerScan(producer_ids, start[1])
+        return shared if shared and shared.looks_for(producer_ids) else MarkerScan(*start, producer_ids)
 
     def starts(self, producer_id: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of the producer's open transaction, by partition; left out where it has none."""
@@ -307,6 +314,10 @@ class _Ending:
                 f"{error.message if error.errno != -1 else code}: {error.description}",
                 "Look for its marker in the log: an error code alone does not prove how it ended.",
             )
+
+
+def _starts(since: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
+    return [(PartitionLog(*at, topic_ids[at[0]]), offset) for at, offset in sorted(since.items())]
 
 
 def _described(state: Any) -> Described:

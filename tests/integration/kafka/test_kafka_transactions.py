@@ -16,6 +16,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -142,6 +143,10 @@ class Open:
 
     def end(self, commit: bool) -> None:
         self._transactions.end(self.id, self.producer_id, self.epoch, commit=commit)
+
+    @property
+    def log(self) -> markers.PartitionLog:
+        return markers.PartitionLog(*self.partition, self._transactions.topic_ids([self.topic.name])[self.topic.name])
 
     def look(self, topic_id: str | None = None) -> MarkerState:
         return self._transactions.look(self.partition, self.producer_id, self.epoch, self.since, topic_id)
@@ -374,7 +379,7 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     transaction.write("a last one")
     empty, unknown = (topic.name, 2), ("no-such-topic", 0)
     since = transactions.ends([(topic.name, 0), (topic.name, 1), empty]) | {(other.name, 0): 0, unknown: 0}
-    ids = transactions.topic_ids([topic.name]) | {other.name: "the id it had before", unknown[0]: "gone"}
+    ids = transactions.topic_ids([topic.name]) | {other.name: another_id(), unknown[0]: another_id()}
     who = (transaction.producer_id, transaction.epoch, ids, True)
     assert set(transactions.look_at_all(since, *who).values()) == {MarkerState.NONE, MarkerState.UNKNOWN}
     transaction.end(commit=True)
@@ -392,6 +397,11 @@ def test_all_partitions_are_looked_at_together_and_each_says_what_it_says_alone(
     }
     assert seen == {at: transactions.look(at, *who[:2], since[at], ids[at[0]]) for at in since}
     assert len(fetched) == 2 + (page == 100) + len(since)  # alone: the two that are gone, and what had no room
+
+
+def another_id() -> str:
+    """That of no topic."""
+    return id_text(str(uuid.uuid4()))
 
 
 def test_what_several_transactions_ask_first_is_asked_once(
@@ -427,7 +437,7 @@ def test_several_transactions_read_the_log_once(
     opened = [Open(transactions, topic) for _ in range(3)]
     start = transactions.ends([at])
     since = {(each.producer_id, each.epoch): start for each in opened}
-    transactions.watch(since)
+    transactions.watch(since, ids)
     transactions.prepare(since, ids)
     assert [transactions.look_at_all(start, *who, ids, True)[at] for who in since] == [MarkerState.NONE] * 3
     for each in opened:
@@ -446,6 +456,27 @@ def test_several_transactions_read_the_log_once(
     until(lambda: transactions.look_at_all(start, *who, ids, True)[at] is MarkerState.COMMITTED)
 
 
+def test_shared_scan_finds_every_marker(
+    transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that was fetched for one position says nothing at the position to which another thread has moved on."""
+    monkeypatch.setattr(markers, "PAGE", 20_000)
+    at, ids = (topic.name, 0), transactions.topic_ids([topic.name])
+    opened = [Open(transactions, topic) for _ in range(8)]
+    start = transactions.ends([at])
+    since = {(each.producer_id, each.epoch): start for each in opened}
+    for each in opened:
+        topic.produce(*["x" * 9_000] * 4, **{"linger.ms": 0, "batch.size": 10_000})
+        each.end(commit=True)
+    assert {each.settled() for each in opened} == {MarkerState.COMMITTED}
+    for _ in range(5):
+        transactions.watch(since, ids)
+        transactions.prepare(since, ids)
+        with ThreadPoolExecutor(len(since)) as pool:
+            looks = list(pool.map(lambda who: transactions.look_at_all(start, *who, ids, True)[at], since))
+        assert looks == [MarkerState.COMMITTED] * len(since)
+
+
 def test_a_coordinator_that_has_moved_meanwhile_is_looked_up_again(transactions: Transactions, topic: Topic) -> None:
     transaction = Open(transactions, topic)
     transactions.prepare_ends([transaction.id])
@@ -458,10 +489,11 @@ def test_a_leader_that_has_moved_meanwhile_is_looked_up_again(transactions: Tran
     transaction = Open(transactions, topic)
     at = (topic.name, 0)
     since, ids = transactions.ends([at]), transactions.topic_ids([topic.name])
-    transactions._leaders[at] = 4711
+    log = markers.PartitionLog(*at, ids[topic.name])
+    transactions._leaders[log] = 4711
     seen = transactions.look_at_all(since, transaction.producer_id, transaction.epoch, ids, True)
     assert seen == {at: MarkerState.NONE}
-    assert transactions._leaders[at] != 4711
+    assert transactions._leaders[log] != 4711
 
 
 def count_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -569,13 +601,13 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(
 ) -> None:
     transaction = committed_and_emptied(transactions, broker)
 
-    page = markers._page(transactions._client, transaction.partition, transaction.since, None)
+    page = markers._page(transactions._client, transaction.log, transaction.since)
     assert page is not None
     emptied = next(MemoryRecords(page.records))  # kept because it is its producer's last
     assert (emptied.base_offset, emptied.is_control_batch, emptied.records_count) == (transaction.since, True, 0)
-    scan = markers.MarkerScan([transaction.producer_id], transaction.since)
-    scan.read(page.records[: emptied.size_in_bytes])
-    assert scan.of(transaction.producer_id, transaction.epoch, alone=True) is MarkerState.UNKNOWN
+    scan = markers.MarkerScan(transaction.log, transaction.since, [transaction.producer_id])
+    scan.read(replace(page, records=page.records[: emptied.size_in_bytes]))
+    assert scan.find((transaction.producer_id, transaction.epoch), alone=True) is MarkerState.UNKNOWN
 
 
 def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
@@ -591,7 +623,7 @@ def test_a_marker_that_compaction_has_removed_is_not_taken_for_none(
     assert transactions.describe([transaction.id])[transaction.id].producer_id == transaction.producer_id
 
     def first() -> int:
-        page = markers._page(transactions._client, transaction.partition, transaction.since, None)
+        page = markers._page(transactions._client, transaction.log, transaction.since)
         assert page is not None
         return int(next(MemoryRecords(page.records)).base_offset)
 
@@ -608,7 +640,7 @@ def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a roll: the active segment is empty, and nothing before it is left."""
-    monkeypatch.setattr(markers, "_page", lambda *_: markers.Page(high_watermark=5, in_range=True, records=b""))
+    monkeypatch.setattr(markers, "_page", lambda _, log, offset: markers.Page(log, offset, 5, True, b""))
     assert transactions.look((topic.name, 0), 1, 0, 3) is MarkerState.UNKNOWN
     assert transactions.look((topic.name, 0), 1, 0, 5) is MarkerState.NONE
 
@@ -636,7 +668,7 @@ def test_a_damaged_marker_is_not_believed(
         transaction.look()
     monkeypatch.setattr(markers, "first_pages", lambda *_: {})
     who, start = (transaction.producer_id, transaction.epoch), {transaction.partition: transaction.since}
-    transactions.watch({who: start})
+    transactions.watch({who: start}, transactions.topic_ids([topic.name]))
     for _ in range(2):  # nor is it passed by, as if there were none
         with pytest.raises(NotCommitted, match=topic.name):
             transactions.look_at_all(start, *who, transactions.topic_ids([topic.name]), True)

@@ -4,12 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from onceonly.checkpoint.model import Handle
 from onceonly.sinks.kafka.transactional_ids import slot_of
 
 Partition = tuple[str, int]  # topic, partition
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How a transaction ended, recorded when a person has resolved a doubt. It counts where the log shows nothing.
+
+    Args:
+        by: "log": what the log showed then. "person": the person's word, because it showed nothing.
+    """
+
+    committed: bool
+    by: Literal["log", "person"]
+
+    @property
+    def outcome(self) -> str:
+        return "committed" if self.committed else "aborted"
+
+    @property
+    def words(self) -> str:
+        """For people, after what the log shows."""
+        source = "as the log showed then" if self.by == "log" else "as a person said"
+        return f"; resolved as {self.outcome}, {source}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"outcome": self.outcome, "by": self.by}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Resolution:
+        return cls(data["outcome"] == "committed", data["by"])
 
 
 @dataclass(frozen=True)
@@ -20,7 +49,7 @@ class Tx:
     producer_id: int
     epoch: int
     partitions: Mapping[Partition, tuple[int | None, int]]  # first offset (if known), log end after the flush
-    resolution: bool | None = None  # manual resolution, if there is no evidence: whether it was committed
+    resolution: Resolution | None = None
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -38,12 +67,13 @@ class Tx:
     def to_json(self) -> dict[str, Any]:
         spans = [[topic, number, *span] for (topic, number), span in sorted(self.partitions.items())]
         plain = {"id": self.id, "producer_id": self.producer_id, "epoch": self.epoch, "partitions": spans}
-        return plain if self.resolution is None else {**plain, "word": self.resolution}
+        return {**plain, "resolution": self.resolution.to_json()} if self.resolution else plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tx:
         spans = {(topic, number): (start, end) for topic, number, start, end in data["partitions"]}
-        return cls(data["id"], data["producer_id"], data["epoch"], spans, data.get("word"))
+        resolution = Resolution.from_json(data["resolution"]) if "resolution" in data else None
+        return cls(data["id"], data["producer_id"], data["epoch"], spans, resolution)
 
 
 @dataclass(frozen=True)
@@ -70,5 +100,5 @@ def with_parts(handle: Handle, parts: Iterable[Part]) -> Handle:
     return {**handle, "parts": [part.to_json() for part in parts]}
 
 
-def with_resolution(part: Part, committed: bool) -> Part:
-    return replace(part, tx=replace(part.tx, resolution=committed)) if part.tx else part
+def with_resolution(part: Part, resolution: Resolution) -> Part:
+    return replace(part, tx=replace(part.tx, resolution=resolution)) if part.tx else part

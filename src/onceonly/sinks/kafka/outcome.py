@@ -11,8 +11,8 @@ from time import monotonic, sleep
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.kafka.transactions import EndRefused, MarkerState, Transactions
-from onceonly.sinks.kafka.handle import Part, Partition, Tx
+from onceonly.kafka.transactions import Described, EndRefused, MarkerState, Transactions
+from onceonly.sinks.kafka.handle import Part, Partition, Resolution, Tx, with_resolution
 from onceonly.sinks.kafka.republish import AT_ONCE, side_by_side
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
@@ -52,7 +52,7 @@ class TransactionFinisher:
         found: list[TxOutcome] = []
         for start in range(0, len(parts), AT_ONCE):
             some = parts[start : start + AT_ONCE]
-            self._prepare([part.tx for part in some if part.tx and part.tx.resolution is None])
+            self._prepare([part.tx for part in some if part.tx])
             found += side_by_side(self.settle, some)
         return found
 
@@ -62,7 +62,7 @@ class TransactionFinisher:
         return side_by_side(self.fenced, parts)
 
     def _watch(self, parts: Sequence[Part]) -> None:
-        self._known.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx})
+        self._known.watch({part.tx.producer: _ends(part.tx) for part in parts if part.tx}, self._topics)
 
     def _prepare(self, txs: Sequence[Tx]) -> None:
         """Only saves requests: whatever fails here is asked again, and explained, by `settle`."""
@@ -77,26 +77,7 @@ class TransactionFinisher:
         Raises:
             OutcomeUnknown: the brokers do not answer; call again.
         """
-        tx, deadline, asked = part.tx, monotonic() + PATIENCE, False
-        if tx is None:
-            return TxOutcome.LOST
-        while True:
-            outcome = self._shown(tx)
-            if outcome is TxOutcome.DOUBT and (still_open := self._still_open(tx)):
-                tx, outcome = still_open, None
-            if outcome:
-                return TxOutcome.COMMITTED if asked and outcome is TxOutcome.ALREADY_COMMITTED else outcome
-            try:
-                asked = True
-                self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
-                return self._seen(tx)
-            except EndRefused:
-                discard_open(self._known, tx)  # now it is not open: only the log can show how it ended
-                return self._seen(tx)
-            except (OutcomeUnknown, NotCommitted):
-                if monotonic() > deadline:
-                    raise
-                sleep(PAUSE)
+        return _resolved(part.tx, self._settle(part.tx)) if part.tx else TxOutcome.LOST
 
     def fenced(self, part: Part) -> TxOutcome:
         """Make sure that no process can publish it any more, and only then read its outcome from the log.
@@ -104,13 +85,10 @@ class TransactionFinisher:
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer; call again.
         """
-        tx = part.tx
-        if tx is None:
+        if part.tx is None:
             return TxOutcome.LOST
-        if tx.resolution is not None:
-            return self._shown(tx) or TxOutcome.DOUBT
-        discard_open(self._known, tx)
-        return self._seen(tx)
+        discard_open(self._known, part.tx)
+        return _resolved(part.tx, self._await_outcome(part.tx))
 
     def describe(self, part: Part) -> list[str]:
         """What the log shows for each partition. Changes nothing."""
@@ -118,29 +96,62 @@ class TransactionFinisher:
             return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
         seen = self._marker_states(part.tx)
         words = "; ".join(f"{topic}-{number}: {state.value}" for (topic, number), state in seen.items())
-        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
+        recorded = part.tx.resolution.words if part.tx.resolution else ""
+        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}{recorded}"]
 
-    def _shown(self, tx: Tx) -> TxOutcome | None:
-        """The outcome according to the log or a manual resolution; None while the transaction may be open.
+    def resolve(self, parts: Sequence[Part], committed: bool) -> list[Part]:
+        """Settle them, and record how each transaction ended: as the log shows, or else as a person says.
+
+        After that none of these transactions is in doubt again, whatever happens to its log.
+        """
+        return [
+            with_resolution(part, _resolution(outcome, committed)) if part.tx and not part.tx.resolution else part
+            for part, outcome in zip(parts, self.settle_all(parts), strict=True)
+        ]
+
+    def _settle(self, tx: Tx) -> TxOutcome:
+        deadline, end_was_sent = monotonic() + PATIENCE, False
+        while True:
+            outcome = self._read_outcome(tx)
+            if outcome is TxOutcome.DOUBT:
+                open_transaction = self._find_open_transaction(tx)
+                if open_transaction:
+                    tx, outcome = open_transaction, None
+            if outcome is TxOutcome.ALREADY_COMMITTED and end_was_sent:
+                return TxOutcome.COMMITTED  # our own EndTxn, whose answer was lost
+            if outcome:
+                return outcome
+            try:
+                end_was_sent = True
+                self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
+                return self._await_outcome(tx)
+            except EndRefused:
+                discard_open(self._known, tx)  # now it is not open: only the log can show how it ended
+                return self._await_outcome(tx)
+            except (OutcomeUnknown, NotCommitted):
+                if monotonic() > deadline:
+                    raise
+                sleep(PAUSE)
+
+    def _read_outcome(self, tx: Tx) -> TxOutcome | None:
+        """The outcome according to the log; None while the transaction may be open.
 
         The marker of one partition is enough: the coordinator writes all of them from a single record of its own. They
         can only differ if a person has written one (`_hanging`). A commit counts once every partition shows it.
         """
-        if tx.resolution is not None:
-            return TxOutcome.ALREADY_COMMITTED if tx.resolution else TxOutcome.LOST
         seen = set(self._marker_states(tx).values())
         outcomes = {SHOWN[state] for state in seen & SHOWN.keys()}
         if outcomes == {TxOutcome.ALREADY_COMMITTED} and MarkerState.NONE in seen:
-            return self._seen(tx, TxOutcome.ALREADY_COMMITTED)
+            return self._await_outcome(tx, TxOutcome.ALREADY_COMMITTED)
         if outcomes == {TxOutcome.LOST} and MarkerState.NONE in seen:
             # Aborted by hand in one partition, it may still be open in others, which a stalled process could commit.
             discard_open(self._known, tx)
-            return self._seen(tx)
+            return self._await_outcome(tx)
         if outcomes:
             return outcomes.pop() if len(outcomes) == 1 else TxOutcome.DOUBT
         return None if MarkerState.NONE in seen else TxOutcome.DOUBT
 
-    def _seen(self, tx: Tx, committed: TxOutcome = TxOutcome.COMMITTED) -> TxOutcome:
+    def _await_outcome(self, tx: Tx, committed: TxOutcome = TxOutcome.COMMITTED) -> TxOutcome:
         """The outcome of an ended transaction, after every partition shows it. Markers usually follow at once.
 
         A commit counts only then. The coordinator writes the markers one by one. Until a partition has its marker, its
@@ -192,24 +203,46 @@ class TransactionFinisher:
             f"If this persists, the brokers have lost the transaction. End it yourself: {ends}. {then}." if ends else ""
         )
 
-    def _still_open(self, tx: Tx) -> Tx | None:
+    def _find_open_transaction(self, tx: Tx) -> Tx | None:
         """The transaction, if the log is lost but the coordinator reports it as open. Then no marker was lost.
 
         From now on, its marker is looked for after the ends that the log had before the coordinator's report.
         """
         topics = {topic for topic, _ in tx.partitions}
-        if self._known.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
+        if self._known.topic_ids(topics).keys() != topics:
             return None
         ends = self._known.ends(tx.partitions)
-        now = self._known.describe([tx.id]).get(tx.id)
-        if now is None or (now.state, now.producer_id, now.epoch) != ("Ongoing", tx.producer_id, tx.epoch):
+        if not is_open(self._known.describe([tx.id]).get(tx.id), tx):
             return None
+        if self._known.topic_ids(topics) != {topic: self._topics[topic] for topic in topics}:
+            return None  # asked last: the ends are by name, and an id never comes back
         return replace(tx, partitions={each: (start, ends[each]) for each, (start, _) in tx.partitions.items()})
 
     def _marker_states(self, tx: Tx) -> dict[Partition, MarkerState]:
         since = _ends(tx)
         ids = {topic: self._topics[topic] for topic, _ in since}
         return self._known.look_at_all(since, tx.producer_id, tx.epoch, ids, alone=not tx.pooled)
+
+
+def is_open(described: Described | None, tx: Tx) -> bool:
+    """Whether that is what its coordinator says of a transaction that has not begun to end."""
+    return described is not None and (described.state, described.producer_id, described.epoch) == (
+        "Ongoing",
+        *tx.producer,
+    )
+
+
+def _resolution(outcome: TxOutcome, committed: bool) -> Resolution:
+    if outcome is TxOutcome.DOUBT:
+        return Resolution(committed, "person")
+    return Resolution(outcome is not TxOutcome.LOST, "log")
+
+
+def _resolved(tx: Tx, outcome: TxOutcome) -> TxOutcome:
+    """What the log shows counts, whatever was recorded. Where it shows nothing, the resolution ends the doubt."""
+    if outcome is not TxOutcome.DOUBT or tx.resolution is None:
+        return outcome
+    return TxOutcome.ALREADY_COMMITTED if tx.resolution.committed else TxOutcome.LOST
 
 
 def _ends(tx: Tx) -> dict[Partition, int]:

@@ -45,7 +45,7 @@ from onceonly.registry.wire import HEAD
 from onceonly.sinks.context import Context
 from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
 from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts, with_resolution
+from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
@@ -99,6 +99,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             schema = check.schema(self.config, self._root)
             check.refuse(self.config, known, self._connection)
             records = stage.records(self.config, rows, schema, self._heads())
+            place = self._place(known)
             job = self._job(txn, self._target(known))
             opened_at = datetime.now(UTC).isoformat()
             with self._explained(known):
@@ -106,6 +107,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
             if job.ids:
                 self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
+            if self._place(known) != place:  # asked last: rows and ends are by name, and an id never comes back
+                raise self._recreated(place)
             parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
             pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
             return {
@@ -113,9 +116,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
                 "kind": "kafka",
                 "guarantee": self.config.guarantee,
                 "mode": "late" if self._late else "staged",
-                "cluster": known.cluster_id(),
                 "transaction_version": known.transaction_version(),
-                "topics": known.topic_ids(self.config.allowed),
+                **place,
                 "txn": txn.name,
                 "slot": self._slot(txn),
                 "folder": self._spool.path(txn.name),
@@ -124,6 +126,17 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
                 "bytes": sum(receipt.bytes for receipt in receipts),
                 "parts": [part.to_json() for part in parts],
             }
+
+    def _place(self, known: Transactions) -> dict[str, Any]:
+        """Where the rows go: the cluster's id and, by name, those of the topics."""
+        return {"cluster": known.cluster_id(), "topics": known.topic_ids(self.config.allowed)}
+
+    def _recreated(self, place: Mapping[str, Any]) -> NotCommitted:
+        return NotCommitted(
+            f"sink '{self.name}': a topic was dropped or created again while rows were staged for it.",
+            f"The rows were written for {place}, which is not there any more.",
+            "Nothing of it is published. Retry, when nobody is changing the topics.",
+        )
 
     def _heads(self) -> list[tuple[registered.Part, registered.Heads]]:
         """What begins with the id of a schema, and by which; a schema is registered here, where that was chosen."""
@@ -210,6 +223,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
         opened = republisher.write(lost)
         try:
+            self._check_same_topics(known, handle)  # asked last: they were written by name, and an id never comes back
             new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
             recorded = receipts.replace(handle, new)
         except BaseException:  # the first error is the one to raise
@@ -387,16 +401,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
 
     def resolved(self, handle: Handle, committed: bool) -> Handle:
         with self._transactions() as known:
-            settler = TransactionFinisher(known, handle)
-            parts = parts_of(handle)
-            outcomes = side_by_side(settler.settle, parts)
-            return with_parts(
-                handle,
-                [
-                    with_resolution(p, committed) if outcome is TxOutcome.DOUBT else p
-                    for p, outcome in zip(parts, outcomes, strict=True)
-                ],
-            )
+            return with_parts(handle, TransactionFinisher(known, handle).resolve(parts_of(handle), committed))
 
     # ---- the cluster
 

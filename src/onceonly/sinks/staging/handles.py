@@ -88,12 +88,17 @@ class Files(FilesOld):
     retracts: NotRequired[list[FilesOld]]
 
 
+class KafkaResolution(TypedDict):
+    outcome: Literal["committed", "aborted"]
+    by: Literal["log", "person"]
+
+
 class KafkaTx(TypedDict):
     id: str
     producer_id: Count
     epoch: Count
     partitions: list[tuple[str, Count, Count | None, Count]]
-    word: NotRequired[bool]
+    resolution: NotRequired[KafkaResolution]
 
 
 class KafkaPart(TypedDict):
