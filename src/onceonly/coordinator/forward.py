@@ -143,8 +143,10 @@ def _span(cut: Cut, view: View, known: Checkpoint | None) -> Ranges:
 def _ends(pipeline: Pipeline, cut: Cut, sources: Mapping[str, Source], view: View, said: Forward) -> Ranges:
     cut.check_lineage(view.latest)
     read = {range_.topic for range_ in view.latest.ranges} if view.latest else set()
-    if missing := sorted(read - set(said.ends)):
-        raise _refused(pipeline, f"It has read {', '.join(missing)}, too.", "Give the end of each partition of it.")
+    if missing := sorted((read | set(sources)) - set(said.ends)):  # one that is not named would be read from its start
+        why = f"It reads {', '.join(missing)}, too."
+        todo = "Give the end of each partition of it; what was not published from it yet ends where its log starts."
+        raise _refused(pipeline, why, todo)
     return tuple(
         _end(pipeline, sources[topic], _read(view.latest, topic), ends)
         for topic, ends in sorted(said.ends.items(), key=lambda each: list(sources).index(each[0]))

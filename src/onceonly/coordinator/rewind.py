@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
-from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.offsets import Offsets, TopicRange
 from onceonly.checkpoint.sink import replaceable
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -35,18 +35,40 @@ def undone(view: View, epoch: int) -> list[Checkpoint]:
         raise _refused(
             view, epoch, f"Not everything is settled: {waiting}. Settle it: onceonly recover {view.pipeline}."
         )
-    found, at = [], view.require(view.head.epoch)
-    while at.epoch > epoch:
-        if at.forwarded is not None:
-            raise _refused(view, epoch, f"What was published before epoch {at.epoch} ({at.reason}) is not known here.")
-        if at.state is State.COMMITTED and at.rewinds_to is None:
-            found.append(at)
-        at = view.require(at.epoch - 1 if at.rewinds_to is None else at.rewinds_to)
-    if at.epoch != epoch or at.state is not State.COMMITTED:
+    later = _chain_after(view, epoch)
+    for checkpoint in later:
+        if checkpoint.forwarded is not None:
+            why = f"What was published before epoch {checkpoint.epoch} ({checkpoint.reason}) is not known here."
+            raise _refused(view, epoch, why)
+    if target.state is not State.COMMITTED or not _leads_to(view, later, epoch):
         raise _refused(view, epoch, f"Epoch {epoch} was taken back itself, or never committed.")
-    if not found:
+    undone = [checkpoint for checkpoint in later if _has_published(checkpoint)]
+    if not undone:
         raise _refused(view, epoch, f"Nothing was committed after epoch {epoch}.")
-    return found
+    return undone
+
+
+def _chain_after(view: View, epoch: int) -> list[Checkpoint]:
+    """The checkpoints from the last one back to `epoch`, which is not included, without what rewinds took back."""
+    chain = []
+    at = view.require(view.head.epoch)
+    while at.epoch > epoch:
+        chain.append(at)
+        at = view.require(_epoch_before(at))
+    return chain
+
+
+def _epoch_before(checkpoint: Checkpoint) -> int:
+    return checkpoint.epoch - 1 if checkpoint.rewinds_to is None else checkpoint.rewinds_to
+
+
+def _leads_to(view: View, chain: list[Checkpoint], epoch: int) -> bool:
+    """Whether the chain ends at that epoch: a rewind may have passed it."""
+    return (_epoch_before(chain[-1]) if chain else view.head.epoch) == epoch
+
+
+def _has_published(checkpoint: Checkpoint) -> bool:
+    return checkpoint.state is State.COMMITTED and checkpoint.rewinds_to is None
 
 
 def retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str, Handle]:
@@ -71,7 +93,7 @@ def row(view: View, epoch: int, handles: Mapping[str, Handle], who: str, reason:
     """The decision to go back; `handles` are the `retractions` of this same view."""
     body = {
         "definition": undone(view, epoch)[0].definition,
-        "ranges": [_ends(range_).to_json() for range_ in view.require(epoch).ranges],
+        "ranges": [range_.to_json() for range_ in _positions(view, epoch)],
         "handles": handles,
         "to": epoch,
         "reason": reason,
@@ -80,9 +102,23 @@ def row(view: View, epoch: int, handles: Mapping[str, Handle], who: str, reason:
     return view.row(view.head.epoch + 1, Event.REWOUND, 0, owner=who, decision=decision, body=body)
 
 
-def _ends(range_: TopicRange) -> TopicRange:
-    """Nothing, at the place where the next one begins."""
-    return replace(range_, partitions={p: (end, end) for p, end in range_.ends.items()})
+def _positions(view: View, epoch: int) -> list[TopicRange]:
+    """Empty ranges at the places where the next checkpoint begins.
+
+    Topics and partitions that were first read after `epoch` begin where they began then. Without them they would count
+    as new, and what has expired since would be passed over without an error.
+    """
+    positions = {range_.topic: _at(range_, range_.ends) for range_ in view.require(epoch).ranges}
+    for checkpoint in reversed(_chain_after(view, epoch)):  # the first one that has read a partition says where
+        for range_ in checkpoint.ranges:
+            known = positions.get(range_.topic) or replace(range_, partitions={}, mark=None)
+            starts = {p: (start, start) for p, start in range_.starts.items()}
+            positions[range_.topic] = replace(known, partitions={**starts, **known.partitions})
+    return list(positions.values())
+
+
+def _at(range_: TopicRange, places: Offsets) -> TopicRange:
+    return replace(range_, partitions={p: (place, place) for p, place in places.items()}, ahead=0)
 
 
 def _refused(view: View, epoch: int, why: str) -> InvalidPipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.world import NOON, World, minutes, values
 
+from onceonly.coordinator.forward import Forward
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
@@ -41,6 +43,51 @@ def put(world: World, name: str, *values: int, partition: int = 0) -> None:
 
 def pinned(world: World, epoch: int) -> dict[str, dict[int, tuple[int, int]]]:
     return {range_.topic: dict(range_.partitions) for range_ in world.now(epoch).ranges}
+
+
+def test_rewind_remembers_a_topic_that_appeared_later(tmp_path: Any) -> None:
+    world = shop(tmp_path)
+    put(world, "orders-eu", 1)
+    world.run("run-1")
+    put(world, "orders-us", 10, 11)
+    put(world, "orders-eu", 2, partition=1)
+    world.run("run-2")
+    put(world, "orders-us", 12)
+    world.run("run-3")
+    world.coordinator.rewind("flights", 2, "me", "again")
+    world.coordinator.rewind("flights", 1, "me", "further")
+    assert pinned(world, 5) == {"orders-eu": {0: (1, 1), 1: (0, 0)}, "orders-us": {0: (0, 0)}}
+    world.run("run-6")
+    assert sorted(values(world.lake)) == [1, 2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("name", ["orders-us", "orders-eu"])
+def test_records_that_expired_before_the_rewind_are_missed(tmp_path: Any, name: str) -> None:
+    """Of a topic, or of a partition, that the pipeline did not know at that epoch."""
+    world = shop(tmp_path)
+    put(world, "orders-eu", 1)
+    world.run("run-1")
+    put(world, name, 10, 11, 12, partition=1)
+    world.run("run-2")
+    world.coordinator.rewind("flights", 1, "me", "again")
+    topic(world, name).expire(1, 2)
+    with pytest.raises(SourceLost, match=f"topic '{name}' partition 1: offsets 0 to 1 no longer exist"):
+        world.run("run-4")
+
+
+def test_rewind_over_an_aborted_start_remembers_the_topic(tmp_path: Any) -> None:
+    world = shop(tmp_path)
+    put(world, "orders-eu", 1)
+    world.run("run-1")
+    put(world, "orders-eu", 2)
+    world.run("run-2")
+    put(world, "orders-us", 10, 11)
+    world.plan("run-3")
+    world.abort(3)
+    world.coordinator.rewind("flights", 1, "me", "again")
+    topic(world, "orders-us").expire(0, 1)
+    with pytest.raises(SourceLost, match="topic 'orders-us'"):
+        world.run("run-5")
 
 
 def test_all_that_match_are_one_cut(world: World) -> None:
@@ -261,3 +308,14 @@ def test_it_is_stored_without_a_topic_and_read_again(world: World) -> None:
 def test_topics_of_kafka_itself_match_no_pattern() -> None:
     every = KafkaSource(topic_pattern=".*")
     assert [every.reads(name) for name in ("orders", "__consumer_offsets")] == [True, False]
+
+
+def test_forward_names_every_topic_that_matches(world: World) -> None:
+    """The state table is behind: one that it does not know may have been read, and would be read again."""
+    topic(world, "orders-us").append(0, (NOON, 11))
+    said = Forward(3, "me", "restored", {"orders-eu": {0: 2}})
+    with pytest.raises(InvalidPipeline, match="It reads orders-us, too"):
+        world.coordinator.forward(world.pipeline, said)
+    world.coordinator.forward(world.pipeline, replace(said, ends={"orders-eu": {0: 2}, "orders-us": {0: 1}}))
+    world.run("run-1")
+    assert values(world.lake) == [11]
