@@ -159,7 +159,7 @@ class PlanOperator(OnceonlyOperator):
             spans = dict(range_.partitions)
             self.log.info("epoch %s pins %s of %s %s", checkpoint.epoch, spans, range_.word, range_.topic)
         if ahead := formatting.dated_ahead(checkpoint):
-            self.log.warning("epoch %s: %s. They are read all the same.", checkpoint.epoch, ahead)
+            self.log.warning("epoch %s: %s. They are read anyway.", checkpoint.epoch, ahead)
         return checkpoint.epoch
 
     def planner(self) -> Coordinator:

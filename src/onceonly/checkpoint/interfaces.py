@@ -31,8 +31,8 @@ class Source(Protocol):
 
         Args:
             latest: a record that is dated later is passed over, and counted; None: none is.
-            floor: no boundary will lie before these offsets: behind a record that was passed over, the search may go on
-                there.
+            floor: no boundary will lie before these offsets. Behind a record that was passed over, the search may
+                continue there.
         Raises:
             InvalidPipeline: the search behind a record that was passed over is too long.
         """

@@ -59,7 +59,7 @@ class Resolver:
     def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
         """Only what was fenced is given up: a handle that another process records meanwhile could be published.
 
-        Some rows may be visible all the same, or nothing may show which. What the sink shows after the fence is
+        Some rows may be visible anyway, or nothing may show which. What the sink shows after the fence is
         recorded with it.
         """
         waiting = seen.require(epoch)

@@ -179,6 +179,7 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
             if failure == "lost":
                 handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
             if failure == "doubt" and "judged" not in handle:
+                self._fail_first("commit", "doubt")
                 raise InDoubt(
                     f"sink '{self.name}' is in doubt.", "The evidence no longer exists.", "onceonly resolve …"
                 )
@@ -294,6 +295,19 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
             failure: Failure = planned[step].pop(0)
             _write(self._failures, planned)
             return failure
+
+    def _fail_first(self, step: str, failure: Failure) -> None:
+        """Let the next call of `step` fail in this way, before those that are planned."""
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            _write(self._failures, {**planned, step: [failure, *planned.get(step, [])]})
+
+    def show_evidence(self) -> None:
+        """Let the target show again how a doubtful transaction ended."""
+        with _lock(self.folder):
+            planned = _read(self._failures, {})
+            commits = [failure for failure in planned.get("commit", []) if failure != "doubt"]
+            _write(self._failures, {**planned, "commit": commits})
 
     def _refusal(self, why: str) -> CannotPublish:
         todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"

@@ -326,12 +326,6 @@ def test_an_interval_for_a_chained_pipeline_is_refused(world):
         world.plan("run-1", minutes(0, 10))
 
 
-def test_one_record_from_the_future_does_not_freeze_an_interval_before_its_time(hourly):
-    hourly.source.append(0, (datetime.now(UTC) + timedelta(days=400), "clock gone wrong"))
-    with pytest.raises(InvalidPipeline, match=r"partition 0 offset 40 is dated .* in the future"):
-        hourly.plan("run-1", minutes(30, 50))
-
-
 def test_an_interval_whose_records_retention_has_taken_is_not_green_and_empty(hourly):
     hourly.source.expire(0, 15)
     with pytest.raises(SourceLost, match="starts at offset 15: retention has removed"):

@@ -176,10 +176,11 @@ class Rows:
 
     def __init__(self, count: int, saved: list[int]) -> None:
         self.count, self.saved = count, saved
+        self.conf: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """`read`, `write`; and format, load, drop, mode and option, which change no row."""
-        return self if name in ("read", "write") else lambda *_: self
+        """`read`, `write`; and format, load, drop, mode, option and options, which change no row."""
+        return self if name in ("read", "write") else lambda *_, **__: self
 
     def limit(self, most: int) -> Rows:
         return Rows(min(most, self.count), self.saved)

@@ -14,7 +14,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.transactions import MarkerState
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import outcome as kafkaoutcome
-from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka.handle import Part, Resolution, Tx
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 from onceonly.sinks.kafka.sink import KafkaWriter
 
@@ -77,8 +77,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.0)
 
 
-def part(id: str = ID, word: bool | None = None) -> Part:
-    return Part("0-spool.parquet", 2, Tx(id, 1, 0, {("t", 0): (0, 1), ("t", 1): (0, 1)}, word))
+def part(id: str = ID, resolution: Resolution | None = None) -> Part:
+    return Part("0-spool.parquet", 2, Tx(id, 1, 0, {("t", 0): (0, 1), ("t", 1): (0, 1)}, resolution))
 
 
 def settle(log: Any, tx: Part | None = None) -> TxOutcome:
@@ -160,9 +160,24 @@ def test_what_was_published_before_the_fence_is_told():
     assert (outcome.already, outcome.detail) == (True, {"rows": 4})
 
 
-@pytest.mark.parametrize("other", [Part("1-spool.parquet", 2, None), part(word=False)])
-def test_where_a_part_never_will_be_it_is_not_published(other):
+def test_where_a_part_never_will_be_it_is_not_published():
+    other = Part("1-spool.parquet", 2, None)
     assert Writer(Log((COMMITTED, COMMITTED))).fence(handle(part(), other), 1) is None
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_resolution_counts_where_the_log_shows_nothing(committed: bool):
+    resolved = part(resolution=Resolution(committed, "person"))
+    outcome = TxOutcome.ALREADY_COMMITTED if committed else TxOutcome.LOST
+    assert settle(Log((UNKNOWN, UNKNOWN)), resolved) is outcome
+    assert (Writer(Log((UNKNOWN, UNKNOWN))).fence(handle(resolved), 1) is not None) is committed
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_resolution_never_contradicts_the_log(committed: bool):
+    resolved = part(resolution=Resolution(committed, "person"))
+    assert settle(Log((COMMITTED, COMMITTED)), resolved) is TxOutcome.ALREADY_COMMITTED
+    assert settle(Log((ABORTED, ABORTED)), resolved) is TxOutcome.LOST
 
 
 def test_a_pooled_id_may_be_in_other_hands_and_is_not_fenced():

@@ -31,7 +31,7 @@ def settle(sink: str, uri: str, handle: Handle, version: int) -> None:
     """
     adds = _added_files(uri, version)
     written = [add for add in adds if not unquote(add["path"]).startswith(f"{handle['folder']}/")]
-    if len(written) == len(adds):
+    if len(written) == len(adds) and "merge" not in handle:  # a merge may change nothing
         _require_all_rows(sink, uri, handle, version, written)
     for following in range(version + 1, version + 1 + MAX_FOLLOWING):
         written += _added_files(uri, following)

@@ -17,7 +17,7 @@ class Resolution:
     """How a transaction ended, recorded when a person has resolved a doubt. It counts where the log shows nothing.
 
     Args:
-        by: "log": what the log showed then. "person": the person's word, because it showed nothing.
+        by: "log": what the log showed then. "person": what the person said, because it showed nothing.
     """
 
     committed: bool
