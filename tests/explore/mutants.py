@@ -324,7 +324,7 @@ GUARDS = [
     Mutant(
         "what was given up is taken for replaced",
         "onceonly.statetable.view",
-        "        if checkpoint.replaces is None or not checkpoint.given_up:\n            return own\n",
+        "        if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):\n            return own\n",
         "        return own\n",
         "give-up-reprocessed",
     ),

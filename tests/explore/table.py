@@ -74,6 +74,13 @@ class MemoryView(View):
         chain: Any = self.rows
         return [self.checkpoints[row.epoch] for row in chain.rows if row.event is Event.REWOUND and row.epoch > since]
 
+    def published_to(self, sink: str, above: int) -> list[Checkpoint]:
+        later = [each for each in self.checkpoints.values() if sink in each.published and (each.decision or 0) > above]
+        return sorted(later, key=lambda each: each.decision or 0)
+
+    def missing(self) -> list[Checkpoint]:
+        return [self.checkpoints[epoch] for epoch in sorted(self.checkpoints) if self.checkpoints[epoch].missing]
+
     def committed(self, most: int | None = None) -> Iterator[Checkpoint]:
         done = [each for each in self.checkpoints.values() if _committed(each)]
         yield from sorted(done, key=lambda each: each.decision or 0, reverse=True)[:most]

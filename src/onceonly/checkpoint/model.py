@@ -53,6 +53,8 @@ class Event(Enum):
     IN_DOUBT = "in_doubt"  # one sink: the evidence no longer exists, so manual resolution is needed
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
+    MISSING = "missing"  # one sink: a person accepts that its target no longer has what was published to it
+    ACCEPTED = "accepted"  # one sink: by that person's word, its target as it is now is the one to continue from
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"
@@ -75,6 +77,8 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.PUBLISHED: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.GIVEN_UP: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.COMMITTED: (frozenset({State.COMMITTING}), State.COMMITTED),
+    Event.MISSING: (frozenset({State.COMMITTED}), State.COMMITTED),
+    Event.ACCEPTED: (frozenset({State.COMMITTED}), State.COMMITTED),
     Event.ABORTING: (frozenset({State.PLANNED, State.STAGED}), State.ABORTING),
     Event.ABORTED: (frozenset({State.ABORTING}), State.ABORTED),
 }
@@ -193,6 +197,7 @@ class Checkpoint:
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given_up: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # published once; the target has lost it
     reason: str | None = None  # of the last abort, or the rewind
     rewinds_to: int | None = None  # the epoch from which the pipeline continues: later ones are taken back
     replaces: int | None = None  # the epoch whose published rows are replaced by this one's
@@ -209,6 +214,10 @@ class Checkpoint:
         """Whether that run planned it or took it over. Runs of one name that cannot be told apart all count."""
         runs = [known for name, known in zip(self.owners, self.instances, strict=True) if name == owner]
         return bool(runs) and (instance is None or None in runs or instance in runs)
+
+    def is_shown_by(self, sink: str) -> bool:
+        """Whether it was published there, and is not recorded as missing since."""
+        return sink in self.published and sink not in self.missing
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -352,7 +361,7 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             return _judged(known, row)
         case Event.COMMITTING:
             return {"decision": row.decision}
-        case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP:
+        case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP | Event.MISSING | Event.ACCEPTED:
             return _of_a_sink(known, row)
         case Event.ABORTING:
             return {"reason": row.body.get("reason"), "staging": None}
@@ -401,6 +410,9 @@ def _of_a_sink(known: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.REPLACED:
         handles = {**known.handles, row.sink or "": row.body["handle"]}
         return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
+    if row.event in (Event.MISSING, Event.ACCEPTED):
+        missing = {row.sink or "": dict(row.body)} if row.event is Event.MISSING else {}
+        return {"missing": {**known.missing, **missing}, "updated_at": known.updated_at}  # when it was committed
     named = row.event.value  # also the field's name
     entries = {**getattr(known, named), row.sink or "": dict(row.body)}
     return {"in_doubt": _without(known.in_doubt, row.sink), named: entries}

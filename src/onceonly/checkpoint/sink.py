@@ -44,6 +44,11 @@ class Publication:
     decision: int
     proof: Mapping[str, Any]
 
+    @property
+    def target(self) -> str:
+        """The place that was published to."""
+        return str(self.proof["target"])
+
 
 class Receipts(Protocol):
     """The recorded handle of a sink, for a sink that has to replace it while publishing."""

@@ -162,8 +162,8 @@ class _Before:
         if self._reader.mode == "interval":
             return tuple(landed for each in found if (landed := self._of_one(each, topic, uri)))
         for known in self._view.committed() if found else ():
-            if (sink := _writing(known, uri)) in known.published:
-                return (self._of(known, str(sink)),)
+            if (sink := _writing(known, uri)) and known.is_shown_by(sink):
+                return (self._of(known, sink),)
         return ()
 
     def _of_one(self, known: Checkpoint, topic: str, uri: str) -> Landed | None:
@@ -186,10 +186,10 @@ class _Before:
         return landed
 
     def _shown(self, known: Checkpoint, sink: str) -> Checkpoint | None:
-        """The checkpoint whose rows the table shows: where it was given up, the one that was to be replaced."""
-        if sink in known.published:
+        """The checkpoint whose rows the table shows: where it was given up or is missing, the one that it replaces."""
+        if known.is_shown_by(sink):
             return known
-        if known.replaces is None or sink not in known.given_up:
+        if known.replaces is None or not (sink in known.given_up or sink in known.missing):
             return None
         return self._shown(self._view.require(known.replaces), sink)
 

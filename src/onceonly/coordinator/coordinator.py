@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets
+from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets, target_history
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
@@ -71,6 +72,7 @@ class Coordinator:
         Raises:
             Busy: blocked by an unsettled checkpoint of another owner, who is alive.
             InvalidPipeline, SourceLost: nothing was written.
+            ActionNeeded: a target went back, of this pipeline or of one that it reads; nothing was pinned.
         """
         if pipeline.gate:
             self.parts.inspector(pipeline).check()
@@ -84,8 +86,9 @@ class Coordinator:
         errors = self._settle(seen, lambda cp: cp.owner == owner or alive(cp))
         if errors and pipeline.mode == "chained":
             raise errors[0]  # in interval mode the commit task meets it, after its own staging
+        notes = target_history.check(self.state, self.parts, pipeline, None if seen.open else seen)
         view = self._transitions.change(pipeline.name, planning.decide, None if seen.open else seen)
-        return planning.result(view)
+        return replace(planning.result(view), notes=tuple(notes))
 
     # ---- stage
 
@@ -101,6 +104,7 @@ class Coordinator:
                 nothing over from a process that came first.
         Raises:
             Fenced: a newer attempt, an abort or another owner took over; what this process wrote is removed.
+            ActionNeeded: a target went back; nothing was written.
         """
         return self._stager.stage(name, epoch, produce, owner, since)
 
@@ -300,7 +304,9 @@ class Coordinator:
         """
         view = self.state.view(name)
         later = rewind.undone(view, epoch)
-        lineage.check_stage(self.state, Pipeline.from_json(later[0].definition), self.parts, view)
+        pipeline = Pipeline.from_json(later[0].definition)
+        lineage.check_stage(self.state, pipeline, self.parts, view)
+        target_history.check(self.state, self.parts, pipeline, view)
         rewind.retractions(view, epoch, self.parts, self.state.id)
         return later
 

@@ -26,11 +26,13 @@ class Planned:
 
     Args:
         gap: what no interval covers yet, between the one before and this one.
+        notes: for people, of the targets.
     """
 
     checkpoint: Checkpoint | None
     fresh: bool
     gap: Interval | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass

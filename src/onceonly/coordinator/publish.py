@@ -8,10 +8,11 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, State
 from onceonly.checkpoint.sink import KeepsCopies, Sink
+from onceonly.coordinator import target_history
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.messages import cause, fenced, unsettled
 from onceonly.coordinator.sweep import revoke
-from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -98,13 +99,18 @@ class Publisher:
     def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str) -> View:
         receipts = _Recorded(self._transitions, view, checkpoint.epoch, sink)
         try:
-            last = view.head.published.get(sink)
             live = self.sink(checkpoint, sink)
+            last = target_history.last_publication(live, view)
             outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
         except Exception as error:
             now = self._transitions.state.view(view.pipeline)
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
+            if isinstance(error, TargetWentBack):
+                is_waiting = sink in now.require(checkpoint.epoch).waiting
+                if is_waiting and now.head.published_to(sink) != view.head.published_to(sink):
+                    return self._publish_sink(now, now.require(checkpoint.epoch), sink)  # it was compared with what was
+                raise target_history.refused_commit(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:

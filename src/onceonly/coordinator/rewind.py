@@ -80,10 +80,10 @@ def retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str
     target, later = view.require(epoch), undone(view, epoch)
     pipeline, new = Pipeline.from_json(later[0].definition), view.head.epoch + 1
     handles: dict[str, Handle] = {}
-    for name in sorted({sink for cp in later for sink in cp.published}):
+    for name in sorted({sink for cp in later for sink in cp.published if cp.is_shown_by(sink)}):
         if name not in {sink.name for sink in pipeline.sinks}:
             raise _refused(view, epoch, f"Sink '{name}', which has rows of it, is no longer in the pipeline.")
-        olds = [cp.handles[name] for cp in later if name in cp.published]
+        olds = [cp.handles[name] for cp in later if cp.is_shown_by(name)]
         txn = Transaction(state_id, view.pipeline, name, new, 0, uuid.uuid4().hex[:12])
         handles[name] = dict(replaceable(parts.sink(pipeline, name)).retraction(txn, olds, target.handles.get(name)))
     return handles

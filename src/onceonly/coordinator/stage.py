@@ -17,7 +17,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Parts, Source
 from onceonly.checkpoint.model import Checkpoint, Claim, Event, Handle, Row, State
 from onceonly.checkpoint.sink import Sink
-from onceonly.coordinator import lineage
+from onceonly.coordinator import lineage, target_history
 from onceonly.coordinator.id_pool import free_slot
 from onceonly.coordinator.messages import fenced
 from onceonly.coordinator.publish import Publisher
@@ -49,6 +49,7 @@ class Stager:
 
     def stage(self, name: str, epoch: int, produce: Produce, owner: str | None, since: int | None) -> Checkpoint:
         """See `Coordinator.stage`."""
+        self._check_targets(self._transitions.state.view(name), epoch)
         seen = self._claim(name, epoch, owner, since)
         checkpoint = seen.require(epoch)
         if checkpoint.state is not State.PLANNED:
@@ -62,6 +63,13 @@ class Stager:
             self._remove(checkpoint, error)
             raise
         return self.record(checkpoint, **body)
+
+    def _check_targets(self, view: View, epoch: int) -> None:
+        """Refuse, before anything is claimed or written, if a target went back: else one would be made in its place."""
+        checkpoint = view.require(epoch)
+        if checkpoint.state in (State.PLANNED, State.ABORTED):
+            pipeline = Pipeline.from_json(checkpoint.definition)
+            target_history.check(self._transitions.state, self._parts, pipeline, view, self._publisher.publish)
 
     def _remove(self, mine: Checkpoint, error: BaseException) -> None:
         """What this attempt wrote before that error.
@@ -201,13 +209,25 @@ def state_before(view: View, checkpoint: Checkpoint) -> Handle | None:
 
 
 def _require_state(checkpoint: Checkpoint, before: Checkpoint, sink: str) -> None:
-    if before.state is State.COMMITTED and sink not in before.given_up:
+    if before.state is State.COMMITTED and not (sink in before.given_up or sink in before.missing):
         return
+    if sink in before.missing:
+        raise _lost_state(checkpoint, before)
     why = "was given up" if sink in before.given_up else f"is {before.state.value}"
     raise InvalidPipeline(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
         f"The state of epoch {before.epoch} {why}.",
         f"Settle it first: onceonly describe {checkpoint.pipeline} {before.epoch}. Nothing was staged.",
+    )
+
+
+def _lost_state(checkpoint: Checkpoint, before: Checkpoint) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} has no state to continue from.",
+        f"The state of epoch {before.epoch} is missing: its target went back, and that was accepted.",
+        f"Go back to the last epoch whose state is there: onceonly status {checkpoint.pipeline}, then: onceonly rewind "
+        f"{checkpoint.pipeline} EPOCH --reason …. Nothing was staged.",
+        code="state-missing",
     )
 
 

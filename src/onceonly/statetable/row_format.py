@@ -6,7 +6,7 @@ A commit of a pipeline's log holds its row as such a record. The same columns ar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, bool]] = {
     "head": ("string", False),
     "body": ("string", False),
 }
+MAX_TARGETS = 16  # of one sink, whose last publications are kept in the head
 TIMES = [name for name, (type_, _) in COLUMNS.items() if type_ == "timestamp"]
 
 
@@ -46,34 +47,71 @@ class Head:
     decision: int = 0  # last one taken
     latest: int = 0  # seq of the first row of the last epoch
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
-    published: Mapping[str, Publication] = field(default_factory=dict)  # by sink: its last publication
+    publications: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)  # by sink: see `published_to`
+    missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
+
+    @property
+    def published(self) -> Mapping[str, Publication]:
+        """By sink: its last publication."""
+        return {sink: publications[0] for sink, publications in self.publications.items()}
+
+    def published_to(self, sink: str) -> tuple[Publication, ...]:
+        """The sink's last publication in each of the targets that it has had, the newest first."""
+        return self.publications.get(sink, ())
 
     def after(self, row: Row, checkpoint: Checkpoint) -> Head:
         """The head once `row` has led to `checkpoint`."""
         open_ = {epoch: seq for epoch, seq in self.open.items() if epoch != row.epoch}
         if not checkpoint.state.settled:
             open_[row.epoch] = checkpoint.first_seq
-        latest = row.seq if row.epoch > self.epoch else self.latest
-        decision = max(self.decision, row.decision or 0)
-        return Head(row.seq, max(self.epoch, row.epoch), decision, latest, open_, self._published_after(row))
+        return Head(
+            seq=row.seq,
+            epoch=max(self.epoch, row.epoch),
+            decision=max(self.decision, row.decision or 0),
+            latest=row.seq if row.epoch > self.epoch else self.latest,
+            open=open_,
+            publications=self._publications_after(row),
+            missing=self._missing_after(row),
+        )
 
-    def _published_after(self, row: Row) -> Mapping[str, Publication]:
+    def _publications_after(self, row: Row) -> Mapping[str, tuple[Publication, ...]]:
         """A publication without a proof says nothing of its target, so the one before it stays."""
-        if row.event is not Event.PUBLISHED or not row.sink or not row.body.get("proof"):
-            return self.published
-        return {**self.published, row.sink: Publication(row.epoch, row.decision or 0, row.body["proof"])}
+        sink = row.sink or ""
+        if row.event is Event.PUBLISHED and row.body.get("proof"):
+            new = Publication(row.epoch, row.decision or 0, row.body["proof"])
+            kept = (new, *_in_other_targets(self.published_to(sink), new.target))[:MAX_TARGETS]
+        elif row.event is Event.ACCEPTED:
+            others = _in_other_targets(self.published_to(sink), row.body["target"])
+            baseline = row.body.get("baseline")
+            kept = (Publication(**baseline), *others) if baseline else others
+        else:
+            return self.publications
+        left = {name: each for name, each in self.publications.items() if name != sink}
+        return {**left, sink: kept} if kept else left
+
+    def _missing_after(self, row: Row) -> Mapping[str, int]:
+        if row.event is not Event.MISSING or not row.sink:
+            return self.missing
+        return {**self.missing, row.sink: self.missing.get(row.sink, 0) + 1}
 
     def to_json(self) -> dict[str, Any]:
         open_ = {str(epoch): seq for epoch, seq in self.open.items()}
         head = {"seq": self.seq, "epoch": self.epoch, "decision": self.decision, "latest": self.latest, "open": open_}
-        published = {sink: vars(publication) for sink, publication in self.published.items()}
-        return {**head, **({"published": published} if published else {})}
+        published = {sink: [vars(each) for each in publications] for sink, publications in self.publications.items()}
+        missing = {"missing": dict(self.missing)} if self.missing else {}
+        return {**head, **({"published": published} if published else {}), **missing}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Head:
-        open_ = {int(epoch): seq for epoch, seq in data["open"].items()}
-        published = {sink: Publication(**each) for sink, each in data.get("published", {}).items()}
-        return cls(**{**data, "open": open_, "published": published})
+        columns = dict(data)
+        open_ = {int(epoch): seq for epoch, seq in columns.pop("open").items()}
+        published = columns.pop("published", {})
+        publications = {sink: tuple(Publication(**each) for each in listed) for sink, listed in published.items()}
+        return cls(**columns, open=open_, publications=publications)
+
+
+def _in_other_targets(publications: Sequence[Publication], target: str) -> tuple[Publication, ...]:
+    return tuple(each for each in publications if each.target != target)
 
 
 def schema_json() -> str:

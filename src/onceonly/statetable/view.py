@@ -15,7 +15,17 @@ from onceonly.checkpoint.offsets import Boundary, Interval, range_of
 from onceonly.errors import InvalidPipeline
 from onceonly.statetable.row_format import Head
 from onceonly.statetable.rows import Rows
-from onceonly.statetable.where import PINS, Where, ends, of_event, overlaps, owned_by, rewinds_after, starts
+from onceonly.statetable.where import (
+    PINS,
+    Where,
+    ends,
+    of_event,
+    overlaps,
+    owned_by,
+    published_to,
+    rewinds_after,
+    starts,
+)
 
 NEAR = timedelta(days=32)  # at most so far are neighbours of an interval looked for first
 MANY = 32  # … and at most so many of its own length
@@ -67,9 +77,9 @@ class View:
         return checkpoint
 
     def in_force(self, checkpoint: Checkpoint) -> dict[str, Handle]:
-        """By sink: the handle whose rows it shows; where it was given up, those that were to be replaced."""
-        own = {name: handle for name, handle in checkpoint.handles.items() if name in checkpoint.published}
-        if checkpoint.replaces is None or not checkpoint.given_up:
+        """By sink: the handle whose rows it shows; where it was given up or is missing, those that it has replaced."""
+        own = {name: handle for name, handle in checkpoint.handles.items() if checkpoint.is_shown_by(name)}
+        if checkpoint.replaces is None or not (checkpoint.given_up or checkpoint.missing):
             return own
         return {**self.in_force(self.require(checkpoint.replaces)), **own}
 
@@ -91,6 +101,14 @@ class View:
         found = set(self.rows.values(of_event(Event.COMMITTED), "decision", "epoch"))
         for _, epoch in sorted(found, reverse=True)[:most]:
             yield self.require(epoch)
+
+    def published_to(self, sink: str, above: int) -> list[Checkpoint]:
+        """The checkpoints that were published to that sink by a later decision, in the order of their decisions."""
+        return sorted(self._checkpoints(published_to(sink, above)), key=lambda each: each.decision or 0)
+
+    def missing(self) -> list[Checkpoint]:
+        """The checkpoints that a target has lost, by a person's word, oldest first."""
+        return self._checkpoints(of_event(Event.MISSING)) if self.head.missing else []
 
     def taken_back(self, epoch: int) -> bool:
         """Whether a rewind has removed what that checkpoint published. Once true, it stays true."""
@@ -159,6 +177,8 @@ class View:
         return self._of(sorted({epoch for (epoch,) in self.rows.values(chosen, "epoch")}))
 
     def _of(self, epochs: list[int]) -> list[Checkpoint]:
+        if unknown := [epoch for epoch in epochs if epoch not in self.checkpoints]:
+            self.checkpoints.update(self.rows.checkpoints(unknown))
         return [checkpoint for epoch in epochs if (checkpoint := self.checkpoint(epoch))]
 
 

@@ -60,6 +60,14 @@ def owned_by(owner: str) -> Where:
     return Where(f"owner = {_text(owner)}", lambda row: row.owner == owner)
 
 
+def published_to(sink: str, above: int) -> Where:
+    """Publications of that sink by a later decision."""
+    later = Where(
+        f"sink = {_text(sink)} AND decision > {above}", lambda row: row.sink == sink and (row.decision or 0) > above
+    )
+    return of_event(Event.PUBLISHED) & later
+
+
 def rewinds_after(epoch: int) -> Where:
     return of_event(Event.REWOUND) & from_epoch(epoch + 1)
 

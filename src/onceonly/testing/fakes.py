@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +22,21 @@ from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
 from onceonly.checkpoint.interfaces import Findings, Inspector
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
-from onceonly.checkpoint.sink import Inspectable, Publication, Receipts, Replaceable, Resolvable, Sink, Trace, Traced
+from onceonly.checkpoint.sink import (
+    Answer,
+    History,
+    Inspectable,
+    ProvesHistory,
+    Publication,
+    Receipts,
+    Replaceable,
+    Resolvable,
+    Sink,
+    Trace,
+    Traced,
+)
 from onceonly.checkpoint.sources import Sources
-from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
+from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
 
 Failure = Literal[
@@ -133,7 +146,7 @@ class FakeSource:
             _write(self._file, topic)
 
 
-class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
+class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable):
     """An output of JSON rows: one file per staged transaction, and one for all published rows."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -184,7 +197,31 @@ class FakeSink(Sink, Traced, Replaceable, Inspectable, Resolvable):
                     f"sink '{self.name}' is in doubt.", "The evidence no longer exists.", "onceonly resolve …"
                 )
             with _lock(self.folder):
-                return self._publish(handle, decision)
+                if last and (history := self.compare(last)).answer is Answer.WENT_BACK and not self._has(handle):
+                    raise TargetWentBack(f"sink '{self.name}': its target went back.", history.why)
+                outcome = self._publish(handle, decision)
+            return replace(outcome, proof={"target": str(self.folder), "txn": handle["txn"]})
+
+    def compare(self, last: Publication) -> History:
+        if last.target != str(self.folder):
+            return History(Answer.ELSEWHERE)
+        txn = Transaction.parse(last.proof["txn"])
+        assert txn is not None
+        at, name = self._shown()["last"].get(txn.app_id, (0, None))
+        if at < last.decision or (at == last.decision and name not in (txn.name, None)):
+            return History(Answer.WENT_BACK, f"It shows decision {at} and no {txn.name}", at)
+        return History(Answer.SAME)
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        if not self._published.exists():
+            return None
+        app_id = Transaction.parse(last.proof["txn"]).app_id  # type: ignore[union-attr]
+        at, name = self._shown()["last"].get(app_id, (0, None))
+        txn = Transaction.parse(name or "")
+        return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name or last.proof["txn"]})
+
+    def _has(self, handle: Handle) -> bool:
+        return bool(self._last(handle)[1] == handle["txn"])
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         with _lock(self.folder):

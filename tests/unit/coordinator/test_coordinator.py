@@ -630,8 +630,8 @@ def test_an_answer_that_was_lost_is_not_published_twice(world):
         world.commit()
     done = world.commit()
     assert values(world.lake) == [0, 1, 2, 3, 4]
-    assert done.published["lake"] == {"rows": 5, "already": True}
-    assert done.published["files"] == {"rows": 5, "already": False}
+    assert done.published["lake"].items() >= {"rows": 5, "already": True}.items()
+    assert done.published["files"].items() >= {"rows": 5, "already": False}.items()
 
 
 def test_the_first_error_is_raised_after_the_other_sinks_were_published(world):

@@ -1,0 +1,215 @@
+"""Manual resolution where a target went back for good: a person accepts that checkpoints are missing there.
+
+Each missing checkpoint gets a row, and the last row says from which state of the target the sink continues. Until that
+one the target counts as gone back. So what dies half way is still refused, and the word is given again; where two
+persons give it at once, each checkpoint is recorded once.
+
+Every row is written from the very view that was read after the look at the target. If another process has recorded
+anything in between, the target is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
+from onceonly.checkpoint.sink import Publication
+from onceonly.coordinator import target_history
+from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.target_history import Comparison, named
+from onceonly.errors import InvalidPipeline
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a person is asked to accept.
+
+    Args:
+        missing: the checkpoints that the target lacks and that are not recorded as missing, in order of decision.
+        returned: checkpoints whose rows a rewind has taken out, and which the target shows again. Their records are
+            read again, so the rows would be there twice.
+        baseline: the target as it is, as the sink's last publication; None: there is no target.
+    """
+
+    comparison: Comparison
+    missing: tuple[Checkpoint, ...]
+    returned: tuple[Checkpoint, ...]
+    baseline: Publication | None
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows are missing; None: not counted."""
+        return target_history.lost_rows(self.missing, self.comparison.sink)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a person says.
+
+    Args:
+        removed: rows that a rewind had taken out, and that are there again, were removed by hand.
+    """
+
+    who: str
+    reason: str
+    removed: bool = False
+
+
+def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
+    """What a sink's target lacks.
+
+    Raises:
+        InvalidPipeline: nothing that can be accepted: the target has all of it, or a decision waits for it.
+        NotCommitted: the target does not answer.
+    """
+    loss = _find(state, parts, name, sink)
+    if loss is None:
+        raise _refused(
+            name,
+            sink,
+            "Its target has what was published to it, or nothing was.",
+            f"See what is recorded: onceonly status {name}.",
+            "nothing-lost",
+        )
+    return loss
+
+
+def accept(transitions: Transitions, parts: Parts, name: str, sink: str, word: Word) -> View:
+    """Record that the target lacks these checkpoints, and continue from the target as it is. Raises as `find`."""
+    loss: Loss | None = find(transitions.state, parts, name, sink)
+    view = transitions.state.view(name)
+    while loss:
+        if loss.returned and not word.removed:
+            raise _returned(loss)
+        recorded = _record(transitions, loss, word)
+        if recorded:
+            return recorded
+        view = transitions.state.view(name)
+        loss = _find(transitions.state, parts, name, sink)  # None: another person has said the same meanwhile
+    return view
+
+
+def _find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
+    view = state.view(name)
+    for pipeline in _definitions(view, name, sink):
+        comparison = target_history.compare(state, parts, pipeline, sink, view)
+        while comparison and comparison.went_back:
+            _refuse_open(comparison)
+            baseline = target_history.baseline(comparison)
+            again = target_history.compare(state, parts, pipeline, sink, comparison.view)
+            if again and again.history == comparison.history and again.last == comparison.last:
+                missing = tuple(again.missing())
+                return Loss(again, missing, tuple(_returned_by(again, missing)), baseline)
+            comparison = again
+    return None
+
+
+def _definitions(view: View, name: str, sink: str) -> Iterator[Pipeline]:
+    """The definitions with that sink, one for each target that it has had, the newest first."""
+    epochs = [each.epoch for each in view.head.published_to(sink)]
+    checkpoints = [view.latest, *(view.checkpoint(epoch) for epoch in epochs)]
+    definitions = {canonical(each.definition): each.definition for each in checkpoints if each and sink in each.sinks}
+    if not definitions:
+        raise _refused(name, sink, "It has no such sink.", f"See its sinks: onceonly status {name}.", "no-such-sink")
+    yield from map(Pipeline.from_json, definitions.values())
+
+
+def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
+    """The checkpoints that the target shows although a rewind, which is missing there, has taken them out."""
+    for rewind in missing:
+        epoch = rewind.epoch - 1
+        while rewind.rewinds_to is not None and epoch > rewind.rewinds_to:
+            taken_back = comparison.view.require(epoch)
+            decision = taken_back.decision or 0
+            if taken_back.rewinds_to is not None:
+                epoch = taken_back.rewinds_to  # an earlier rewind has taken out what is in between
+                continue
+            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.history.decision:
+                yield taken_back
+            epoch -= 1
+
+
+# ---- recording
+
+
+def _record(transitions: Transitions, loss: Loss, word: Word) -> View | None:
+    """Record it, from the view in which it was found; None: another process has recorded something meanwhile."""
+    view: View | None = loss.comparison.view
+    for event, checkpoint, body in _rows(loss, word):
+        if view:
+            view = _write(transitions, view, event, checkpoint, loss.comparison.sink, body)
+    return view
+
+
+def _rows(loss: Loss, word: Word) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
+    sink, last = loss.comparison.sink, loss.comparison.last
+    said = {"who": word.who, "reason": word.reason}
+    for checkpoint in loss.missing:
+        yield Event.MISSING, checkpoint, {**said, "rows": checkpoint.handles[sink].get("rows")}
+    baseline = {"baseline": vars(loss.baseline)} if loss.baseline else {}
+    yield Event.ACCEPTED, _last_published(loss), {**said, "target": last.target, **baseline}
+
+
+def _last_published(loss: Loss) -> Checkpoint:
+    """The settled checkpoint whose row says from where the sink continues: the last one that was published there."""
+    if loss.missing:
+        return loss.missing[-1]
+    return loss.comparison.view.published_to(loss.comparison.sink, 0)[-1]
+
+
+def _write(
+    transitions: Transitions, view: View, event: Event, checkpoint: Checkpoint, sink: str, body: Mapping[str, Any]
+) -> View | None:
+    """The view after the row; None: another process was first."""
+    is_first = True
+
+    def decide(now: View) -> Row | None:
+        nonlocal is_first
+        is_first = now.head.seq == view.head.seq
+        columns = {"sink": sink, "decision": checkpoint.decision, "body": body}
+        return now.row(checkpoint.epoch, event, checkpoint.attempt, **columns) if is_first else None
+
+    after = transitions.change(view.pipeline, decide, view)
+    return after if is_first else None
+
+
+# ---- refusals
+
+
+def _refuse_open(comparison: Comparison) -> None:
+    """A decision that waits may be published at any moment, and its evidence shows what is missing."""
+    for checkpoint in comparison.view.open:
+        if checkpoint.state is State.COMMITTING and comparison.sink in checkpoint.handles:
+            name, sink, epoch = comparison.view.pipeline, comparison.sink, checkpoint.epoch
+            give_up = f"onceonly resolve {name} {epoch} --give-up {sink} --reason …"
+            raise _refused(
+                name,
+                sink,
+                f"Epoch {epoch} is decided and not settled.",
+                f"{how_to_settle(checkpoint)}. If this sink refuses, give that checkpoint up there: {give_up}.",
+                "decision-open",
+            )
+
+
+def _returned(loss: Loss) -> InvalidPipeline:
+    sink, name = loss.comparison.sink, loss.comparison.view.pipeline
+    return _refused(
+        name,
+        sink,
+        f"It shows the rows of {named(loss.returned)} again, which a rewind had taken out: their records are read "
+        "again, so the rows would be there twice.",
+        f"Remove these rows from the target by hand, then: onceonly accept-loss {name} {sink} --removed --reason …",
+        "rows-returned",
+    )
+
+
+def _refused(name: str, sink: str, why: str, todo: str, code: str) -> InvalidPipeline:
+    what = f"{name}: no loss can be accepted for sink '{sink}'."
+    return InvalidPipeline(what, why, f"{todo} Nothing was changed.", code=code)

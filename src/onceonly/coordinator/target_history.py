@@ -1,0 +1,327 @@
+"""Whether targets still have what the state table has recorded as published to them.
+
+The state table is read first and the target afterwards, so a checkpoint that is published meanwhile cannot make a
+target look as if it had gone back. A difference counts only if the state table, read again, still has the same last
+publication: another process may have recorded a person's word since.
+
+A target that went back is never published to. Either it is brought back, or a person accepts the loss (`accept_loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from onceonly.checkpoint.interfaces import Parts
+from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
+from onceonly.coordinator.messages import cause
+from onceonly.counts import count
+from onceonly.errors import ActionNeeded, Fenced, NotCommitted, OutcomeUnknown, TargetWentBack
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import StateTable
+from onceonly.statetable.view import View
+
+WENT_BACK, SILENT = "target-went-back", "target-silent"  # codes of errors
+MAX_NAMED = 8  # checkpoints that a message names one by one
+Settle = Callable[[View], object]  # carries out decisions of that view
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a look at a sink's target has shown.
+
+    Args:
+        view: the pipeline in the state table; of a target that went back, as it was read after the look.
+        last: the publication that the target should show.
+    """
+
+    pipeline: Pipeline
+    view: View
+    sink: str
+    live: ProvesHistory
+    last: Publication
+    history: History
+
+    @property
+    def went_back(self) -> bool:
+        return self.history.answer is Answer.WENT_BACK
+
+    def missing(self) -> list[Checkpoint]:
+        """The checkpoints that the target lacks, in the order of their decisions, without those recorded as missing.
+
+        Reads the history, so it is only called for a target that went back.
+        """
+        later = self.view.published_to(self.sink, self.history.decision)
+        return [each for each in later if each.is_shown_by(self.sink) and self._is_of_target(each)]
+
+    def _is_of_target(self, checkpoint: Checkpoint) -> bool:
+        """The sink may have had another target meanwhile. Without a proof it is not known, and counts as this one."""
+        proof = checkpoint.published[self.sink].get("proof")
+        return proof is None or proof["target"] == self.last.target
+
+    def notes(self) -> list[str]:
+        """For people: what cannot be known, and what the target's owner has done to it on purpose."""
+        about = f"sink '{self.sink}': "
+        unknown = f"{about}whether its target still has epoch {self.last.epoch} cannot be known: {self.history.why}"
+        return [
+            *([unknown] if self.history.answer is Answer.UNKNOWN else []),
+            *(about + remark for remark in self.history.remarks),
+        ]
+
+
+# ---- compare
+
+
+def check(
+    state: StateTable, parts: Parts, pipeline: Pipeline, seen: View | None = None, settle: Settle | None = None
+) -> list[str]:
+    """Refuse to go on if a target of the pipeline went back, or one that it reads up to another pipeline's checkpoint.
+
+    Args:
+        seen: an earlier view of the pipeline.
+        settle: see `compare`.
+    Returns:
+        Notes for people.
+    Raises:
+        ActionNeeded: a target went back (code "target-went-back").
+        NotCommitted: a target does not answer (code "target-silent").
+    """
+    view = seen or state.view(pipeline.name)
+    names = [sink.name for sink in pipeline.sinks]
+    comparisons = compare_all(state, parts, pipeline, names, view, settle)
+    if lost := [each for each in comparisons if each.went_back]:
+        raise _went_back(state, lost)
+    _check_upstream(state, parts, pipeline)
+    return [note for each in comparisons for note in each.notes()]
+
+
+def compare_all(
+    state: StateTable,
+    parts: Parts,
+    pipeline: Pipeline,
+    sinks: Iterable[str],
+    seen: View,
+    settle: Settle | None = None,
+) -> list[Comparison]:
+    """Compare each of these sinks that has published to its target before. Raises NotCommitted, as `check`."""
+    comparisons = (compare(state, parts, pipeline, name, seen, settle) for name in sinks)
+    return [each for each in comparisons if each]
+
+
+def compare(
+    state: StateTable, parts: Parts, pipeline: Pipeline, sink: str, seen: View, settle: Settle | None = None
+) -> Comparison | None:
+    """Compare a sink's target with its last publication there; None: it has none, or it cannot be proven.
+
+    Args:
+        settle: called once, if the target went back while a decision waits for it: one whose own evidence exists is
+            finished first.
+    """
+    if not seen.head.published_to(sink):
+        return None
+    view = seen
+    while True:
+        comparison = _look(parts, pipeline, view, sink)
+        if comparison is None or not comparison.went_back:
+            return comparison
+        now = state.view(view.pipeline)
+        if now.head.published_to(sink) != view.head.published_to(sink):
+            view = now
+        elif settle and _is_awaited(now, sink):
+            settle(now)
+            view, settle = state.view(view.pipeline), None
+        else:
+            return replace(comparison, view=now)
+
+
+def last_publication(live: Sink, view: View) -> Publication | None:
+    """The sink's last publication in the target that it has now.
+
+    Only a sink that has had several targets is asked which one that is.
+    """
+    publications = view.head.published_to(live.name)
+    if len(publications) < 2 or not isinstance(live, ProvesHistory):
+        return publications[0] if publications else None
+    return next((each for each in publications if live.compare(each).answer is not Answer.ELSEWHERE), None)
+
+
+def baseline(comparison: Comparison) -> Publication | None:
+    """The target as it is, as the sink's last publication; None: there is none. Raises NotCommitted, as `check`."""
+    try:
+        return comparison.live.proof_now(comparison.last)
+    except (NotCommitted, Fenced):
+        raise
+    except Exception as error:
+        raise _silent(comparison.view.pipeline, comparison.sink, error) from error
+
+
+def _look(parts: Parts, pipeline: Pipeline, view: View, sink: str) -> Comparison | None:
+    """Raises NotCommitted: the target does not answer."""
+    try:
+        live = parts.sink(pipeline, sink)
+        if not isinstance(live, ProvesHistory):
+            return None
+        for last in view.head.published_to(sink):
+            history = live.compare(last)
+            if history.answer is not Answer.ELSEWHERE:
+                return Comparison(pipeline, view, sink, live, last, history)
+    except (NotCommitted, Fenced):
+        raise
+    except Exception as error:
+        raise _silent(view.pipeline, sink, error) from error
+    return None
+
+
+def _is_awaited(view: View, sink: str) -> bool:
+    """Whether a decision waits for that sink."""
+    return any(each.state is State.COMMITTING and sink in each.waiting for each in view.open)
+
+
+# ---- chains
+
+
+def _check_upstream(state: StateTable, parts: Parts, pipeline: Pipeline) -> None:
+    """Refuse to read on from a target that went back: its rows would be read as if nothing was missing."""
+    tables = set(pipeline.tables.values())
+    for name in pipeline.after:
+        view = state.view(name)
+        if view.latest is None:
+            continue  # refused by `barrier`
+        writer = Pipeline.from_json(view.latest.definition)
+        sinks = [sink.name for sink in writer.sinks if tables & set(sink.asset_uris())]
+        if lost := [each for each in compare_all(state, parts, writer, sinks, view) if each.went_back]:
+            raise _upstream_went_back(pipeline, lost)
+
+
+def readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list[str]:
+    """The pipelines that read a target of these sinks up to this pipeline's checkpoints."""
+    written = {uri for name in sinks for uri in pipeline.sink(name).asset_uris()}
+    found = []
+    for name in state.pipelines():
+        with suppress(OutcomeUnknown):  # its rows are damaged, which it says itself
+            latest = state.view(name).latest
+            if latest and pipeline.name in latest.definition.get("after", ()):
+                reader = Pipeline.from_json(latest.definition)
+                found += [name] if written & set(reader.tables.values()) else []
+    return found
+
+
+# ---- words
+
+
+def refused_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str) -> TargetWentBack:
+    """The error of a decided checkpoint whose target went back, with what is missing and the ways out."""
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    missing = ""
+    with suppress(Exception):  # the refusal stands, whatever can be told of it
+        comparison = _look(parts, Pipeline.from_json(checkpoint.definition), now, sink)
+        missing = f" {_missing(comparison)}" if comparison and comparison.went_back else ""
+    return TargetWentBack(
+        f"{name} epoch {epoch}: sink '{sink}' was not published, because its target went back.",
+        f"{cause(error)}{missing}",
+        "The decision stands and nothing was deleted. Bring the target back (mount its volume, restore its newest "
+        f"copy), then: onceonly recover {name}. If those rows are lost: onceonly resolve {name} {epoch} --give-up "
+        f"{sink} --reason …, then: {_command(name, sink)}",
+        code=WENT_BACK,
+    )
+
+
+def _went_back(state: StateTable, lost: Sequence[Comparison]) -> ActionNeeded:
+    pipeline, sinks = lost[0].pipeline, [each.sink for each in lost]
+    stopped = readers(state, pipeline, sinks)
+    behind = f" Pipelines that read it stop as well: {', '.join(stopped)}." if stopped else ""
+    return ActionNeeded(
+        f"{pipeline.name}: {_targets(sinks)} went back.",
+        f"{_whys(lost)}{behind}",
+        f"{_ways_out(lost)} Nothing was published.",
+        code=WENT_BACK,
+    )
+
+
+def _upstream_went_back(pipeline: Pipeline, lost: Sequence[Comparison]) -> ActionNeeded:
+    writer, sinks = lost[0].pipeline.name, [each.sink for each in lost]
+    return ActionNeeded(
+        f"{pipeline.name}: {_targets(sinks)} of '{writer}', which it reads, went back.",
+        _whys(lost),
+        f"{_ways_out(lost)} Nothing was published.",
+        code=WENT_BACK,
+    )
+
+
+def _targets(sinks: Sequence[str]) -> str:
+    if len(sinks) == 1:
+        return f"the target of sink '{sinks[0]}'"
+    return f"the targets of sinks {', '.join(map(repr, sinks))}"
+
+
+def _whys(lost: Sequence[Comparison]) -> str:
+    return " ".join(f"Sink '{each.sink}' ({each.last.target}): {each.history.why}. {_missing(each)}" for each in lost)
+
+
+def _ways_out(lost: Sequence[Comparison]) -> str:
+    commands = ", ".join(_command(each.view.pipeline, each.sink) for each in lost)
+    return (
+        "Bring the target back (mount its volume, restore its newest copy) and run again: nothing is published "
+        f"twice. If those rows are lost: {commands}."
+    )
+
+
+def _command(pipeline: str, sink: str) -> str:
+    return f"onceonly accept-loss {pipeline} {sink} --reason …"
+
+
+def _missing(comparison: Comparison) -> str:
+    missing = comparison.missing()
+    if not missing:
+        return "No checkpoint is missing there."
+    rows = lost_rows(missing, comparison.sink)
+    counted = f" ({count(rows, 'row')})" if rows is not None else ""
+    return f"Missing there: {named(missing)}{counted}."
+
+
+def named(checkpoints: Sequence[Checkpoint]) -> str:
+    """'epoch 5', 'epochs 5, 6', with their intervals; of many the first ones and the last one."""
+    if len(checkpoints) == 1:
+        return f"epoch {_named(checkpoints[0])}"
+    if len(checkpoints) <= MAX_NAMED:
+        return f"epochs {', '.join(map(_named, checkpoints))}"
+    first = ", ".join(map(_named, checkpoints[: MAX_NAMED - 1]))
+    return f"{count(len(checkpoints), 'checkpoint')}: epochs {first} … {_named(checkpoints[-1])}"
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.epoch} [{checkpoint.interval}]" if checkpoint.interval else str(checkpoint.epoch)
+
+
+def lost_rows(checkpoints: Sequence[Checkpoint], sink: str) -> int | None:
+    """How many rows are missing; None: the sink does not count them. What was replaced or taken back does not count."""
+    total = 0
+    for checkpoint in checkpoints:
+        rows = checkpoint.handles[sink].get("rows")
+        if _is_superseded(checkpoint, checkpoints):
+            continue
+        if rows is None:
+            return None
+        total += rows
+    return total
+
+
+def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> bool:
+    """Whether one of these has replaced it or taken it back: whatever does is decided later, so it is one of them."""
+    for each in checkpoints:
+        if each.replaces == checkpoint.epoch:
+            return True
+        if each.rewinds_to is not None and each.rewinds_to < checkpoint.epoch < each.epoch:
+            return True
+    return False
+
+
+def _silent(pipeline: str, sink: str, error: Exception) -> NotCommitted:
+    return NotCommitted(
+        f"{pipeline}: whether the target of sink '{sink}' still has what was published to it is not known.",
+        cause(error),
+        "Retry when the target answers. Nothing was published.",
+        code=SILENT,
+    )
