@@ -54,6 +54,7 @@ class Event(Enum):
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
     MISSING = "missing"  # one sink: a person accepts that its target no longer has what was published to it
+    FOUND = "found"  # one sink: its target shows again what was recorded as missing
     ACCEPTED = "accepted"  # one sink: by that person's word, its target as it is now is the one to continue from
     COMMITTED = "committed"
     ABORTING = "aborting"
@@ -78,6 +79,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.GIVEN_UP: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.COMMITTED: (frozenset({State.COMMITTING}), State.COMMITTED),
     Event.MISSING: (frozenset({State.COMMITTED}), State.COMMITTED),
+    Event.FOUND: (frozenset({State.COMMITTED}), State.COMMITTED),
     Event.ACCEPTED: (frozenset({State.COMMITTED}), State.COMMITTED),
     Event.ABORTING: (frozenset({State.PLANNED, State.STAGED}), State.ABORTING),
     Event.ABORTED: (frozenset({State.ABORTING}), State.ABORTED),
@@ -335,6 +337,8 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
+OF_A_TARGET = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})
+OF_A_SINK = OF_A_TARGET | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
 NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "bad": {}, "verdict": None, "approved": None, "staging": None}
 
 
@@ -361,8 +365,8 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             return _judged(known, row)
         case Event.COMMITTING:
             return {"decision": row.decision}
-        case Event.REPLACED | Event.IN_DOUBT | Event.PUBLISHED | Event.GIVEN_UP | Event.MISSING | Event.ACCEPTED:
-            return _of_a_sink(known, row)
+        case event if event in OF_A_SINK:
+            return _of_a_target(known, row) if event in OF_A_TARGET else _of_a_sink(known, row)
         case Event.ABORTING:
             return {"reason": row.body.get("reason"), "staging": None}
         case Event.ABORTED:
@@ -410,12 +414,18 @@ def _of_a_sink(known: Checkpoint, row: Row) -> dict[str, Any]:
     if row.event is Event.REPLACED:
         handles = {**known.handles, row.sink or "": row.body["handle"]}
         return {"handles": handles, "in_doubt": _without(known.in_doubt, row.sink)}
-    if row.event in (Event.MISSING, Event.ACCEPTED):
-        missing = {row.sink or "": dict(row.body)} if row.event is Event.MISSING else {}
-        return {"missing": {**known.missing, **missing}, "updated_at": known.updated_at}  # when it was committed
     named = row.event.value  # also the field's name
     entries = {**getattr(known, named), row.sink or "": dict(row.body)}
     return {"in_doubt": _without(known.in_doubt, row.sink), named: entries}
+
+
+def _of_a_target(known: Checkpoint, row: Row) -> dict[str, Any]:
+    changes: dict[str, Any] = {"updated_at": known.updated_at}  # when it was committed
+    if row.event is Event.MISSING:
+        changes["missing"] = {**known.missing, row.sink or "": dict(row.body)}
+    if row.event is Event.FOUND:
+        changes["missing"] = _without(known.missing, row.sink)
+    return changes
 
 
 def _without(by_sink: Mapping[str, Any], sink: str | None) -> dict[str, Any]:

@@ -38,11 +38,13 @@ class Publication:
 
     Args:
         proof: what the sink's commit returned as `Outcome.proof`: by which its target can be recognised later.
+        absent: a person has accepted that this target no longer exists. The sink may make it again.
     """
 
     epoch: int
     decision: int
     proof: Mapping[str, Any]
+    absent: bool = False
 
     @property
     def target(self) -> str:
@@ -248,6 +250,8 @@ class ProvesHistory(ABC):
     def compare(self, last: Publication) -> History:
         """Whether the target has `last`, and all that was published before. Changes nothing.
 
+        Args:
+            last: the last one in that target; or an earlier one, of which a person asks whether it is there again.
         Raises:
             OutcomeUnknown: the target does not answer.
         """

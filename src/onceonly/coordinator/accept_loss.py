@@ -19,9 +19,10 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
 from onceonly.checkpoint.sink import Publication
 from onceonly.coordinator import target_history
 from onceonly.coordinator.messages import how_to_settle
-from onceonly.coordinator.target_history import Comparison, named
+from onceonly.coordinator.target_history import Comparison, named, publications_of
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.row_format import publication_json
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -33,15 +34,17 @@ class Loss:
 
     Args:
         missing: the checkpoints that the target lacks and that are not recorded as missing, in order of decision.
+        found: the checkpoints that are recorded as missing, and that the target shows again.
         returned: checkpoints whose rows a rewind has taken out, and which the target shows again. Their records are
             read again, so the rows would be there twice.
-        baseline: the target as it is, as the sink's last publication; None: there is no target.
+        baseline: the target as it is, as the sink's last publication.
     """
 
     comparison: Comparison
     missing: tuple[Checkpoint, ...]
+    found: tuple[Checkpoint, ...]
     returned: tuple[Checkpoint, ...]
-    baseline: Publication | None
+    baseline: Publication
 
     @property
     def rows(self) -> int | None:
@@ -71,29 +74,25 @@ def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
     """
     loss = _find(state, parts, name, sink)
     if loss is None:
-        raise _refused(
-            name,
-            sink,
-            "Its target has what was published to it, or nothing was.",
-            f"See what is recorded: onceonly status {name}.",
-            "nothing-lost",
-        )
+        raise _nothing_lost(name, sink)
     return loss
 
 
 def accept(transitions: Transitions, parts: Parts, name: str, sink: str, word: Word) -> View:
     """Record that the target lacks these checkpoints, and continue from the target as it is. Raises as `find`."""
-    loss: Loss | None = find(transitions.state, parts, name, sink)
-    view = transitions.state.view(name)
+    first = find(transitions.state, parts, name, sink)
+    loss: Loss | None = first
     while loss:
         if loss.returned and not word.removed:
             raise _returned(loss)
         recorded = _record(transitions, loss, word)
         if recorded:
             return recorded
-        view = transitions.state.view(name)
-        loss = _find(transitions.state, parts, name, sink)  # None: another person has said the same meanwhile
-    return view
+        loss = _find(transitions.state, parts, name, sink)
+    view = transitions.state.view(name)
+    if publications_of(view, sink) == publications_of(first.comparison.view, sink):
+        raise _nothing_lost(name, sink)  # it was brought back meanwhile
+    return view  # another person has said the same meanwhile
 
 
 def _find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
@@ -105,15 +104,15 @@ def _find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
             baseline = target_history.baseline(comparison)
             again = target_history.compare(state, parts, pipeline, sink, comparison.view)
             if again and again.history == comparison.history and again.last == comparison.last:
-                missing = tuple(again.missing())
-                return Loss(again, missing, tuple(_returned_by(again, missing)), baseline)
+                missing, found = tuple(again.missing()), tuple(again.found())
+                return Loss(again, missing, found, tuple(_returned_by(again, missing)), baseline)
             comparison = again
     return None
 
 
 def _definitions(view: View, name: str, sink: str) -> Iterator[Pipeline]:
     """The definitions with that sink, one for each target that it has had, the newest first."""
-    epochs = [each.epoch for each in view.head.published_to(sink)]
+    epochs = [each.epoch for each in publications_of(view, sink)]
     checkpoints = [view.latest, *(view.checkpoint(epoch) for epoch in epochs)]
     definitions = {canonical(each.definition): each.definition for each in checkpoints if each and sink in each.sinks}
     if not definitions:
@@ -131,7 +130,7 @@ def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Ite
             if taken_back.rewinds_to is not None:
                 epoch = taken_back.rewinds_to  # an earlier rewind has taken out what is in between
                 continue
-            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.history.decision:
+            if taken_back.is_shown_by(comparison.sink) and decision <= comparison.shown:
                 yield taken_back
             epoch -= 1
 
@@ -149,12 +148,13 @@ def _record(transitions: Transitions, loss: Loss, word: Word) -> View | None:
 
 
 def _rows(loss: Loss, word: Word) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
-    sink, last = loss.comparison.sink, loss.comparison.last
+    sink = loss.comparison.sink
     said = {"who": word.who, "reason": word.reason}
+    for checkpoint in loss.found:
+        yield Event.FOUND, checkpoint, said
     for checkpoint in loss.missing:
         yield Event.MISSING, checkpoint, {**said, "rows": checkpoint.handles[sink].get("rows")}
-    baseline = {"baseline": vars(loss.baseline)} if loss.baseline else {}
-    yield Event.ACCEPTED, _last_published(loss), {**said, "target": last.target, **baseline}
+    yield Event.ACCEPTED, _last_published(loss), {**said, "baseline": publication_json(loss.baseline)}
 
 
 def _last_published(loss: Loss) -> Checkpoint:
@@ -196,6 +196,11 @@ def _refuse_open(comparison: Comparison) -> None:
                 f"{how_to_settle(checkpoint)}. If this sink refuses, give that checkpoint up there: {give_up}.",
                 "decision-open",
             )
+
+
+def _nothing_lost(name: str, sink: str) -> InvalidPipeline:
+    why = "Its target has what was published to it, or nothing was."
+    return _refused(name, sink, why, f"See what is recorded: onceonly status {name}.", "nothing-lost")
 
 
 def _returned(loss: Loss) -> InvalidPipeline:

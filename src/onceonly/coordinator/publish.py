@@ -108,7 +108,7 @@ class Publisher:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
                 is_waiting = sink in now.require(checkpoint.epoch).waiting
-                if is_waiting and now.head.published_to(sink) != view.head.published_to(sink):
+                if is_waiting and now.head.publications != view.head.publications:
                     return self._publish_sink(now, now.require(checkpoint.epoch), sink)  # it was compared with what was
                 raise target_history.refused_commit(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):

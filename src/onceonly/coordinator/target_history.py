@@ -46,15 +46,45 @@ class Comparison:
 
     @property
     def went_back(self) -> bool:
-        return self.history.answer is Answer.WENT_BACK
+        """Whether it lacks something, or a target that no longer existed, as a person had accepted, is there again."""
+        is_behind = self.history.answer is Answer.WENT_BACK
+        return bool(self.shown) if self.last.absent else is_behind
+
+    @property
+    def shown(self) -> int:
+        """The last decision of this sink that the target shows, at least; 0: none, or not known."""
+        return self.last.decision if self.history.answer is Answer.SAME else self.history.decision
 
     def missing(self) -> list[Checkpoint]:
         """The checkpoints that the target lacks, in the order of their decisions, without those recorded as missing.
 
         Reads the history, so it is only called for a target that went back.
         """
-        later = self.view.published_to(self.sink, self.history.decision)
+        later = self.view.published_to(self.sink, self.shown)
         return [each for each in later if each.is_shown_by(self.sink) and self._is_of_target(each)]
+
+    def found(self) -> list[Checkpoint]:
+        """The checkpoints that are recorded as missing and that the target shows again, in the order of decisions.
+
+        Each is asked for, newest first, down to one that is not recorded as missing: what the target lacked when that
+        one was published there, it still lacks.
+        """
+        if not self.view.head.missing.get(self.sink):
+            return []
+        found = []
+        for checkpoint in reversed(self.view.published_to(self.sink, 0)):
+            is_past = (checkpoint.decision or 0) > self.shown
+            if is_past or not self._is_of_target(checkpoint) or not self._has(checkpoint):
+                continue
+            if checkpoint.is_shown_by(self.sink):
+                break
+            found.append(checkpoint)
+        return found[::-1]
+
+    def _has(self, checkpoint: Checkpoint) -> bool:
+        proof = checkpoint.published[self.sink].get("proof")
+        publication = Publication(checkpoint.epoch, checkpoint.decision or 0, proof) if proof else None
+        return publication is not None and self.live.compare(publication).answer is Answer.SAME
 
     def _is_of_target(self, checkpoint: Checkpoint) -> bool:
         """The sink may have had another target meanwhile. Without a proof it is not known, and counts as this one."""
@@ -119,7 +149,7 @@ def compare(
         settle: called once, if the target went back while a decision waits for it: one whose own evidence exists is
             finished first.
     """
-    if not seen.head.published_to(sink):
+    if sink not in seen.head.publications:
         return None
     view = seen
     while True:
@@ -127,7 +157,7 @@ def compare(
         if comparison is None or not comparison.went_back:
             return comparison
         now = state.view(view.pipeline)
-        if now.head.published_to(sink) != view.head.published_to(sink):
+        if publications_of(now, sink) != publications_of(view, sink):
             view = now
         elif settle and _is_awaited(now, sink):
             settle(now)
@@ -141,16 +171,24 @@ def last_publication(live: Sink, view: View) -> Publication | None:
 
     Only a sink that has had several targets is asked which one that is.
     """
-    publications = view.head.published_to(live.name)
-    if len(publications) < 2 or not isinstance(live, ProvesHistory):
-        return publications[0] if publications else None
-    return next((each for each in publications if live.compare(each).answer is not Answer.ELSEWHERE), None)
+    publications = publications_of(view, live.name)
+    if not publications:
+        return None
+    last: Publication | None = publications[0]
+    if len(publications) > 1 and isinstance(live, ProvesHistory):
+        last = next((each for each in publications if live.compare(each).answer is not Answer.ELSEWHERE), None)
+    return None if last is None or last.absent else last
 
 
-def baseline(comparison: Comparison) -> Publication | None:
-    """The target as it is, as the sink's last publication; None: there is none. Raises NotCommitted, as `check`."""
+def publications_of(view: View, sink: str) -> tuple[Publication, ...]:
+    """The sink's last publication in each of its targets, also in those that no longer exist, the newest first."""
+    return view.head.publications.get(sink, ())
+
+
+def baseline(comparison: Comparison) -> Publication:
+    """The target as it is, as the sink's last publication. Raises NotCommitted, as `check`."""
     try:
-        return comparison.live.proof_now(comparison.last)
+        return comparison.live.proof_now(comparison.last) or replace(comparison.last, absent=True)
     except (NotCommitted, Fenced):
         raise
     except Exception as error:
@@ -163,7 +201,7 @@ def _look(parts: Parts, pipeline: Pipeline, view: View, sink: str) -> Comparison
         live = parts.sink(pipeline, sink)
         if not isinstance(live, ProvesHistory):
             return None
-        for last in view.head.published_to(sink):
+        for last in publications_of(view, sink):
             history = live.compare(last)
             if history.answer is not Answer.ELSEWHERE:
                 return Comparison(pipeline, view, sink, live, last, history)
@@ -257,7 +295,18 @@ def _targets(sinks: Sequence[str]) -> str:
 
 
 def _whys(lost: Sequence[Comparison]) -> str:
-    return " ".join(f"Sink '{each.sink}' ({each.last.target}): {each.history.why}. {_missing(each)}" for each in lost)
+    return " ".join(f"Sink '{each.sink}' ({each.last.target}): {_why(each)}" for each in lost)
+
+
+def _why(comparison: Comparison) -> str:
+    if comparison.last.absent:
+        return f"It is there again, and it was accepted that it no longer exists. {_found(comparison)}"
+    return f"{comparison.history.why}. {_missing(comparison)}{_found(comparison)}"
+
+
+def _found(comparison: Comparison) -> str:
+    found = comparison.found()
+    return f" It shows {named(found)}, recorded as missing." if found else ""
 
 
 def _ways_out(lost: Sequence[Comparison]) -> str:

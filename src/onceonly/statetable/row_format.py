@@ -6,7 +6,7 @@ A commit of a pipeline's log holds its row as such a record. The same columns ar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -47,17 +47,17 @@ class Head:
     decision: int = 0  # last one taken
     latest: int = 0  # seq of the first row of the last epoch
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
-    publications: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)  # by sink: see `published_to`
+    publications: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)  # by sink and target
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
 
     @property
     def published(self) -> Mapping[str, Publication]:
         """By sink: its last publication."""
-        return {sink: publications[0] for sink, publications in self.publications.items()}
+        return {sink: those[0] for sink in self.publications if (those := self.published_to(sink))}
 
     def published_to(self, sink: str) -> tuple[Publication, ...]:
-        """The sink's last publication in each of the targets that it has had, the newest first."""
-        return self.publications.get(sink, ())
+        """The sink's last publication in each of the targets that it has had and that exist, the newest first."""
+        return tuple(each for each in self.publications.get(sink, ()) if not each.absent)
 
     def after(self, row: Row, checkpoint: Checkpoint) -> Head:
         """The head once `row` has led to `checkpoint`."""
@@ -79,25 +79,24 @@ class Head:
         sink = row.sink or ""
         if row.event is Event.PUBLISHED and row.body.get("proof"):
             new = Publication(row.epoch, row.decision or 0, row.body["proof"])
-            kept = (new, *_in_other_targets(self.published_to(sink), new.target))[:MAX_TARGETS]
         elif row.event is Event.ACCEPTED:
-            others = _in_other_targets(self.published_to(sink), row.body["target"])
-            baseline = row.body.get("baseline")
-            kept = (Publication(**baseline), *others) if baseline else others
+            new = Publication(**row.body["baseline"])
         else:
             return self.publications
-        left = {name: each for name, each in self.publications.items() if name != sink}
-        return {**left, sink: kept} if kept else left
+        others = (each for each in self.publications.get(sink, ()) if each.target != new.target)
+        return {**self.publications, sink: (new, *others)[:MAX_TARGETS]}
 
     def _missing_after(self, row: Row) -> Mapping[str, int]:
-        if row.event is not Event.MISSING or not row.sink:
+        if row.event not in (Event.MISSING, Event.FOUND) or not row.sink:
             return self.missing
-        return {**self.missing, row.sink: self.missing.get(row.sink, 0) + 1}
+        number = self.missing.get(row.sink, 0) + (1 if row.event is Event.MISSING else -1)
+        others = {sink: each for sink, each in self.missing.items() if sink != row.sink}
+        return {**others, row.sink: number} if number else others
 
     def to_json(self) -> dict[str, Any]:
         open_ = {str(epoch): seq for epoch, seq in self.open.items()}
         head = {"seq": self.seq, "epoch": self.epoch, "decision": self.decision, "latest": self.latest, "open": open_}
-        published = {sink: [vars(each) for each in publications] for sink, publications in self.publications.items()}
+        published = {sink: [publication_json(each) for each in those] for sink, those in self.publications.items()}
         missing = {"missing": dict(self.missing)} if self.missing else {}
         return {**head, **({"published": published} if published else {}), **missing}
 
@@ -110,8 +109,9 @@ class Head:
         return cls(**columns, open=open_, publications=publications)
 
 
-def _in_other_targets(publications: Sequence[Publication], target: str) -> tuple[Publication, ...]:
-    return tuple(each for each in publications if each.target != target)
+def publication_json(publication: Publication) -> dict[str, Any]:
+    columns = {"epoch": publication.epoch, "decision": publication.decision, "proof": dict(publication.proof)}
+    return {**columns, "absent": True} if publication.absent else columns
 
 
 def schema_json() -> str:

@@ -67,6 +67,7 @@ LEGAL = {
     (State.COMMITTING, Event.GIVEN_UP): State.COMMITTING,
     (State.COMMITTING, Event.COMMITTED): State.COMMITTED,
     (State.COMMITTED, Event.MISSING): State.COMMITTED,
+    (State.COMMITTED, Event.FOUND): State.COMMITTED,
     (State.COMMITTED, Event.ACCEPTED): State.COMMITTED,
     (State.ABORTING, Event.ABORTED): State.ABORTED,
     (State.ABORTED, Event.PLANNED): State.PLANNED,
