@@ -17,7 +17,18 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import barrier, forward, gate, lineage, rewind, skip, skip_offsets, target_history
+from onceonly.coordinator import (
+    accept_loss,
+    barrier,
+    forward,
+    gate,
+    lineage,
+    rewind,
+    skip,
+    skip_offsets,
+    target_history,
+)
+from onceonly.coordinator.accept_loss import Loss, Word
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
@@ -359,6 +370,29 @@ class Coordinator:
         source = self.parts.sources(pipeline)[said.topic]
         view = self._transitions.change(name, lambda view: skip_offsets.row(view, source, said))
         return view.require(view.head.epoch)
+
+    def compare_targets(self, pipeline: Pipeline) -> list[str]:
+        """Notes for people on whether the targets still have what was published to them. Raises as `plan`."""
+        return target_history.check(self.state, self.parts, pipeline)
+
+    def loss(self, name: str, sink: str) -> Loss:
+        """What a sink's target lacks of what was published to it; it changes nothing.
+
+        Raises:
+            InvalidPipeline: nothing that could be accepted: it lacks nothing, or a decision waits for it.
+        """
+        return accept_loss.find(self.state, self.parts, name, sink)
+
+    def accept_loss(self, name: str, sink: str, word: Word) -> list[Checkpoint]:
+        """Record that a sink's target lacks these checkpoints, and continue from the target as it is.
+
+        Returns:
+            All checkpoints that are recorded as missing in a target of that sink.
+        Raises:
+            InvalidPipeline: as `loss`; or it shows rows again that a rewind had taken out.
+        """
+        view = accept_loss.accept(self._transitions, self.parts, name, sink, word)
+        return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:
         """What the sink shows of this checkpoint now, for a person who has to decide."""
