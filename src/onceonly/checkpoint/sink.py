@@ -260,7 +260,8 @@ class ProvesHistory(ABC):
     def proof_now(self, last: Publication) -> Publication | None:
         """What the target shows now as the sink's last publication, with a proof of the target as it is.
 
-        Recorded in place of `last` when a person accepts that later publications are missing. None: there is no target.
+        Recorded in place of `last` when a person accepts that later publications are missing. `compare` finds it
+        SAME as long as the target does not change. None: there is no target.
         """
 
 

@@ -4,6 +4,10 @@ Each missing checkpoint gets a row, and the last row says from which state of th
 one the target counts as gone back. So what dies half way is still refused, and the word is given again; where two
 persons give it at once, each checkpoint is recorded once.
 
+If a decision waits for that sink, the missing checkpoints are recorded, and the last row is refused until it is given
+up: another process, which still sees the target as it was, could publish it. What is missing is recorded before that,
+because giving up writes its evidence into the target, which then shows a later decision.
+
 Every row is written from the very view that was read after the look at the target. If another process has recorded
 anything in between, the target is looked at again.
 """
@@ -69,7 +73,7 @@ def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
     """What a sink's target lacks.
 
     Raises:
-        InvalidPipeline: nothing that can be accepted: the target has all of it, or a decision waits for it.
+        InvalidPipeline: nothing that can be accepted: the target has all of it.
         NotCommitted: the target does not answer.
     """
     loss = _find(state, parts, name, sink)
@@ -79,13 +83,17 @@ def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
 
 
 def accept(transitions: Transitions, parts: Parts, name: str, sink: str, word: Word) -> View:
-    """Record that the target lacks these checkpoints, and continue from the target as it is. Raises as `find`."""
+    """Record that the target lacks these checkpoints, and continue from the target as it is.
+
+    Raises:
+        InvalidPipeline: as `find`; or a decision is not settled: what is missing is recorded.
+    """
     first = find(transitions.state, parts, name, sink)
     loss: Loss | None = first
     while loss:
         if loss.returned and not word.removed:
             raise _returned(loss)
-        recorded = _record(transitions, loss, word)
+        recorded = _record(transitions, loss, word)  # raises InvalidPipeline before the last row
         if recorded:
             return recorded
         loss = _find(transitions.state, parts, name, sink)
@@ -100,7 +108,6 @@ def _find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss | None:
     for pipeline in _definitions(view, name, sink):
         comparison = target_history.compare(state, parts, pipeline, sink, view)
         while comparison and comparison.went_back:
-            _refuse_open(comparison)
             baseline = target_history.baseline(comparison)
             again = target_history.compare(state, parts, pipeline, sink, comparison.view)
             if again and again.history == comparison.history and again.last == comparison.last:
@@ -142,6 +149,8 @@ def _record(transitions: Transitions, loss: Loss, word: Word) -> View | None:
     """Record it, from the view in which it was found; None: another process has recorded something meanwhile."""
     view: View | None = loss.comparison.view
     for event, checkpoint, body in _rows(loss, word):
+        if view and event is Event.ACCEPTED:
+            _refuse_open(view, loss.comparison.sink)
         if view:
             view = _write(transitions, view, event, checkpoint, loss.comparison.sink, body)
     return view
@@ -183,19 +192,22 @@ def _write(
 # ---- refusals
 
 
-def _refuse_open(comparison: Comparison) -> None:
-    """A decision that waits may be published at any moment, and its evidence shows what is missing."""
-    for checkpoint in comparison.view.open:
-        if checkpoint.state is State.COMMITTING and comparison.sink in checkpoint.handles:
-            name, sink, epoch = comparison.view.pipeline, comparison.sink, checkpoint.epoch
-            give_up = f"onceonly resolve {name} {epoch} --give-up {sink} --reason …"
-            raise _refused(
-                name,
-                sink,
-                f"Epoch {epoch} is decided and not settled.",
-                f"{how_to_settle(checkpoint)}. If this sink refuses, give that checkpoint up there: {give_up}.",
-                "decision-open",
-            )
+def _refuse_open(view: View, sink: str) -> None:
+    for checkpoint in view.open:
+        if checkpoint.state is not State.COMMITTING or sink not in checkpoint.handles:
+            continue
+        name, epoch = view.pipeline, checkpoint.epoch
+        todo = (
+            f"Give it up there: onceonly resolve {name} {epoch} --give-up {sink} --reason …"
+            if sink in checkpoint.waiting
+            else how_to_settle(checkpoint)
+        )
+        raise InvalidPipeline(
+            f"{name}: sink '{sink}' does not continue yet. What is missing there is recorded.",
+            f"Epoch {epoch} is decided and not settled.",
+            f"{todo}. Then repeat this command.",
+            code="decision-open",
+        )
 
 
 def _nothing_lost(name: str, sink: str) -> InvalidPipeline:

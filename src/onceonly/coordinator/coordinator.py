@@ -379,7 +379,7 @@ class Coordinator:
         """What a sink's target lacks of what was published to it; it changes nothing.
 
         Raises:
-            InvalidPipeline: nothing that could be accepted: it lacks nothing, or a decision waits for it.
+            InvalidPipeline: it lacks nothing.
         """
         return accept_loss.find(self.state, self.parts, name, sink)
 
@@ -389,7 +389,7 @@ class Coordinator:
         Returns:
             All checkpoints that are recorded as missing in a target of that sink.
         Raises:
-            InvalidPipeline: as `loss`; or it shows rows again that a rewind had taken out.
+            InvalidPipeline: as `loss`; it shows rows again that a rewind had taken out; or a decision is not settled.
         """
         view = accept_loss.accept(self._transitions, self.parts, name, sink, word)
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]

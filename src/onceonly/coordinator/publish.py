@@ -137,6 +137,11 @@ class Publisher:
 
         self._transitions.change(view.pipeline, decide, view)
 
+    def require_accepted(self, view: View, checkpoint: Checkpoint, sink: str) -> None:
+        """Refuse to give a sink up while its target lacks checkpoints that are not recorded as missing."""
+        pipeline = Pipeline.from_json(checkpoint.definition)
+        target_history.require_accepted(self._transitions.state, self._parts, pipeline, sink, view)
+
     def sink(self, checkpoint: Checkpoint, sink: str) -> Sink:
         return self._parts.sink(Pipeline.from_json(checkpoint.definition), sink)
 

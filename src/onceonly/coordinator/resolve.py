@@ -53,6 +53,7 @@ class Resolver:
         view = self._transitions.state.view(name)
         while sink in view.require(epoch).waiting:
             _refuse_out_of_order(view, view.require(epoch), sink)
+            self._publisher.require_accepted(view, view.require(epoch), sink)
             view = self._give_up(view, epoch, sink, said, gone)
         return self._publisher.finish(view, epoch).require(epoch)
 

@@ -18,12 +18,13 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
 from onceonly.coordinator.messages import cause
 from onceonly.counts import count
-from onceonly.errors import ActionNeeded, Fenced, NotCommitted, OutcomeUnknown, TargetWentBack
+from onceonly.errors import ActionNeeded, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
 
-WENT_BACK, SILENT = "target-went-back", "target-silent"  # codes of errors
+WENT_BACK, IS_BACK, SILENT = "target-went-back", "target-is-back", "target-silent"  # codes of errors
+NOTHING_MISSING = " No checkpoint is missing there."
 MAX_NAMED = 8  # checkpoints that a message names one by one
 Settle = Callable[[View], object]  # carries out decisions of that view
 
@@ -46,9 +47,15 @@ class Comparison:
 
     @property
     def went_back(self) -> bool:
-        """Whether it lacks something, or a target that no longer existed, as a person had accepted, is there again."""
-        is_behind = self.history.answer is Answer.WENT_BACK
-        return bool(self.shown) if self.last.absent else is_behind
+        """Whether a person has to act: it lacks something, or what was recorded as missing is there again."""
+        return self.is_back or (not self.last.absent and self.history.answer is Answer.WENT_BACK)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it shows what was recorded as missing, or exists although that was recorded as absent."""
+        if self.last.absent:
+            return is_there_again(self.last, self.history)
+        return self.history.answer is Answer.SAME and is_missing(self.view, self.sink, self.last)
 
     @property
     def shown(self) -> int:
@@ -66,15 +73,15 @@ class Comparison:
     def found(self) -> list[Checkpoint]:
         """The checkpoints that are recorded as missing and that the target shows again, in the order of decisions.
 
-        Each is asked for, newest first, down to one that is not recorded as missing: what the target lacked when that
-        one was published there, it still lacks.
+        Each is asked for, newest first, down to one that is there and was never missing: what the target lacked when
+        that one was published, it still lacks.
         """
         if not self.view.head.missing.get(self.sink):
             return []
         found = []
         for checkpoint in reversed(self.view.published_to(self.sink, 0)):
-            is_past = (checkpoint.decision or 0) > self.shown
-            if is_past or not self._is_of_target(checkpoint) or not self._has(checkpoint):
+            is_later = (checkpoint.decision or 0) > self.shown
+            if is_later or not self._is_of_target(checkpoint) or not self._has(checkpoint):
                 continue
             if checkpoint.is_shown_by(self.sink):
                 break
@@ -166,18 +173,57 @@ def compare(
             return replace(comparison, view=now)
 
 
-def last_publication(live: Sink, view: View) -> Publication | None:
-    """The sink's last publication in the target that it has now.
+def require_accepted(state: StateTable, parts: Parts, pipeline: Pipeline, sink: str, seen: View) -> None:
+    """Refuse to fence a sink whose target lacks checkpoints: its evidence, written there, would hide that.
 
-    Only a sink that has had several targets is asked which one that is.
+    A target that does not answer is left to the fence.
+    """
+    comparison = None
+    with suppress(NotCommitted):
+        comparison = compare(state, parts, pipeline, sink, seen)
+    if comparison and comparison.missing():
+        raise InvalidPipeline(
+            f"{pipeline.name}: sink '{sink}' cannot be given up yet.",
+            f"Its target went back: {_why(comparison)}",
+            f"Bring it back, or record what is missing there first: {_command(pipeline.name, sink)}",
+            code=WENT_BACK,
+        )
+
+
+def last_publication(live: Sink, view: View) -> Publication | None:
+    """The sink's last publication in its target, which a commit has to find there; None: there is none.
+
+    The target is looked at only if the sink has had several, or one that no longer exists.
+
+    Raises:
+        TargetWentBack: a person's word on it is not recorded to its end; or it is there again after such a word.
     """
     publications = publications_of(view, live.name)
-    if not publications:
+    if not isinstance(live, ProvesHistory) or not publications:
         return None
     last: Publication | None = publications[0]
-    if len(publications) > 1 and isinstance(live, ProvesHistory):
+    if len(publications) > 1:
         last = next((each for each in publications if live.compare(each).answer is not Answer.ELSEWHERE), None)
-    return None if last is None or last.absent else last
+    if last is None:
+        return None
+    if not last.absent and is_missing(view, live.name, last):
+        raise _not_accepted(view.pipeline, live.name, "That rows are missing there is recorded, and not all of it.")
+    if last.absent and is_there_again(last, live.compare(last)):
+        raise _not_accepted(view.pipeline, live.name, "It is there again, and it was accepted that it is not.")
+    return None if last.absent else last
+
+
+def is_there_again(absent: Publication, history: History) -> bool:
+    """Whether a target that no longer existed shows something that was published to it, and not only a new table."""
+    return history.answer is Answer.SAME or (history.answer is Answer.WENT_BACK and history.decision > 0)
+
+
+def is_missing(view: View, sink: str, publication: Publication) -> bool:
+    """Whether that publication is recorded as missing in its target."""
+    if not view.head.missing.get(sink):
+        return False
+    checkpoint = view.checkpoint(publication.epoch)
+    return bool(checkpoint and checkpoint.decision == publication.decision and sink in checkpoint.missing)
 
 
 def publications_of(view: View, sink: str) -> tuple[Publication, ...]:
@@ -251,18 +297,16 @@ def readers(state: StateTable, pipeline: Pipeline, sinks: Iterable[str]) -> list
 
 def refused_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: Checkpoint, sink: str) -> TargetWentBack:
     """The error of a decided checkpoint whose target went back, with what is missing and the ways out."""
-    name, epoch = checkpoint.pipeline, checkpoint.epoch
-    missing = ""
+    name, missing = checkpoint.pipeline, ""
     with suppress(Exception):  # the refusal stands, whatever can be told of it
         comparison = _look(parts, Pipeline.from_json(checkpoint.definition), now, sink)
-        missing = f" {_missing(comparison)}" if comparison and comparison.went_back else ""
+        missing = _missing(comparison) if comparison and comparison.went_back else ""
     return TargetWentBack(
-        f"{name} epoch {epoch}: sink '{sink}' was not published, because its target went back.",
+        f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target went back.",
         f"{cause(error)}{missing}",
         "The decision stands and nothing was deleted. Bring the target back (mount its volume, restore its newest "
-        f"copy), then: onceonly recover {name}. If those rows are lost: onceonly resolve {name} {epoch} --give-up "
-        f"{sink} --reason …, then: {_command(name, sink)}",
-        code=WENT_BACK,
+        f"copy), then: onceonly recover {name}. If those rows are lost: {_command(name, sink)}",
+        code=error.code or WENT_BACK,
     )
 
 
@@ -271,21 +315,35 @@ def _went_back(state: StateTable, lost: Sequence[Comparison]) -> ActionNeeded:
     stopped = readers(state, pipeline, sinks)
     behind = f" Pipelines that read it stop as well: {', '.join(stopped)}." if stopped else ""
     return ActionNeeded(
-        f"{pipeline.name}: {_targets(sinks)} went back.",
+        f"{pipeline.name}: {_targets(sinks)} {_what_happened(lost)}.",
         f"{_whys(lost)}{behind}",
         f"{_ways_out(lost)} Nothing was published.",
-        code=WENT_BACK,
+        code=_code(lost),
     )
 
 
 def _upstream_went_back(pipeline: Pipeline, lost: Sequence[Comparison]) -> ActionNeeded:
     writer, sinks = lost[0].pipeline.name, [each.sink for each in lost]
     return ActionNeeded(
-        f"{pipeline.name}: {_targets(sinks)} of '{writer}', which it reads, went back.",
+        f"{pipeline.name}: {_targets(sinks)} of '{writer}', which it reads, {_what_happened(lost)}.",
         _whys(lost),
         f"{_ways_out(lost)} Nothing was published.",
-        code=WENT_BACK,
+        code=_code(lost),
     )
+
+
+def _not_accepted(pipeline: str, sink: str, why: str) -> TargetWentBack:
+    what = f"{pipeline}: what the target of sink '{sink}' has is not recorded to its end."
+    return TargetWentBack(what, why, f"Record it: {_command(pipeline, sink)}", code=IS_BACK)
+
+
+def _what_happened(lost: Sequence[Comparison]) -> str:
+    is_are = "is" if len(lost) == 1 else "are"
+    return f"{is_are} there again" if _code(lost) == IS_BACK else "went back"
+
+
+def _code(lost: Sequence[Comparison]) -> str:
+    return IS_BACK if all(each.is_back for each in lost) else WENT_BACK
 
 
 def _targets(sinks: Sequence[str]) -> str:
@@ -299,9 +357,10 @@ def _whys(lost: Sequence[Comparison]) -> str:
 
 
 def _why(comparison: Comparison) -> str:
-    if comparison.last.absent:
-        return f"It is there again, and it was accepted that it no longer exists. {_found(comparison)}"
-    return f"{comparison.history.why}. {_missing(comparison)}{_found(comparison)}"
+    if comparison.is_back:
+        accepted = "It was accepted that its rows are missing, and it is there again."
+        return f"{accepted}{_missing(comparison)}{_found(comparison)}"
+    return f"{comparison.history.why.rstrip('.')}.{_missing(comparison) or NOTHING_MISSING}{_found(comparison)}"
 
 
 def _found(comparison: Comparison) -> str:
@@ -311,6 +370,8 @@ def _found(comparison: Comparison) -> str:
 
 def _ways_out(lost: Sequence[Comparison]) -> str:
     commands = ", ".join(_command(each.view.pipeline, each.sink) for each in lost)
+    if all(each.is_back for each in lost):
+        return f"Record that it is there again: {commands}."
     return (
         "Bring the target back (mount its volume, restore its newest copy) and run again: nothing is published "
         f"twice. If those rows are lost: {commands}."
@@ -324,10 +385,10 @@ def _command(pipeline: str, sink: str) -> str:
 def _missing(comparison: Comparison) -> str:
     missing = comparison.missing()
     if not missing:
-        return "No checkpoint is missing there."
+        return ""
     rows = lost_rows(missing, comparison.sink)
     counted = f" ({count(rows, 'row')})" if rows is not None else ""
-    return f"Missing there: {named(missing)}{counted}."
+    return f" Missing there: {named(missing)}{counted}."
 
 
 def named(checkpoints: Sequence[Checkpoint]) -> str:
@@ -341,7 +402,7 @@ def named(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    return f"{checkpoint.epoch} [{checkpoint.interval}]" if checkpoint.interval else str(checkpoint.epoch)
+    return f"{checkpoint.epoch} {checkpoint.interval}" if checkpoint.interval else str(checkpoint.epoch)
 
 
 def lost_rows(checkpoints: Sequence[Checkpoint], sink: str) -> int | None:

@@ -200,25 +200,28 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
                 if last and (history := self.compare(last)).answer is Answer.WENT_BACK and not self._has(handle):
                     raise TargetWentBack(f"sink '{self.name}': its target went back.", history.why)
                 outcome = self._publish(handle, decision)
-            return replace(outcome, proof={"target": str(self.folder), "txn": handle["txn"]})
+                shown = handle["txn"] in self._shown().get("log", {})
+            return replace(outcome, proof={"target": str(self.folder), "txn": handle["txn"]} if shown else {})
 
     def compare(self, last: Publication) -> History:
         if last.target != str(self.folder):
             return History(Answer.ELSEWHERE)
-        txn = Transaction.parse(last.proof["txn"])
-        assert txn is not None
-        at, name = self._shown()["last"].get(txn.app_id, (0, None))
-        if at < last.decision or (at == last.decision and name not in (txn.name, None)):
-            return History(Answer.WENT_BACK, f"It shows decision {at} and no {txn.name}", at)
-        return History(Answer.SAME)
+        txn = Transaction.parse(last.proof["txn"] or "")
+        if txn is None:
+            return History(Answer.SAME)  # nothing has to be there
+        log = self._shown().get("log", {})
+        if txn.name in log:
+            return History(Answer.SAME)
+        at = max((at for name, at in log.items() if name.startswith(f"{txn.prefix}-")), default=0)
+        return History(Answer.WENT_BACK, f"It shows decision {at}, and not {txn.name}", at)
 
     def proof_now(self, last: Publication) -> Publication | None:
         if not self._published.exists():
             return None
-        app_id = Transaction.parse(last.proof["txn"]).app_id  # type: ignore[union-attr]
-        at, name = self._shown()["last"].get(app_id, (0, None))
+        at = self.compare(last).decision
+        name = next((name for name, decision in self._shown()["log"].items() if decision == at), None)
         txn = Transaction.parse(name or "")
-        return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name or last.proof["txn"]})
+        return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name})
 
     def _has(self, handle: Handle) -> bool:
         return bool(self._last(handle)[1] == handle["txn"])
@@ -303,7 +306,8 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
 
     def _write_last(self, handle: Handle, decision: int, txn: str | None, entries: list[dict[str, Any]]) -> None:
         last = {**self._shown()["last"], handle["app_id"]: [decision, txn]}
-        _write(self._published, {"entries": entries, "last": last})
+        log = {**self._shown().get("log", {}), **({txn: decision} if txn else {})}
+        _write(self._published, {"entries": entries, "last": last, "log": log})
 
     def _staged(self, name: str) -> Path:
         return self.folder / f"{name}.staged.json"
