@@ -148,6 +148,8 @@ class PlanOperator(OnceonlyOperator):
             again = self._request(context, f"{owner}, {instance}" if instance else owner)
             planned = through.plan(self._located(), owner, alive_in(context), interval, again, instance)
         checkpoint = planned.checkpoint
+        for note in planned.notes:
+            self.log.warning("%s: %s", self.pipeline.name, note)
         if planned.gap:
             self.log.warning("%s", formatting.gap(self.pipeline.name, planned.gap))
         if checkpoint is None:

@@ -37,6 +37,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "approve": "settle",
         "abort": "settle",
         "resolve": "settle",
+        "accept-loss": "accept_loss",
         "rewind": "rewind",
         "skip": "skip",
         "sweep": "sweep",

@@ -73,7 +73,7 @@ def _notes(pipeline: Pipeline, settings: Settings) -> list[str]:
     for source in pipeline.sources:
         if isinstance(source, KafkaSource):
             notes.append(_passed(source, parts.kafka(source.connection, source.bootstrap).describe()))
-    return [*notes, *found, *_after(pipeline, parts, settings), _state(settings)]
+    return [*notes, *found, *_after(pipeline, parts, settings), _state(settings), *_targets(pipeline, parts, settings)]
 
 
 def _named(pipeline: Pipeline) -> list[Any]:
@@ -101,6 +101,20 @@ def _after(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str
             "Run that pipeline first, with the same state table, or correct after. Nothing was written.",
         )
     return barrier.check(state, parts, pipeline)
+
+
+def _targets(pipeline: Pipeline, parts: LiveParts, settings: Settings) -> list[str]:
+    """Of what was published before; raises ActionNeeded if a target lacks it."""
+    from onceonly.coordinator import target_history
+    from onceonly.statetable.table import StateTable
+
+    if queries.snapshot(settings) is None:
+        return []
+    state = StateTable(settings.state)  # read again where a target seems to lack something
+    view = state.view(pipeline.name)
+    notes = target_history.check(state, parts, pipeline, view)
+    published = sorted(set(view.head.published) & {sink.name for sink in pipeline.sinks})
+    return notes or ([f"targets: {', '.join(published)} have what was published to them"] if published else [])
 
 
 def _connection(parts: LiveParts, pipeline: Pipeline, conn_id: str) -> str:

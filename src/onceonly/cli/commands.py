@@ -9,7 +9,7 @@ import click
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """As click takes them; a command is the function of its name in a module beside this one."""
+    """As click takes them; a command is the function of its name (with _ for -) in a module beside this one."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = dict(modules)
@@ -17,7 +17,7 @@ class Commands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
-            self._loaded[name] = getattr(import_module(f"onceonly.cli.{self._modules[name]}"), name)
+            self._loaded[name] = getattr(import_module(f"onceonly.cli.{self._modules[name]}"), name.replace("-", "_"))
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:

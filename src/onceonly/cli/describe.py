@@ -25,7 +25,7 @@ HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers
 \b
 --json prints the keys of `onceonly status PIPELINE --json`, and
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
-"handles", "in_doubt", "published", "given_up": by sink, "definition",
+"handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
 "schemas": by source, the registered schemas that its records are decoded by,
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
@@ -88,6 +88,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _state(checkpoint: Checkpoint, later: Superseded | None) -> Text:
     text = show.state_text(checkpoint).append(f", {later}" if later else "", "dim")
+    text.append(formatting.missing(checkpoint), "red")
     if checkpoint.waiting and not checkpoint.state.settled and checkpoint.decision:
         text.append(f", waiting: {', '.join(checkpoint.waiting)}", "yellow")
     return text
@@ -158,6 +159,8 @@ def _part(part: Mapping[str, Any]) -> str:
 
 
 def _outcome(checkpoint: Checkpoint, sink: str) -> str:
+    if sink in checkpoint.missing:
+        return f"MISSING in its target, {_words(checkpoint.missing[sink])}"
     if sink in checkpoint.published:
         return f"published {_words(checkpoint.published[sink])}".strip()
     if sink in checkpoint.given_up:

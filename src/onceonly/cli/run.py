@@ -120,6 +120,8 @@ class _Run:
             words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
             result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
             words.append(said)
+        for note in planned.notes:
+            self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
         if self.gap:
             self.steps.say(formatting.gap(self.pipeline.name, self.gap, self.file), "yellow")
         return result

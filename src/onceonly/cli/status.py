@@ -30,10 +30,11 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "rows_by_sink", "unsettled", "held", "gaps"}}]}}, with
-"errors" where the rows of others are damaged, and for one pipeline
-{{"state_table", "pipeline", "gaps", "checkpoints": […]}}; "unsettled" and "held"
-are epochs, "gaps" are [{{"start", "end"}}] that no interval covers, and
+"committed_at", "rows", "rows_by_sink", "unsettled", "held", "missing",
+"gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
+pipeline {{"state_table", "pipeline", "missing", "gaps", "checkpoints": […]}};
+"unsettled" and "held" are epochs, "missing" says by sink how many checkpoints
+its target has lost, "gaps" are [{{"start", "end"}}] that no interval covers, and
 checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
 """
@@ -63,6 +64,7 @@ class _Summary:
 
     checkpoints: list[Checkpoint]
     gaps: list[Interval]
+    missing: Mapping[str, int]  # by sink: how many checkpoints its target lacks
 
     @property
     def latest(self) -> Checkpoint:
@@ -87,6 +89,7 @@ class _Summary:
             "rows_by_sink": queries.rows_by_sink(self.latest),
             "unsettled": [cp.epoch for cp in self.unsettled],
             "held": [cp.epoch for cp in self.unsettled if cp.held],
+            "missing": dict(self.missing),
             **_spans(self.gaps),
         }
 
@@ -95,7 +98,8 @@ def _summaries(state: StateTable) -> tuple[list[_Summary], list[OutcomeUnknown]]
     """And why other pipelines cannot be read."""
     found, damaged = queries.overview(state, state.pipelines(), RECENT)
     gaps = queries.gaps(state, [checkpoints[0] for checkpoints in found.values()])
-    return [_Summary(checkpoints, gaps.get(name, [])) for name, checkpoints in found.items()], list(damaged.values())
+    listed = [_Summary(found[name], gaps.get(name, []), queries.missing(state, name)) for name in found]
+    return listed, list(damaged.values())
 
 
 def _all(settings: Settings, state: StateTable | None, as_json: bool) -> list[OutcomeUnknown]:
@@ -129,6 +133,8 @@ def _print_all(settings: Settings, found: list[_Summary]) -> None:
         )
     out.print(table)
     _print_advice(out, [cp for each in found for cp in each.unsettled])
+    for each in found:
+        _print_missing(out, each.latest.pipeline, each.missing)
     _print_gaps(out, {each.latest.pipeline: each.gaps for each in found})
 
 
@@ -145,7 +151,8 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
     gaps, later = queries.gaps(state, checkpoints[:1]), superseded.superseded(state, checkpoints)
     if as_json:
         listed = [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints]
-        of = {"state_table": state.uri, "pipeline": pipeline, **_spans(gaps.get(pipeline, []))}
+        missing = {"missing": dict(queries.missing(state, pipeline))}
+        of = {"state_table": state.uri, "pipeline": pipeline, **missing, **_spans(gaps.get(pipeline, []))}
         return print_json({**of, "checkpoints": listed})
     out = show.console()
     out.print(_table(checkpoints, later))
@@ -154,6 +161,7 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
             out.print(Text(formatting.held(cp), "yellow"))
     for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
         out.print(Text(warning, "yellow"))
+    _print_missing(out, pipeline, queries.missing(state, pipeline))
     _print_gaps(out, gaps)
 
 
@@ -164,7 +172,9 @@ def _table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Ta
     for cp in checkpoints:
         table.add_row(
             str(cp.epoch),
-            show.state_text(cp).append(f", {later[cp.epoch]}" if cp.epoch in later else "", "dim"),
+            show.state_text(cp)
+            .append(f", {later[cp.epoch]}" if cp.epoch in later else "", "dim")
+            .append(formatting.missing(cp), "red"),
             _covers(cp),
             str(cp.attempt or "-"),
             formatting.rows(cp),
@@ -179,6 +189,11 @@ def _covers(checkpoint: Checkpoint) -> str:
     if checkpoint.interval is None:
         return formatting.covers(checkpoint)
     return f"{checkpoint.interval}{f': {formatting.covers(checkpoint)}' if checkpoint.skipped is not None else ''}"
+
+
+def _print_missing(out: Console, pipeline: str, missing: Mapping[str, int]) -> None:
+    for line in formatting.missing_by_sink(pipeline, missing):
+        out.print(Text(line, "red"))
 
 
 def _print_gaps(out: Console, gaps: Mapping[str, list[Interval]]) -> None:

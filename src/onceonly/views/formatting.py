@@ -79,6 +79,19 @@ def held(checkpoint: Checkpoint) -> str:
     return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
 
 
+def missing(checkpoint: Checkpoint) -> str:
+    """', missing in lake': which targets have lost it; empty where none has."""
+    return f", missing in {', '.join(sorted(checkpoint.missing))}" if checkpoint.missing else ""
+
+
+def missing_by_sink(pipeline: str, counts_by_sink: Mapping[str, int]) -> list[str]:
+    """A line for each sink whose target lacks checkpoints."""
+    return [
+        f"{pipeline}: the target of sink '{sink}' lacks {count(number, 'checkpoint')}, as a person has accepted"
+        for sink, number in sorted(counts_by_sink.items())
+    ]
+
+
 def rows(checkpoint: Checkpoint) -> str:
     """'200'; of several sinks each by its name: a sum would count a record once for each sink that it went to."""
     told = counts(rows_by_sink(checkpoint))

@@ -49,6 +49,7 @@ ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of the last committed checkp
 BAD = Metric("last_commit_bad_records", Kind.GAUGE, "Records of it that were dropped or became dead letters.")
 PUBLISHED = Metric("published_until", Kind.TIME, "Up to when the published rows are complete.")
 GAPS = Metric("gaps", Kind.GAUGE, "Number of gaps between intervals that no checkpoint covers.")
+MISSING = Metric("missing_checkpoints", Kind.GAUGE, "Checkpoints that the target has lost, by sink.")
 OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka transaction was opened, by sink.")
 USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The share of its time-out that has passed, by sink.")
 SOURCE_UP = Metric("source_up", Kind.GAUGE, "1 if the source answered, else 0.")
@@ -66,6 +67,7 @@ METRICS = (
     BAD,
     PUBLISHED,
     GAPS,
+    MISSING,
     OPENED,
     USED,
     SOURCE_UP,
@@ -92,6 +94,8 @@ def of(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Samp
     yield Sample(ABORTED, mine, summary.latest.state is State.ABORTED)
     yield Sample(ATTEMPTS, mine, summary.latest.attempt)
     yield Sample(GAPS, mine, len(summary.gaps))
+    for sink in sorted({*summary.latest.sinks, *summary.missing}):  # each of them, always: an alert needs the 0, too
+        yield Sample(MISSING, {**mine, "sink": sink}, summary.missing.get(sink, 0))
     yield from _open(summary, mine, now)
     yield from _committed(summary.committed, mine) if summary.committed else ()
     yield from _behind(lag, mine) if lag else ()

@@ -22,6 +22,7 @@ decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
 approve or abort it), skipped (why it is left out on purpose), bad (records that
 were dropped or became dead letters; null: it has no such thing),
+missing (sinks whose targets have lost it, by a person's word),
 replaces, rewinds_to (epochs), after (by pipeline that it comes after:
 the epochs on which it stands)"""
 
@@ -121,6 +122,11 @@ def gaps(state: StateTable, newest: Iterable[Checkpoint]) -> dict[str, list[Inte
     return state.gaps(by_intervals)
 
 
+def missing(state: StateTable, pipeline: str) -> Mapping[str, int]:
+    """By sink: how many checkpoints its target has lost, as a person has accepted."""
+    return state.view(pipeline).head.missing
+
+
 def rows(checkpoint: Checkpoint) -> int | None:
     """Over all sinks: a record that went to two of them counts twice."""
     return checkpoint.rows if _may_have_rows(checkpoint) else 0
@@ -153,6 +159,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "owner": checkpoint.owner,
         "planned_at": iso(checkpoint.planned_at),
         "updated_at": iso(checkpoint.updated_at),
+        "missing": sorted(checkpoint.missing),
         "waiting": list(checkpoint.waiting) if not checkpoint.state.settled else [],
         "reason": checkpoint.reason,
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
@@ -212,6 +219,7 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         "published": dict(checkpoint.published),
         "in_doubt": dict(checkpoint.in_doubt),
         "given_up": dict(checkpoint.given_up),
+        "missing_by_sink": dict(checkpoint.missing),
         "definition": dict(checkpoint.definition),
         "schemas": dict(checkpoint.schemas),
         "timeline": timeline,

@@ -37,5 +37,7 @@ def lines(checkpoint: Checkpoint, row: Row) -> Iterator[str]:
             yield f"{step}, decision {row.decision}"
         case Event.ABORTING:
             yield f"{step}, {checkpoint.reason or 'no reason given'}"
+        case Event.MISSING | Event.FOUND:
+            yield f"{step} in {row.sink}, recorded by {row.body['who']}: {row.body['reason']}"
         case _:
             yield f"{step} {row.sink}" if row.sink else step

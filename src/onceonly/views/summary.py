@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ class Summary:
     committed: Checkpoint | None  # of the recent ones that are, the one that reaches furthest; else the last one
     open: tuple[Checkpoint, ...]  # the oldest first
     gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
+    missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
 
 
 def summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
@@ -42,7 +43,7 @@ def _summary(state: StateTable, pipeline: str, found: list[Checkpoint], gaps: li
     if committed is None and found[0].epoch > RECENT:
         committed = next(state.view(pipeline).committed(1), None)
     unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    return Summary(pipeline, found[0], committed, unsettled, tuple(gaps))
+    return Summary(pipeline, found[0], committed, unsettled, tuple(gaps), queries.missing(state, pipeline))
 
 
 def reach(checkpoint: Checkpoint) -> datetime:

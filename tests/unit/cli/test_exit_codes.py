@@ -232,6 +232,23 @@ def cannot_be_taken_back(here: Here) -> list[Any]:
     return [*EPOCH, "--yes"]
 
 
+LAKE = ["flights", "lake", "--reason", "x"]
+
+
+def has_lost_its_target(*args: Any) -> Provoke:
+    def provoke(here: Here) -> list[Any]:
+        here.world.run("run-1")
+        shutil.rmtree(here.world.lake.folder)
+        return [*LAKE, *args]
+
+    return provoke
+
+
+def has_its_target(here: Here) -> list[Any]:
+    here.world.run("run-1")
+    return LAKE
+
+
 def leaves_a_gap(until: int, then: Callable[[Here], None] = lambda here: None) -> Provoke:
     """Nothing covers minutes 1 and 2."""
 
@@ -397,6 +414,11 @@ CODES: dict[str, dict[int, Provoke]] = {
         1: has_gone_on(),  # the question is not answered with yes
         2: nobody(1, "--reason", "x"),
         3: cannot_be_taken_back,
+    },
+    "accept-loss": {
+        0: has_lost_its_target("--yes"),
+        1: has_lost_its_target(),  # the question is not answered with yes
+        2: has_its_target,
     },
     "skip": {
         0: leaves_a_gap(3),

@@ -142,6 +142,12 @@ def one_pipeline(request: Request, pipeline: str, viewer: ReaderDep, page: int =
     )
 
 
+@app.get("/pipelines/{pipeline}/targets")
+def targets(pipeline: str, viewer: ReaderDep) -> dict[str, Any]:
+    """{"lines"}: whether its targets lack what was published to them; null while they have not answered."""
+    return {"lines": masking.shown(live.targets(viewer.state, pipeline))}
+
+
 @app.get("/pipelines/{pipeline}/{epoch}")
 def one_checkpoint(request: Request, pipeline: str, epoch: int, viewer: ReaderDep) -> HTMLResponse:
     found = _checkpoint(viewer, pipeline, epoch)

@@ -15,14 +15,18 @@ from onceonly.airflow.ui import masking
 from onceonly.airflow.ui.answers import Answers
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.coordinator.coordinator import Coordinator
+from onceonly.errors import NotCommitted
 from onceonly.kafka import lookup
+from onceonly.pipeline.definition import Pipeline
 from onceonly.runtime import factory, lag
 from onceonly.runtime.factory import LiveParts
+from onceonly.statetable.table import StateTable
 from onceonly.views.summary import Lag, Summary
 
 WAIT = 3.0  # seconds that a request waits for answers
 
 _lags: Answers[str, Lag] = Answers()
+_compared: Answers[str, list[str]] = Answers()
 _shown: Answers[tuple[str, int, str], list[str]] = Answers()
 
 
@@ -35,6 +39,22 @@ def evidence(pipeline: str, epoch: int, sink: str) -> list[str] | None:
     """What the sink shows of a checkpoint, line by line; None: no answer yet, ask again."""
     key = pipeline, epoch, sink
     return _shown.ask({key: lambda: coordinator().evidence(pipeline, epoch, sink)}, 2 * WAIT)[key]
+
+
+def targets(state: StateTable, pipeline: str) -> list[str] | None:
+    """What there is to say of a pipeline's targets, line by line; None: no answer yet, ask again."""
+    latest = state.view(pipeline).latest
+    if latest is None:
+        return []
+    return _compared.ask({pipeline: partial(_compare, Pipeline.from_json(latest.definition))}, WAIT)[pipeline]
+
+
+def _compare(pipeline: Pipeline) -> list[str]:
+    """The refusal of the next plan, if a target went back or does not answer; else the notes."""
+    try:
+        return coordinator().compare_targets(pipeline)
+    except NotCommitted as error:
+        return str(error).splitlines()
 
 
 def coordinator() -> Coordinator:

@@ -93,6 +93,7 @@ _templates.filters |= {
     "covers": covers,
     "gaps": formatting.gaps,
     "iso": queries.iso,
+    "missing": formatting.missing_by_sink,
     "number": formatting.number,
     "owner": owner,
     "pretty": pretty,

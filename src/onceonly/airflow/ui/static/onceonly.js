@@ -64,6 +64,19 @@ function fillLags() {
   }
 }
 
+// ---- targets: whether they have what was published to them
+
+async function askTargets() {
+  for (const told of document.querySelectorAll("[data-targets]")) {
+    if (document.hidden) return;
+    const answer = await fetch(told.dataset.targets);
+    if (!answer.ok) continue;
+    const { lines } = await answer.json();
+    if (lines) told.textContent = lines.join("\n");
+    told.hidden = !told.textContent;
+  }
+}
+
 // ---- actions: confirmed in the dialog, with a reason
 
 const dialog = document.getElementById("ask");
@@ -129,4 +142,6 @@ document.getElementById("ask-no").addEventListener("click", () => dialog.close()
 dialog.addEventListener("close", () => refresh());
 setInterval(() => refresh().catch(() => stale("none")), EVERY);
 setInterval(() => askLags().catch(() => {}), 2 * EVERY);
+setInterval(() => askTargets().catch(() => {}), 6 * EVERY);
 askLags().catch(() => {});
+askTargets().catch(() => {});

@@ -1,0 +1,93 @@
+"""onceonly accept-loss: record that a target lacks what was published to it, and continue from the target as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from onceonly.checkpoint.model import Checkpoint
+from onceonly.cli import changing
+from onceonly.cli import console as show
+from onceonly.cli.app import json_option, person, print_json
+from onceonly.settings import Settings
+from onceonly.views import formatting, queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.accept_loss import Loss
+
+
+@click.command("accept-loss", short_help="Accept that a target lacks checkpoints.")
+@click.argument("pipeline")
+@click.argument("sink")
+@click.option(
+    "--removed", is_flag=True, help="Rows that a rewind had taken out, and that are there again, were removed by hand."
+)
+@click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool, as_json: bool) -> None:
+    """Record that the target of SINK lacks checkpoints of PIPELINE that were published to it.
+
+    Use it if a target was restored from an older copy or no longer exists, and nothing newer can be restored. What is
+    missing is shown first. The next run continues with the target as it is, or creates it if it no longer exists. It
+    is refused if the target has everything. If a decided checkpoint waits for that sink, what is missing is recorded,
+    and the error says how to settle that checkpoint; then repeat the command.
+
+    A target that is there again after that is noticed as well: this command then records what it shows.
+
+    \b
+    --json does not ask, and prints {"pipeline", "sink", "target", "why",
+    "missing", "found": [{"epoch", "interval", "rows"}]}: what is missing now,
+    and what was recorded as missing and is there again.
+    """
+    from onceonly.coordinator.accept_loss import Word
+
+    settings = Settings.from_env()
+    queries.check_known(queries.required(settings), pipeline)
+    through = changing.coordinator(settings)
+    loss = through.loss(pipeline, sink)
+    if not as_json:
+        _print(loss)
+        if not yes:
+            click.confirm("Continue without these rows?", abort=True)
+    through.accept_loss(pipeline, sink, Word(person(), reason, removed))
+    if as_json:
+        return print_json(queries.without_secrets(_json(loss)))
+    words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
+    show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _print(loss: Loss) -> None:
+    out, sink = show.console(), loss.comparison.sink
+    out.print(f"{loss.comparison.last.target}: {loss.comparison.history.why}", markup=False, highlight=False)
+    table = show.table("epoch", "committed", "covers", "rows", "", right=("epoch", "rows"))
+    for checkpoint in loss.missing:
+        table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))
+    for checkpoint in loss.found:
+        table.add_row(*_columns(checkpoint, sink), Text("there again", "green"))
+    out.print(table if loss.missing or loss.found else "No checkpoint is missing there.")
+
+
+def _columns(checkpoint: Checkpoint, sink: str) -> tuple[str, str, str, str]:
+    rows = formatting.number(checkpoint.handles[sink].get("rows"))
+    covers = str(checkpoint.interval) if checkpoint.interval else formatting.covers(checkpoint)
+    return str(checkpoint.epoch), formatting.clock(checkpoint.updated_at), covers, rows
+
+
+def _json(loss: Loss) -> dict[str, Any]:
+    comparison = loss.comparison
+    return {
+        "pipeline": comparison.view.pipeline,
+        "sink": comparison.sink,
+        "target": comparison.last.target,
+        "why": comparison.history.why,
+        "missing": [_checkpoint(each, comparison.sink) for each in loss.missing],
+        "found": [_checkpoint(each, comparison.sink) for each in loss.found],
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
+    interval = queries.span(checkpoint.interval) if checkpoint.interval else None
+    return {"epoch": checkpoint.epoch, "interval": interval, "rows": checkpoint.handles[sink].get("rows")}
