@@ -48,4 +48,4 @@ def test_every_page_is_in_the_menu_and_on_the_first_page() -> None:
 def test_every_command_is_in_the_table() -> None:
     section = (DOCS / "concepts.md").read_text().partition("## Commands\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(main.commands)
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])} == set(main.commands)

@@ -53,9 +53,9 @@ class Event(Enum):
     IN_DOUBT = "in_doubt"  # one sink: the evidence no longer exists, so manual resolution is needed
     PUBLISHED = "published"  # one sink
     GIVEN_UP = "given_up"  # one sink, by a person, with a reason
-    MISSING = "missing"  # one sink: a person accepts that its target no longer has what was published to it
+    MISSING = "missing"  # one sink: its target has lost what was published to it, accepted by a person
     FOUND = "found"  # one sink: its target shows again what was recorded as missing
-    ACCEPTED = "accepted"  # one sink: by that person's word, its target as it is now is the one to continue from
+    ACCEPTED = "accepted"  # one sink: it continues from its target as it is, by manual resolution
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"

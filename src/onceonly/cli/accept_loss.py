@@ -42,7 +42,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool,
     "missing", "found": [{"epoch", "interval", "rows"}]}: what is missing now,
     and what was recorded as missing and is there again.
     """
-    from onceonly.coordinator.accept_loss import Word
+    from onceonly.coordinator.accept_loss import Acceptance
 
     settings = Settings.from_env()
     queries.check_known(queries.required(settings), pipeline)
@@ -52,7 +52,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool,
         _print(loss)
         if not yes:
             click.confirm("Continue without these rows?", abort=True)
-    through.accept_loss(pipeline, sink, Word(person(), reason, removed))
+    through.accept_loss(pipeline, sink, Acceptance(person(), reason, removed))
     if as_json:
         return print_json(queries.without_secrets(_json(loss)))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"

@@ -1,8 +1,8 @@
-"""Manual resolution where a target went back for good: a person accepts that checkpoints are missing there.
+"""Manual resolution where a target lost something permanently: a person accepts that checkpoints are missing there.
 
 Each missing checkpoint gets a row, and the last row says from which state of the target the sink continues. Until that
-one the target counts as gone back. So what dies half way is still refused, and the word is given again; where two
-persons give it at once, each checkpoint is recorded once.
+one the target counts as gone back. So what dies half way is still refused, and it is accepted again; where two
+persons accept it at once, each checkpoint is recorded once.
 
 If a decision waits for that sink, the missing checkpoints are recorded, and the last row is refused until it is given
 up: another process, which still sees the target as it was, could publish it. What is missing is recorded before that,
@@ -57,7 +57,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Word:
+class Acceptance:
     """What a person says.
 
     Args:
@@ -82,7 +82,7 @@ def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
     return loss
 
 
-def accept(transitions: Transitions, parts: Parts, name: str, sink: str, word: Word) -> View:
+def accept(transitions: Transitions, parts: Parts, name: str, sink: str, said: Acceptance) -> View:
     """Record that the target lacks these checkpoints, and continue from the target as it is.
 
     Raises:
@@ -91,9 +91,9 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, word: W
     first = find(transitions.state, parts, name, sink)
     loss: Loss | None = first
     while loss:
-        if loss.returned and not word.removed:
+        if loss.returned and not said.removed:
             raise _returned(loss)
-        recorded = _record(transitions, loss, word)  # raises InvalidPipeline before the last row
+        recorded = _record(transitions, loss, said)  # raises InvalidPipeline before the last row
         if recorded:
             return recorded
         loss = _find(transitions.state, parts, name, sink)
@@ -145,10 +145,10 @@ def _returned_by(comparison: Comparison, missing: tuple[Checkpoint, ...]) -> Ite
 # ---- recording
 
 
-def _record(transitions: Transitions, loss: Loss, word: Word) -> View | None:
+def _record(transitions: Transitions, loss: Loss, said: Acceptance) -> View | None:
     """Record it, from the view in which it was found; None: another process has recorded something meanwhile."""
     view: View | None = loss.comparison.view
-    for event, checkpoint, body in _rows(loss, word):
+    for event, checkpoint, body in _rows(loss, said):
         if view and event is Event.ACCEPTED:
             _refuse_open(view, loss.comparison.sink)
         if view:
@@ -156,14 +156,14 @@ def _record(transitions: Transitions, loss: Loss, word: Word) -> View | None:
     return view
 
 
-def _rows(loss: Loss, word: Word) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
+def _rows(loss: Loss, said: Acceptance) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
     sink = loss.comparison.sink
-    said = {"who": word.who, "reason": word.reason}
+    body = {"who": said.who, "reason": said.reason}
     for checkpoint in loss.found:
-        yield Event.FOUND, checkpoint, said
+        yield Event.FOUND, checkpoint, body
     for checkpoint in loss.missing:
-        yield Event.MISSING, checkpoint, {**said, "rows": checkpoint.handles[sink].get("rows")}
-    yield Event.ACCEPTED, _last_published(loss), {**said, "baseline": publication_json(loss.baseline)}
+        yield Event.MISSING, checkpoint, {**body, "rows": checkpoint.handles[sink].get("rows")}
+    yield Event.ACCEPTED, _last_published(loss), {**body, "baseline": publication_json(loss.baseline)}
 
 
 def _last_published(loss: Loss) -> Checkpoint:

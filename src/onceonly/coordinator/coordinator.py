@@ -28,7 +28,7 @@ from onceonly.coordinator import (
     skip_offsets,
     target_history,
 )
-from onceonly.coordinator.accept_loss import Loss, Word
+from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
@@ -383,7 +383,7 @@ class Coordinator:
         """
         return accept_loss.find(self.state, self.parts, name, sink)
 
-    def accept_loss(self, name: str, sink: str, word: Word) -> list[Checkpoint]:
+    def accept_loss(self, name: str, sink: str, said: Acceptance) -> list[Checkpoint]:
         """Record that a sink's target lacks these checkpoints, and continue from the target as it is.
 
         Returns:
@@ -391,7 +391,7 @@ class Coordinator:
         Raises:
             InvalidPipeline: as `loss`; it shows rows again that a rewind had taken out; or a decision is not settled.
         """
-        view = accept_loss.accept(self._transitions, self.parts, name, sink, word)
+        view = accept_loss.accept(self._transitions, self.parts, name, sink, said)
         return [checkpoint for checkpoint in view.missing() if sink in checkpoint.missing]
 
     def evidence(self, name: str, epoch: int, sink: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 The state table is read first and the target afterwards, so a checkpoint that is published meanwhile cannot make a
 target look as if it had gone back. A difference counts only if the state table, read again, still has the same last
-publication: another process may have recorded a person's word since.
+publication: a manual resolution may have been recorded since.
 
 A target that went back is never published to. Either it is brought back, or a person accepts the loss (`accept_loss`).
 """
@@ -114,7 +114,7 @@ class Comparison:
 def check(
     state: StateTable, parts: Parts, pipeline: Pipeline, seen: View | None = None, settle: Settle | None = None
 ) -> list[str]:
-    """Refuse to go on if a target of the pipeline went back, or one that it reads up to another pipeline's checkpoint.
+    """Refuse to continue if a target of the pipeline went back, or one that it reads up to another pipeline's checkpoint.
 
     Args:
         seen: an earlier view of the pipeline.
@@ -196,7 +196,7 @@ def last_publication(live: Sink, view: View) -> Publication | None:
     The target is looked at only if the sink has had several, or one that no longer exists.
 
     Raises:
-        TargetWentBack: a person's word on it is not recorded to its end; or it is there again after such a word.
+        TargetWentBack: accepting its loss was interrupted; or it is there again after its loss was accepted.
     """
     publications = publications_of(view, live.name)
     if not isinstance(live, ProvesHistory) or not publications:

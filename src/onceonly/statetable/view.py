@@ -107,7 +107,7 @@ class View:
         return sorted(self._checkpoints(published_to(sink, above)), key=lambda each: each.decision or 0)
 
     def missing(self) -> list[Checkpoint]:
-        """The checkpoints that a target has lost, by a person's word, oldest first."""
+        """The checkpoints that a target has lost, by manual resolution, oldest first."""
         return self._checkpoints(of_event(Event.MISSING)) if self.head.missing else []
 
     def taken_back(self, epoch: int) -> bool:

@@ -22,7 +22,7 @@ decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
 approve or abort it), skipped (why it is left out on purpose), bad (records that
 were dropped or became dead letters; null: it has no such thing),
-missing (sinks whose targets have lost it, by a person's word),
+missing (sinks whose targets have lost it, accepted manually),
 replaces, rewinds_to (epochs), after (by pipeline that it comes after:
 the epochs on which it stands)"""
 

@@ -9,13 +9,13 @@ from unit.world import World, minutes, values
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Answer, History
 from onceonly.coordinator import target_history
-from onceonly.coordinator.accept_loss import Word
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.testing.fakes import FakeSink
 
 THREE = [DeltaSink("lake", "lake"), DeltaSink("files", "files"), DeltaSink("late", "late")]
-ANN = Word("ann", "the copy is all there is")
+ANN = Acceptance("ann", "the copy is all there is")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def refused(world: World, step, code: str = "target-went-back", error: type = Ac
 
 
 def accept(world: World, name: str = "lake", **options) -> list[int]:
-    word = Word("ann", "the copy is all there is", **options)
+    word = Acceptance("ann", "the copy is all there is", **options)
     return [each.epoch for each in world.coordinator.accept_loss("flights", name, word)]
 
 

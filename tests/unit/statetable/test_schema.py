@@ -1,6 +1,7 @@
 """The state table's rows, read by another library, keep the contract in schemas/state-row.v2.json."""
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from unit.chain import TEN, Chain
 
 from onceonly.checkpoint.model import FORMAT, Event
 from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.skip_offsets import Skip
@@ -64,6 +66,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _hold_and_approve(coordinator, parts)
     _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
+    _lose_a_target(coordinator, parts)
     chain = _come_after(folder / "chain")
     places = [location.folder(each.uri, name) for each in (state, chain) for name in each.pipelines()]
     tables = [DeltaTable(place).to_pyarrow_table() for place in places]
@@ -145,6 +148,18 @@ def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.abort("gated", 1, "on second thoughts", who="ann")
 
 
+def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
+    """And it is there again."""
+    folder, kept = parts.sink(FLIGHTS, "lake").folder, parts.folder / "unmounted"
+    for _ in range(2):
+        if folder.exists() and not kept.exists():
+            folder.rename(kept)
+        else:
+            shutil.rmtree(folder)
+            kept.rename(folder)
+        coordinator.accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
+
+
 def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:
     dying = Pipeline(**{**vars(FLIGHTS), "name": "dying", "transform": "jobs.flights:dying"})
     coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
@@ -219,6 +234,9 @@ def test_numbers_of_bad_records_keep_the_contract(rows, broken):
         ("in_doubt", {"body": {"why": ""}}),
         ("published", {"sink": None}),
         ("given_up", {"body": {"who": "ann", "reason": ""}}),
+        ("missing", {"body": {"who": "ann", "reason": "x"}}),
+        ("found", {"sink": None}),
+        ("accepted", {"body": {"who": "ann", "reason": "x"}}),
         ("committed", {"body": {"note": "x"}}),
         ("aborting", {"sink": "lake"}),
         ("aborted", {"extra": 1}),
