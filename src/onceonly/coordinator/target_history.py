@@ -114,7 +114,7 @@ class Comparison:
 def check(
     state: StateTable, parts: Parts, pipeline: Pipeline, seen: View | None = None, settle: Settle | None = None
 ) -> list[str]:
-    """Refuse to continue if a target of the pipeline went back, or one that it reads up to another pipeline's checkpoint.
+    """Refuse to continue if a target of the pipeline went back, or one that it reads and another pipeline writes.
 
     Args:
         seen: an earlier view of the pipeline.
