@@ -76,12 +76,11 @@ class Comparison:
         Each is asked for, newest first, down to one that is there and was never missing: what the target lacked when
         that one was published, it still lacks.
         """
-        if not self.view.head.missing.get(self.sink):
-            return []
+        missing = [each.decision or 0 for each in self.view.missing() if self.sink in each.missing]
+        later = self.view.published_to(self.sink, min(missing) - 1) if missing else []
         found = []
-        for checkpoint in reversed(self.view.published_to(self.sink, 0)):
-            is_later = (checkpoint.decision or 0) > self.shown
-            if is_later or not self._is_of_target(checkpoint) or not self._has(checkpoint):
+        for checkpoint in reversed(later):
+            if not self._is_of_target(checkpoint) or not self._has(checkpoint):
                 continue
             if checkpoint.is_shown_by(self.sink):
                 break
@@ -101,7 +100,9 @@ class Comparison:
     def notes(self) -> list[str]:
         """For people: what cannot be known, and what the target's owner has done to it on purpose."""
         about = f"sink '{self.sink}': "
-        unknown = f"{about}whether its target still has epoch {self.last.epoch} cannot be known: {self.history.why}"
+        unknown = (
+            f"{about}whether its target still has decision {self.last.decision} cannot be known: {self.history.why}"
+        )
         return [
             *([unknown] if self.history.answer is Answer.UNKNOWN else []),
             *(about + remark for remark in self.history.remarks),
