@@ -20,7 +20,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
-from onceonly.checkpoint.sink import Publication
+from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.coordinator import target_history
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.target_history import Comparison, named, publications_of
@@ -149,7 +149,7 @@ def _record(transitions: Transitions, loss: Loss, said: Acceptance) -> View | No
     """Record it, from the view in which it was found; None: another process has recorded something meanwhile."""
     view: View | None = loss.comparison.view
     for event, checkpoint, body in _rows(loss, said):
-        if view and event is Event.ACCEPTED:
+        if view and event is Event.ACCEPTED and loss.comparison.history.answer is not Answer.SAME:
             _refuse_open(view, loss.comparison.sink)
         if view:
             view = _write(transitions, view, event, checkpoint, loss.comparison.sink, body)

@@ -107,9 +107,6 @@ class Publisher:
             if sink in now.require(checkpoint.epoch).published:
                 return now  # by another process meanwhile, which may be why it failed here
             if isinstance(error, TargetWentBack):
-                is_waiting = sink in now.require(checkpoint.epoch).waiting
-                if is_waiting and now.head.publications != view.head.publications:
-                    return self._publish_sink(now, now.require(checkpoint.epoch), sink)  # it was compared with what was
                 raise target_history.refused_commit(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
                 self._record_doubt(now, checkpoint.epoch, sink, error)

@@ -374,6 +374,29 @@ def test_what_dies_half_way_is_refused_and_given_again(restored, monkeypatch, ro
     assert restored.events().count("accepted") == 1
 
 
+def test_a_target_brought_back_half_way_is_found_again(restored, monkeypatch):
+    """Recorded as missing, its rows would be read again by a rewind, and not be taken out."""
+    kind = type(restored.state)
+    append, left = kind.append, [None]
+
+    def dying(self, view, row):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return append(self, view, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "append", dying)
+        patched.setattr(target_history.Comparison, "missing", lambda self: [self.view.require(3)])
+        with pytest.raises(KeyboardInterrupt):
+            accept(restored)
+    bring_back(restored)
+    refused(restored, lambda: restored.plan("run-20"), "target-is-back")
+    assert accept(restored) == []
+    run(restored, 20)
+    assert values(restored.lake) == [0, 1, 2, 3, 4, 10, 11, 20]
+
+
 def test_two_persons_record_each_checkpoint_once(restored, monkeypatch):
     kind = type(restored.state)
     append, others = kind.append, [True]
@@ -436,6 +459,23 @@ def test_a_target_said_to_be_gone_is_noticed_when_it_returns(world):
     run(world, 11)
     assert values(world.lake) == [0, 1, 2, 3, 4, 10, 11]
     assert world.state.view("flights").head.missing == {}
+
+
+def test_a_target_that_returns_before_the_commit_is_not_published_to(world):
+    run(world, 10)
+    unmount(world)
+    accept(world)
+    world.put(11)
+    world.plan("run-3")
+    world.stage(3)
+    bring_back(world)
+    with pytest.raises((TargetWentBack, ActionNeeded)) as refusal:
+        world.commit(3)
+    assert refusal.value.code == "target-is-back"
+    assert values(world.lake) == [0, 1, 2, 3, 4, 10]
+    assert accept(world) == []
+    world.commit(3)
+    assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4, 10, 11]
 
 
 def test_what_was_lost_again_is_not_found(restored):
