@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 import pytest
-from unit.chain import Chain
+from unit.chain import TEN, Chain, Parts
 from unit.lightdelta import LightDelta
 
 from onceonly.checkpoint.model import Outcome
-from onceonly.checkpoint.sink import Answer, History, ProvesHistory
+from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import ActionNeeded
 
@@ -16,25 +16,32 @@ class Proving(LightDelta, ProvesHistory):
     """Its target goes back where `lost` says so."""
 
     lost: ClassVar[set[str]] = set()
+    decision = 0
 
     def commit(self, handle, decision, receipts, last=None):
         done = super().commit(handle, decision, receipts, last)
         return Outcome(done.already, done.detail, {"target": self.uri})
 
     def compare(self, last):
-        return History(Answer.WENT_BACK, "it is empty") if self.name in self.lost else History(Answer.SAME)
+        is_lost = self.name in self.lost and not last.proof.get("accepted")
+        return History(Answer.WENT_BACK, "it is older", self.decision) if is_lost else History(Answer.SAME)
 
     def proof_now(self, last):
-        return None
+        return Publication(last.epoch, self.decision, {"target": self.uri, "accepted": True})
 
 
 @pytest.fixture
-def chain(tmp_path, monkeypatch) -> Chain:
-    chain = Chain(tmp_path)
-    monkeypatch.setattr(
-        type(chain.parts), "sink", lambda self, pipeline, name: Proving(self.folder / pipeline.sink(name).path, name)
-    )
+def proving(monkeypatch) -> None:
+    def sink(self, pipeline, name):
+        return Proving(self.folder / pipeline.sink(name).path, name)
+
+    monkeypatch.setattr(Parts, "sink", sink)
     monkeypatch.setattr(Proving, "lost", set())
+
+
+@pytest.fixture
+def chain(tmp_path, proving) -> Chain:
+    chain = Chain(tmp_path)
     chain.put(1, 2)
     chain.run(chain.first)
     chain.run(chain.second)
@@ -70,8 +77,23 @@ def test_the_pipeline_before_is_not_stopped(chain):
         chain.plan(chain.second)
 
 
-def test_after_the_loss_is_accepted_nothing_is_read_of_it(chain):
+def accept(chain: Chain) -> None:
     Proving.lost.add("lake")
     chain.through.accept_loss("first", "lake", Acceptance("ann", "lost"))
-    Proving.lost.clear()
-    assert chain.now("first", 1).missing.keys() == {"lake"}
+
+
+def test_what_is_missing_is_not_read(chain, monkeypatch):
+    chain.run(chain.first)
+    monkeypatch.setattr(Proving, "decision", 1)
+    accept(chain)
+    assert [sorted(chain.now("first", epoch).missing) for epoch in (1, 2)] == [[], ["lake"]]
+    assert chain.plan(chain.second) is None
+
+
+def test_an_interval_that_is_missing_has_no_rows(proving, tmp_path):
+    chain = Chain(tmp_path, "interval")
+    chain.put(1, 2)
+    chain.run(chain.first, TEN)
+    accept(chain)
+    planned = chain.plan(chain.second, TEN)
+    assert (planned.state.value, [range_.span for range_ in planned.ranges]) == ("committed", [0])

@@ -10,8 +10,9 @@ from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import Answer, History
 from onceonly.coordinator import target_history
 from onceonly.coordinator.accept_loss import Acceptance
+from onceonly.coordinator.stage import state_before
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
-from onceonly.pipeline.sinks import DeltaSink
+from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeSink
 
 THREE = [DeltaSink("lake", "lake"), DeltaSink("files", "files"), DeltaSink("late", "late")]
@@ -468,7 +469,7 @@ def test_a_target_that_returns_before_the_commit_is_not_published_to(world):
     world.put(11)
     world.plan("run-3")
     world.stage(3)
-    bring_back(world)
+    shutil.copy(world.parts.folder / "lake-newest" / "published.json", world.lake.folder)
     with pytest.raises((TargetWentBack, ActionNeeded)) as refusal:
         world.commit(3)
     assert refusal.value.code == "target-is-back"
@@ -486,6 +487,59 @@ def test_what_was_lost_again_is_not_found(restored):
     restore(restored, to="second")
     assert accept(restored) == [2, 3, 5]
     assert restored.events().count("found") == 0
+
+
+def test_numbers_alone_find_nothing(restored, monkeypatch):
+    """A log that has expired shows only that a later decision was published to the copy."""
+    accept(restored)
+    run(restored, 20)
+    back_up(restored, to="second")
+    run(restored, 21)
+    restore(restored, to="second")
+
+    def compare(self, last):
+        at = max(self._shown()["log"].values())
+        return History(Answer.SAME) if at >= last.decision else History(Answer.WENT_BACK, "", at)
+
+    monkeypatch.setattr(FakeSink, "compare", compare)
+    assert accept(restored) == [2, 3, 5]
+    assert restored.events().count("found") == 0
+
+
+def test_a_target_that_changes_meanwhile_is_looked_at_again(restored, monkeypatch):
+    proof_now, others = FakeSink.proof_now, [True]
+
+    def slow(self, last):
+        found = proof_now(self, last)
+        if others:
+            others.pop()
+            unmount(restored)
+        return found
+
+    monkeypatch.setattr(FakeSink, "proof_now", slow)
+    assert accept(restored) == [1, 2, 3]
+    restored.put(20)
+    restored.run("run-20")
+    assert values(restored.lake) == [20]
+
+
+def test_state_that_is_missing_is_not_continued(tmp_path):
+    totals = StateSink("totals", schema="n INT", key=["n"])
+    world = World(tmp_path, sinks=[DeltaSink("lake", "lake"), totals])
+    world.run("run-1")
+    back_up(world, "totals")
+    run(world, 10)
+    restore(world, "totals")
+    accept(world, "totals")
+    world.put(11)
+    planned = world.plan("run-11")
+    with pytest.raises(InvalidPipeline) as refusal:
+        state_before(world.state.view("flights"), planned)
+    assert refusal.value.code == "state-missing"
+    world.abort(3)
+    world.coordinator.rewind("flights", 1, "ann", "its state is lost")
+    planned = world.plan("run-12")
+    assert state_before(world.state.view("flights"), planned) == world.now(1).handles["totals"]
 
 
 def test_a_lost_rewind_needs_its_rows_removed(world):
@@ -506,7 +560,8 @@ def test_a_lost_rewind_needs_its_rows_removed(world):
 def test_a_rewind_takes_out_what_is_not_missing(restored):
     accept(restored)
     run(restored, 20)
-    restored.coordinator.rewind("flights", 1, "ann", "wrong")
+    rewind = restored.coordinator.rewind("flights", 1, "ann", "wrong")
+    assert [len(rewind.handles[name]["retracts"]) for name in ("lake", "files")] == [1, 3]
     restored.run("run-21")
     assert values(restored.lake) == values(restored.files) == [0, 1, 2, 3, 4, 10, 11, 20]
 
