@@ -30,7 +30,7 @@ class OwnPath:
     Args:
         root: path or URI of a folder that the configuration names; never one from a handle.
         name: a transaction's name (after one of MARKS) or a path below it; or a file or manifest that a FileSink has
-            published.
+            published; or a probe file of a transaction, in any folder.
     Raises:
         InvalidPipeline: the name is anything else. Nothing was touched.
     """
@@ -57,8 +57,10 @@ class OwnPath:
 def is_own(name: str) -> bool:
     if not is_plain(name):
         return False
-    first = name.split("/")[0]
-    return any(is_transaction(first.removeprefix(mark)) for mark in MARKS) or is_published(name)
+    first, last = name.split("/")[0], name.rpartition("/")[2]
+    if any(is_transaction(first.removeprefix(mark)) for mark in MARKS) or is_published(name):
+        return True
+    return last.startswith(".") and is_transaction(last[1:])  # a probe file in a folder of the target
 
 
 def is_plain(path: object) -> bool:

@@ -7,7 +7,7 @@ edit log to disk before it responds. The DataNodes compute the checksums, so no 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,21 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
-from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, is_hidden, parent
+from onceonly.filesystems.confined import MANIFESTS, OwnPath
+from onceonly.filesystems.interface import (
+    FileSystem,
+    Fingerprint,
+    Move,
+    Ready,
+    Unsuitable,
+    is_hidden,
+    parent,
+    parents,
+    probe_in,
+)
 from onceonly.filesystems.webhdfs import CONNECT, Cluster, Unreachable
+
+LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException")
 
 
 class HdfsFiles(FileSystem):
@@ -52,7 +64,7 @@ class HdfsFiles(FileSystem):
     def probe(self, folder: OwnPath, target: str) -> None:
         """Also check that a rename refuses an existing name: a gateway in front of HDFS might overwrite it."""
         first, second = (folder.below(f".{uuid.uuid4().hex}") for _ in range(2))
-        third = OwnPath(target, f".{folder.name}")
+        third = probe_in(target, "", folder)
         try:
             for probe in (first, second):
                 self._cluster.create(probe.path, b"")
@@ -75,6 +87,36 @@ class HdfsFiles(FileSystem):
         with suppress(FileExistsError):
             self._cluster.rename(first.path, second.path)
             raise OSError("its rename overwrites an existing file")
+
+    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+        """Rename a file into the target and remove it there. For folders in it, ask for the permission."""
+        source, name = folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)
+        finals = parents([*(file.final for file in files), f"{target}/{MANIFESTS}/manifest"])
+        places = {self._nearest(place) for place in finals} | set(parents(file.staged for file in files))
+        try:
+            for place in sorted(places):
+                self._cluster.request("get", "CHECKACCESS", self._cluster.path(place), fsaction="-wx")
+            self.write(source.path, text)
+            if self.exists(target):
+                self.remove(name)
+                with suppress(FileExistsError):  # another process tries it, too
+                    self._cluster.rename(source.path, name.path)
+        except OSError as error:
+            if refused := self.refusal(error):
+                raise refused from error
+            raise
+        finally:
+            for probe in (source, name):
+                with suppress(OSError):  # an abort removes what is left
+                    self.remove(probe)
+
+    def refusal(self, error: OSError) -> Unsuitable | None:
+        if isinstance(error, PermissionError):
+            todo = f"Grant it to the user '{self._cluster.user}', or set HADOOP_USER_NAME."
+            return Unsuitable(f"{error}.", todo, "target-not-writable")
+        if any(word in str(error) for word in LASTING):
+            return Unsuitable(f"{error}.", "Raise the quota, make space, or use shorter names.", "target-full")
+        return None
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,11 +15,11 @@ AT_ONCE = 8  # requests, or syncs of files, in parallel
 
 
 class Unsuitable(Exception):
-    """No files can be published there: the reason, and what to do."""
+    """No files can be published there until a person acts: the reason, what to do, and a stable word for it."""
 
-    def __init__(self, why: str, todo: str) -> None:
+    def __init__(self, why: str, todo: str, code: str = "target-unsuitable") -> None:
         super().__init__(why)
-        self.why, self.todo = why, todo
+        self.why, self.todo, self.code = why, todo, code
 
 
 class Fingerprint(NamedTuple):
@@ -56,6 +56,13 @@ class Ready(NamedTuple):
     upload: Upload | None = None
 
 
+class Move(NamedTuple):
+    """A move that is going to be made: the path of the staged file, and its final one."""
+
+    staged: str
+    final: str
+
+
 class FileSystem(Protocol):
     """Paths are absolute: local ones, or URIs. Errors are OSErrors, as a local file system raises them."""
 
@@ -73,7 +80,12 @@ class FileSystem(Protocol):
 
     def begin(self, folder: OwnPath) -> None:
         """Create a transaction's folder beside the target, if it is missing."""
+        self.make_folder(folder.root, parent(folder.root))
         self.make_folder(folder.path, folder.root)
+
+    def has_begun(self, folder: OwnPath) -> bool:
+        """Whether a transaction's folder exists; only then can its manifest be written."""
+        return self.exists(folder.path)
 
     def ready(self, staged: str, final: str) -> Ready:
         """Prepare a staged file for its final name. Readers see nothing of it."""
@@ -88,6 +100,46 @@ class FileSystem(Protocol):
             FileExistsError: the name exists; nothing was changed.
             FileNotFoundError: there is no such file, or no folder for the name.
         """
+
+    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+        """Check that a staged file is the one that was staged, and that this process can move it.
+
+        Raises:
+            FileNotFoundError: it is missing, or is another file.
+            Unsuitable: this process can neither move nor read it.
+        """
+        if self.fingerprint(old.path) != ready.print:
+            raise FileNotFoundError(f"{old.path} is not the file that was staged")
+        self.check_movable(old)
+
+    def check_movable(self, old: OwnPath) -> None:
+        """Check that this process can move a file that another one has written. Raises Unsuitable."""
+        return
+
+    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+        """Try to create a file where `create` and `move` will, in each folder of the target, and remove it.
+
+        What a killed process leaves of it is invisible to readers, and `remove_probes` removes it.
+
+        Args:
+            folder: of the transaction.
+            files: that are going to be moved, to folders that may not exist yet. They are not created.
+            text: of a file that `create` will write.
+        Raises:
+            Unsuitable: this process cannot create files there.
+        """
+
+    def check_removal(self, path: str) -> None:
+        """Check that this process can remove a published file. Raises Unsuitable."""
+        return
+
+    def remove_probes(self, folder: OwnPath, target: str) -> None:
+        """Remove what `probe` and `check_names` have left in the target for that transaction."""
+        self.remove(probe_in(target, "", folder))
+
+    def refusal(self, error: OSError) -> Unsuitable | None:
+        """The reason of an error that no repetition helps against; None: one may help."""
+        return None
 
     def create(self, path: str, text: str, folder: OwnPath) -> None:
         """Create a file with its final name, atomically, as long as that folder exists.
@@ -129,7 +181,10 @@ class FileSystem(Protocol):
         """Create a file. Its content is durable; its name is durable after `sync_names`."""
 
     def make_folder(self, folder: str, root: str) -> None:
-        """Create a folder and its parents, if missing. Their names are durable from `root` on."""
+        """Create a folder and its parents below `root`, if missing. Their names are durable from `root` on.
+
+        On a disk, a missing `root` is an error: it may be on a volume that is not mounted.
+        """
 
     def sync_names(self, folder: str) -> None:
         """Make the names that were created or removed in this folder durable."""
@@ -161,6 +216,11 @@ class FileSystem(Protocol):
             schema: of all columns; by default that of the first file.
             by: of the partition columns; by default inferred from the folders' names.
         """
+
+
+def probe_in(target: str, place: str, folder: OwnPath) -> OwnPath:
+    """The only name that a transaction's trial uses in a folder of the target, a path relative to it."""
+    return OwnPath(target, f"{place}/.{folder.name}".lstrip("/"))
 
 
 def parent(path: str) -> str:

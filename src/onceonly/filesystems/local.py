@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import pwd
 import re
-from collections.abc import Iterator
+import stat
+import uuid
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,12 +17,31 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from onceonly.filesystems import folders
-from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.confined import MANIFESTS, OwnPath
 from onceonly.filesystems.durability import to_disk, tree_to_disk
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Ready, Unsuitable, is_hidden, parent
+from onceonly.filesystems.interface import (
+    FileSystem,
+    Fingerprint,
+    Move,
+    Ready,
+    Unsuitable,
+    is_hidden,
+    parent,
+    parents,
+    probe_in,
+)
 
 MOUNTS = Path("/proc/self/mountinfo")
-TRIES = 20  # attempts to create a folder whose parent another process removes
+TRIES = 20  # attempts to create a folder or a name that another process removes or creates
+PROBE = ".probe-"  # begins the names of files that are only tried
+PERMISSIONS = (errno.EPERM, errno.EACCES)
+LASTING = {  # what else no repetition helps against: what it means, what to do, and a stable word
+    errno.EROFS: ("it is mounted read-only", "Mount it for writing.", "target-read-only"),
+    errno.ENOSPC: ("it is full", "Make space.", "target-full"),
+    errno.EDQUOT: ("its quota is used up", "Raise the quota, or make space.", "target-full"),
+    errno.ENAMETOOLONG: ("the name is too long there", "Give pipeline or sink a shorter name.", "name-too-long"),
+    errno.EMLINK: ("it has as many links as the file system allows", "Use another file system.", "too-many-links"),
+}
 
 
 class LocalFiles(FileSystem):
@@ -31,8 +53,9 @@ class LocalFiles(FileSystem):
         nearest = next(found for found in (place, *place.parents) if found.exists())
         if not nearest.is_dir():
             raise Unsuitable(f"{nearest} is not a folder.", "Choose another path.")
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise Unsuitable(f"this process has no write permission in {nearest}.", "Grant it, or choose another path.")
+        if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+            why = f"this process has no write permission in {nearest}."
+            raise Unsuitable(why, "Grant it, or choose another path.", "target-not-writable")
         if (place / "_delta_log").exists():
             raise Unsuitable(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
@@ -69,6 +92,89 @@ class LocalFiles(FileSystem):
             self.remove(name)
             self.remove(probe)
 
+    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+        try:
+            super().check_staged(old, ready)
+        except PermissionError as error:
+            raise _other_user(old.path) from error
+
+    def check_movable(self, old: OwnPath) -> None:
+        """Link a file to a name beside it and remove that, both of which `move` needs permission for.
+
+        The kernel refuses links of another user's files (fs.protected_hardlinks), and an executor may have written it.
+        """
+        probe = OwnPath(old.root, f"{parent(old.name)}/{PROBE}{uuid.uuid4().hex}")
+        try:
+            os.link(old.path, probe.path)
+            self.remove(probe)
+        except OSError as error:
+            if refused := _other_user(old.path) if error.errno in PERMISSIONS else self.refusal(error):
+                raise refused from error
+            raise
+
+    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+        """Link a file to a name in each of the folders, or in the nearest parent that exists, and remove it."""
+        probe = folder.below(f"{PROBE}{uuid.uuid4().hex}")
+        try:
+            self.write(probe.path, text)
+            if not os.path.isdir(target):
+                return self._check_new_target(target)
+            places = [*parents(file.final for file in files), f"{target}/{MANIFESTS}"]
+            for place in sorted({_nearest(place) for place in places}):
+                self._try_name(probe, probe_in(target, place.removeprefix(target).strip("/"), folder))
+        except OSError as error:
+            if refused := self.refusal(error):
+                raise refused from error
+            raise
+        finally:
+            self.remove(probe)
+
+    def _try_name(self, file: OwnPath, name: OwnPath) -> None:
+        """Link the file to that name and remove it; another process may try the same name, or have died doing so."""
+        for _ in range(TRIES):
+            with suppress(FileExistsError):
+                os.link(file.path, name.path)
+                break
+            self.remove(name)
+        self.remove(name)
+
+    def _check_new_target(self, target: str) -> None:
+        if not os.access(parent(target), os.W_OK | os.X_OK, effective_ids=True):
+            raise Unsuitable(
+                f"this process has no write permission in {parent(target)}.", "Grant it.", "target-not-writable"
+            )
+
+    def check_removal(self, path: str) -> None:
+        """In a folder with the sticky bit, only the owners of the file and of the folder may remove it."""
+        place = parent(path)
+        if not os.path.exists(path):
+            return
+        folder, owners = os.stat(place), (0, os.stat(path).st_uid, os.stat(place).st_uid)
+        sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in owners
+        if sticky or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+            raise _not_writable(place)
+
+    def remove_probes(self, folder: OwnPath, target: str) -> None:
+        """The staged files are in folders of the same names as the published ones."""
+        places = {"", MANIFESTS}
+        for root, _, _ in os.walk(folder.path):
+            places.add(os.path.relpath(root, folder.path).partition("/")[2])  # below `data`
+        for place in places:
+            with suppress(NotADirectoryError):
+                self.remove(probe_in(target, place, folder))
+
+    def refusal(self, error: OSError) -> Unsuitable | None:
+        path = str(error.filename2 or error.filename or "the target")
+        if error.errno in PERMISSIONS:
+            is_link = error.filename2 is not None and os.access(parent(path), os.W_OK | os.X_OK, effective_ids=True)
+            return _other_user(str(error.filename)) if is_link else _not_writable(parent(path))
+        if error.errno == errno.EXDEV:
+            return _no_link(str(error.filename), path, error)
+        if error.errno in LASTING:
+            why, todo, code = LASTING[error.errno]
+            return Unsuitable(f"{path}: {why} ({error.strerror}).", todo, code)
+        return None
+
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
         """By two steps: for a moment the file has both names."""
         os.link(old.path, new)
@@ -101,7 +207,11 @@ class LocalFiles(FileSystem):
 
     def make_folder(self, folder: str, root: str) -> None:
         place, end = Path(folder), Path(root).parent
-        place.mkdir(parents=True, exist_ok=True)
+        if not os.path.isdir(root):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+        missing = [path for path in (place, *place.parents) if path.is_relative_to(root) and not path.is_dir()]
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
         while place != end:
             place = place.parent
             with suppress(PermissionError):  # a parent of the target may be another user's
@@ -148,11 +258,49 @@ def _make(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
 
 
+def _nearest(folder: str) -> str:
+    """The folder itself, or its nearest parent that exists."""
+    return next(str(path) for path in (Path(folder), *Path(folder).parents) if path.is_dir())
+
+
+def _owner(folder: os.stat_result) -> str:
+    return f"user {_user(folder.st_uid)} (mode {stat.S_IMODE(folder.st_mode):04o})"
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"'{pwd.getpwuid(uid).pw_name}'"
+    except KeyError:
+        return str(uid)
+
+
+def _other_user(path: str) -> Unsuitable:
+    try:
+        file, folder = os.stat(path), os.stat(parent(path))
+        owners = f"user {_user(file.st_uid)} (mode {stat.S_IMODE(file.st_mode):04o}), its folder to {_owner(folder)}"
+    except PermissionError:
+        owners = "another user"
+    return Unsuitable(
+        f"{path} belongs to {owners}. This process runs as user {_user(os.geteuid())}, which may not read, link or "
+        "remove it. Linux links only files that one owns or may write (fs.protected_hardlinks).",
+        "Run Spark's executors and Onceonly as one user; or put both users into one group and let Spark write for it: "
+        "umask 002, spark.hadoop.fs.permissions.umask-mode=002. What is staged already needs chown to that user.",
+        "files-of-another-user",
+    )
+
+
+def _not_writable(place: str) -> Unsuitable:
+    return Unsuitable(
+        f"user {_user(os.geteuid())} may not create or remove files in {place}.", "Grant it.", "target-not-writable"
+    )
+
+
 def _no_link(folder: str, target: str, error: OSError) -> Unsuitable:
     if error.errno == errno.EXDEV:
         return Unsuitable(
             f"{target} is on another file system or mount than its staging folder {folder} ({error.strerror}).",
             "Mount the folder above it, or choose a folder below the mount point.",
+            "target-on-another-device",
         )
     return Unsuitable(
         f"the file system of {target} has no hard links ({error.strerror}).",

@@ -6,14 +6,15 @@ store has acknowledged is durable, so nothing is synced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from io import UnsupportedOperation
 from typing import NamedTuple, Protocol
 
 from onceonly.errors import NotCommitted
 from onceonly.filesystems.confined import OwnPath
-from onceonly.filesystems.interface import FileSystem, Fingerprint, Unsuitable, is_hidden
+from onceonly.filesystems.interface import FileSystem, Fingerprint, Move, Ready, Unsuitable, is_hidden, probe_in
 
 FOLDER = ".folder"  # in the folder of a transaction
 NONCE = "nonce"  # in a fingerprint: what the object's metadata has to say
@@ -100,6 +101,36 @@ class ObjectFiles(FileSystem):
 
     def begin(self, folder: OwnPath) -> None:
         self._store.put(f"{folder.path}/{FOLDER}", b"")
+
+    def has_begun(self, folder: OwnPath) -> bool:
+        return self.exists(f"{folder.path}/{FOLDER}")
+
+    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+        """The staged object has the version of which its upload or its copy is made.
+
+        It has to be there even if its upload is complete but for the last step: uploads expire.
+        """
+        found = self._store.find(old.path)
+        version = ready.upload.source if ready.upload else ""
+        if found is None or found.bytes != ready.print.bytes or (version and found.etag != version):
+            raise FileNotFoundError(f"{old.path} is not the object that was staged")
+
+    def check_names(self, folder: OwnPath, files: Collection[Move], target: str, text: str) -> None:
+        """Write a small object into the staged folder and into the target, and remove both."""
+        try:
+            for probe in (folder.below(f".{uuid.uuid4().hex}"), probe_in(target, "", folder)):
+                self.write(probe.path, text)
+                self.remove(probe)
+        except OSError as error:
+            if refused := self.refusal(error):
+                raise refused from error
+            raise
+
+    def refusal(self, error: OSError) -> Unsuitable | None:
+        if not isinstance(error, PermissionError):
+            return None
+        todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+        return Unsuitable(f"{error}.", todo, "target-not-writable")
 
     def rename_folder(self, old: OwnPath, new: OwnPath) -> None:
         """File by file: repeating it continues where it ended."""

@@ -120,4 +120,4 @@ def test_checksums_by_two_algorithms_are_no_evidence() -> None:
 
     file = StagedFile("part-0", "final-0", Fingerprint(3, "MD5-of-0MD5-of-512CRC32C", "00ff"))
     with pytest.raises(NameTaken, match="by COMPOSITE-CRC32C, ours is by MD5-of"):
-        moves._check_same(Other(), file, "/lake/final-0")
+        moves.check_same(Other(), file, "/lake/final-0")

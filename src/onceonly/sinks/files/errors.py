@@ -3,9 +3,58 @@
 from __future__ import annotations
 
 from onceonly.checkpoint.model import Handle, Transaction
-from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown, StateBehind
+from onceonly.errors import (
+    ActionNeeded,
+    CannotPublish,
+    Fenced,
+    InvalidPipeline,
+    NotCommitted,
+    OutcomeUnknown,
+    StageAgain,
+    StateBehind,
+)
+from onceonly.filesystems.interface import Unsuitable
 from onceonly.sinks.files.handle import FileHandle
 from onceonly.sinks.files.moves import FileMissing, NameTaken
+from onceonly.sinks.files.rehearsal import ReplacedMissing, TargetMissing
+
+UNDECIDED = "Nothing was decided or published, and what is staged is kept."
+
+
+def undecided(mine: FileHandle, error: Exception, target: str) -> NotCommitted:
+    """Why a rehearsal has not passed."""
+    what = f"sink '{mine.txn.sink}': its files cannot be published to {target}."
+    again = f"Then: onceonly recover {mine.txn.pipeline}. {UNDECIDED}"
+    match error:
+        case FileMissing():
+            todo = "They are staged again, if this attempt is aborted."
+            return StageAgain(
+                f"sink '{mine.txn.sink}': staged files are gone.", f"{error}.", todo, "staged-files-missing"
+            )
+        case NameTaken():
+            why = f"{error} exists with other content. Onceonly never overwrites a file."
+            return ActionNeeded(what, why, f"Move that file elsewhere. {again}", "name-taken")
+        case TargetMissing():
+            why = f"{error} do not exist. Perhaps their volume is not mounted."
+            return ActionNeeded(what, why, f"Mount it. {again}", "target-missing")
+        case ReplacedMissing():
+            why = f"The files that it replaces have no manifest any more: {error} does not exist."
+            return ActionNeeded(what, why, f"Restore it, or abort. {again}", "replaced-files-missing")
+        case Unsuitable():
+            return ActionNeeded(what, error.why, f"{error.todo} {again}", error.code)
+    why = f"{type(error).__name__}: {error}"
+    what = f"sink '{mine.txn.sink}': whether its files can be published to {target} is not known."
+    return NotCommitted(what, why, f"Try again: onceonly recover {mine.txn.pipeline}. {UNDECIDED}", "no-answer")
+
+
+def refused(mine: FileHandle, unfit: Unsuitable, target: str) -> CannotPublish:
+    """After the decision."""
+    return CannotPublish(
+        f"sink '{mine.txn.sink}': its files cannot be published to {target}.",
+        unfit.why,
+        f"{unfit.todo} Then: onceonly recover {mine.txn.pipeline}. The decision stands, and what is staged is kept.",
+        unfit.code,
+    )
 
 
 def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> CannotPublish | OutcomeUnknown:
@@ -16,6 +65,7 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
             f"sink '{sink}': another file already has the name of a staged file.",
             f"{error} exists with other content. Onceonly never overwrites a file.",
             f"Move that file elsewhere and recover, or: {exit_}. The staged rows are kept in {kept}.",
+            "name-taken",
         )
     if isinstance(error, FileMissing):
         return CannotPublish(
@@ -23,6 +73,7 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
             f"{error}.",
             "Restore it and recover (on an object store, the version of it that was staged: a copy is another file), "
             f"or: {exit_}, and send the records again.",
+            "staged-files-missing",
         )
     return OutcomeUnknown(
         f"sink '{sink}': whether all files reached {target} is not known.",

@@ -48,7 +48,7 @@ def traces(on: FileSystem, target: str, pipeline: str, sink: str) -> list[Trace]
     for name in on.names(f"{target}/{MANIFESTS}"):
         if confined.is_published(f"{MANIFESTS}/{name}") and name.split("-")[:2] == [pipeline, sink]:
             by_table.setdefault(name.split("-")[3], []).append(name)
-    found = (_trace(on, target, sorted(names, key=_epoch)[-LOOKED_AT:]) for names in by_table.values())
+    found = (_trace(on, target, sorted(names, key=epoch)[-LOOKED_AT:]) for names in by_table.values())
     return [trace for trace in found if trace]
 
 
@@ -59,7 +59,7 @@ def _trace(on: FileSystem, target: str, names: list[str]) -> Trace | None:
         return None
     state_id = str(found[-1]["txn"]).split("-")[0]
     decision = max(int(each.get("decision", 0)) for each in found)
-    return Trace(state_id, decision, f"folder {target}", epoch=_epoch(names[-1]))
+    return Trace(state_id, decision, f"folder {target}", epoch=epoch(names[-1]))
 
 
 def read_ours(on: FileSystem, path: str) -> Manifest | None:
@@ -75,5 +75,5 @@ def _known(mine: FileHandle, decision: int) -> dict[str, Any]:
     return {"version": 1, "txn": mine.txn.name, "decision": decision, "at": at, "format": mine.format}
 
 
-def _epoch(name: str) -> int:
+def epoch(name: str) -> int:
     return int(name.split("-")[2])

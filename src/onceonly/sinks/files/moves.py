@@ -6,6 +6,7 @@ manifest is written last, in the same way. It is the evidence that every file of
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -88,13 +89,13 @@ def _move(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> Non
     try:
         on.move(staged, final, Ready(file.print, file.upload))
     except FileExistsError:
-        _check_same(on, file, final)
+        check_same(on, file, final)
         on.remove(staged)
     except FileNotFoundError:
         if not on.exists(final):
             what = "is not the file that was staged" if on.exists(staged.path) else "does not exist"
             raise FileMissing(f"{staged.path} {what}, and {final} does not exist") from None
-        _check_same(on, file, final)
+        check_same(on, file, final)
 
 
 def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -> None:
@@ -109,7 +110,7 @@ def _move_back(on: FileSystem, file: StagedFile, folder: OwnPath, target: str) -
         on.sync_names(parent(kept))
 
 
-def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
+def check_same(on: FileSystem, file: StagedFile, final: str) -> None:
     """Raise NameTaken unless the file at the final name is this one."""
     try:
         found = on.fingerprint(final)
@@ -120,6 +121,16 @@ def _check_same(on: FileSystem, file: StagedFile, final: str) -> None:
     if found.algorithm != file.print.algorithm:
         raise NameTaken(f"{final} (with a checksum by {found.algorithm}, ours is by {file.print.algorithm})")
     raise NameTaken(final)
+
+
+def text(content: Mapping[str, Any]) -> str:
+    """The text of a manifest."""
+    return json.dumps(content, indent=1) + "\n"
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest's file."""
+    return hashlib.sha256(text(content).encode()).hexdigest()
 
 
 def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder: OwnPath) -> Mapping[str, Any] | None:
@@ -133,7 +144,7 @@ def write_manifest(on: FileSystem, path: str, content: Mapping[str, Any], folder
     place = parent(path)
     on.make_folder(place, parent(place))
     try:
-        on.create(path, json.dumps(content, indent=1) + "\n", folder)
+        on.create(path, text(content), folder)
     except FileExistsError:
         if found := read_manifest(on, path):
             return found

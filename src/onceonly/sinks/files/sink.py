@@ -14,9 +14,11 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
+    History,
     Inspectable,
     KeepsCopies,
     Landed,
+    ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
@@ -27,23 +29,25 @@ from onceonly.checkpoint.sink import (
     Versioned,
 )
 from onceonly.counts import count
+from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems import confined
 from onceonly.filesystems.confined import OwnPath, manifest_of, stem
 from onceonly.filesystems.folders import named
 from onceonly.filesystems.interface import FileSystem, parent
 from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.context import Context
-from onceonly.sinks.files import errors, gate_view, manifest, moves, stage
+from onceonly.sinks.files import errors, gate_view, history, manifest, moves, rehearsal, stage
 from onceonly.sinks.files import handle as filehandle
 from onceonly.sinks.files.handle import FileHandle, Published, staging_of
 from onceonly.sinks.files.manifest import Manifest
 from onceonly.sinks.files.moves import FileMissing, NameTaken
 from onceonly.sinks.staging import handles, row_types
+from onceonly.sinks.staging import history as histories
 
 GIVEN_UP = "given-up"  # the new name of `data` in a staged folder that must not be published any more
 
 
-class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable, ShowsEvidence):
+class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versioned, Inspectable, ShowsEvidence):
     """Writes to the target of a `FileSink`.
 
     Args:
@@ -82,40 +86,92 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
             "files": [file.to_json() for file in files],
         }
 
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """Look at every staged file, and try the names that the commit will create, in places that readers ignore.
+
+        Raises:
+            StageAgain: a staged file is missing, or was replaced by another.
+            ActionNeeded: a name is taken, the target is missing, or this process may not publish there.
+            TargetWentBack, StateBehind, Fenced: as in `commit`.
+            NotCommitted: no answer.
+        """
+        mine = self._mine(handle)
+        content = manifest.published(mine, decision)
+        try:
+            shown = self._shown(mine)
+            if shown is None:
+                histories.require(self, last)
+                rehearsal.rehearse(self._on, mine, self._staged(mine), self._target, content)
+        except (*rehearsal.REFUSALS, OSError) as error:
+            raise errors.undecided(mine, error, self._target) from error
+        if shown is not None:
+            self._check_owner(mine, shown)
+        return handle
+
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Move the files that were not moved yet, then write the manifest.
 
         Raises:
             Fenced: the transaction was given up. Files that were already moved were moved back.
             StateBehind: another transaction has published this epoch.
+            TargetWentBack: the target lacks the sink's last publication. It is not created again.
             CannotPublish: a final name belongs to another file, a file is missing, or the handle is damaged.
             OutcomeUnknown: the file system failed or does not answer. It is safe to call again.
         """
         mine = self._mine(handle)
         try:
-            return self._publish(mine, decision)
+            return self._publish(mine, decision, last)
         except (NameTaken, FileMissing, OSError) as error:
             raise self._failed(mine, error) from error
 
-    def _publish(self, mine: FileHandle, decision: int) -> Outcome:
-        done, staged = {"rows": mine.rows}, self._staged(mine)
-        if self._is_published(mine):
-            self._remove_replaced(mine)
-            return Outcome(already=True, detail=done)
+    def _publish(self, mine: FileHandle, decision: int, last: Publication | None) -> Outcome:
+        if shown := self._published(mine):
+            return self._done(mine, shown, already=True)
+        staged, content = self._staged(mine), manifest.published(mine, decision)
+        if not histories.require(self, last):
+            self._make_target()
         try:
             if mine.rewinds:  # nothing was staged for it
                 self._on.begin(staged)
             moves.move(self._on, mine.files, staged.below("data"), self._target)
-            found = self._write(mine, manifest.published(mine, decision))
+            shown = self._write(mine, content)
         except (NameTaken, FileMissing, OSError):
-            if self._is_published(mine):  # by this process or another one, which may have died before the next line
-                self._remove_replaced(mine)
-                return Outcome(already=True, detail=done)
+            if shown := self._published(mine):  # by another process, or this one, whose answer was lost
+                return self._done(mine, shown, already=True)
             raise
-        if found is not None:
-            self._judge(mine, found)
+        if shown is not None:
+            self._judge(mine, shown)
+        return self._done(mine, shown or content, already=shown is not None)
+
+    def _done(self, mine: FileHandle, shown: Manifest, already: bool) -> Outcome:
+        """The outcome, once what it replaces is removed."""
         self._remove_replaced(mine)
-        return Outcome(already=found is not None, detail=done)
+        proof = history.proof(self._target, mine.manifest, shown)
+        return Outcome(already, {"rows": mine.rows}, proof)
+
+    def _make_target(self) -> None:
+        """For its first publication. Its parent exists: rows are staged there."""
+        self._on.make_folder(self._target, parent(self._target))
+
+    def compare(self, last: Publication) -> History:
+        try:
+            return history.compare(self._on, self._target, last)
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        try:
+            return history.proof_now(self._on, self._target, last)
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def _silent(self, error: OSError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"sink '{self.name}': {self._target} does not answer.",
+            f"{type(error).__name__}: {error}",
+            "Nothing was changed. Try again when it can be reached.",
+            "no-answer",
+        )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Write a manifest without files under the manifest's name, then rename the folder from which files are moved.
@@ -127,6 +183,7 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
         given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
         try:
             self._on.begin(staged)  # also for staged files that no longer exist
+            self._make_target()
             found = self._shown(mine) or self._write(mine, given_up) or given_up
             if self._names(mine, found):
                 return Outcome(already=True, detail={"rows": mine.rows})
@@ -201,8 +258,9 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
         self._on.end_uploads(self._target, stem(txn))
 
     def release(self, txn: Transaction) -> None:
-        self._on.delete(OwnPath(self._staging, txn.name))
-        self._on.remove(OwnPath(self._target, f".{txn.name}"))  # the probe file of a stage that was killed
+        folder = OwnPath(self._staging, txn.name)
+        self._on.remove_probes(folder, self._target)
+        self._on.delete(folder)
         self._on.remove_empty(self._staging)  # unless others are staged there
 
     def leftovers(self, prefix: str) -> list[Transaction]:
@@ -275,11 +333,12 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
             self._on.sync_names(parent(path))
         return found
 
-    def _is_published(self, mine: FileHandle) -> bool:
+    def _published(self, mine: FileHandle) -> Manifest | None:
+        """The manifest, if it shows that `mine` is published. Raises as `_judge`."""
         found = self._shown(mine)
         if found is not None:
             self._judge(mine, found)
-        return found is not None
+        return found
 
     def _holds(self, mine: FileHandle) -> bool:
         """Whether the target shows that this transaction was published. Changes nothing."""
@@ -294,12 +353,20 @@ class FileWriter(Sink, KeepsCopies, Traced, Replaceable, Versioned, Inspectable,
 
     def _judge(self, mine: FileHandle, found: Manifest) -> None:
         """Raise unless the existing manifest shows that `mine` is published."""
+        if manifest.is_given_up(found) and found["txn"] == mine.txn.name:
+            self._take_back(mine, found)  # this process may have moved files, and the one that gave it up may have died
+        self._check_owner(mine, found)
+
+    def _check_owner(self, mine: FileHandle, found: Manifest) -> None:
+        """As `_judge`. Changes nothing."""
         path, owner = f"{self._target}/{mine.manifest}", Transaction.parse(found["txn"])
         if owner is not None and owner != mine.txn:
             raise errors.behind(mine, owner, path)
         if manifest.is_given_up(found):
-            self._take_back(mine, found)  # this process may have moved files, and the one that gave it up may have died
             raise errors.given_up(mine, path, self._staged(mine).below(GIVEN_UP).path)
 
     def _failed(self, mine: FileHandle, error: Exception) -> Exception:
+        unfit = self._on.refusal(error) if isinstance(error, OSError) else None
+        if unfit:
+            return errors.refused(mine, unfit, self._target)
         return errors.failed(mine, error, self._target, self._staged(mine).path)

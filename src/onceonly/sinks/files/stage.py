@@ -79,6 +79,7 @@ def describe(
 
     Raises:
         NotCommitted: Spark wrote them to a place that this process cannot see.
+        InvalidPipeline: Spark wrote them as another user, whose files this process cannot publish.
     """
     if not rows:  # Spark writes a file that has only a schema
         return []
@@ -96,9 +97,11 @@ def describe(
     ]
 
     def ready(staged: str, final: str) -> StagedFile:
+        on.check_movable(data.below(staged))
         return StagedFile(staged, final, *on.ready(f"{folder}/{staged}", f"{target}/{final}"))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    data = OwnPath(staging_of(target), txn.name).below("data")
+    with _explained(config), ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(ready, files, finals))
 
 
@@ -147,8 +150,9 @@ def _explained(config: FileSink) -> Iterator[None]:
     try:
         yield
     except Unsuitable as unfit:
-        raise _refused(config, unfit.why, unfit.todo) from unfit.__cause__
+        raise _refused(config, unfit.why, unfit.todo, unfit.code) from unfit.__cause__
 
 
-def _refused(config: FileSink, why: str, todo: str) -> InvalidPipeline:
-    return InvalidPipeline(f"sink '{config.name}': files cannot be written.", why, f"{todo} Nothing was published.")
+def _refused(config: FileSink, why: str, todo: str, code: str = "") -> InvalidPipeline:
+    what = f"sink '{config.name}': files cannot be written."
+    return InvalidPipeline(what, why, f"{todo} Nothing was published.", code)

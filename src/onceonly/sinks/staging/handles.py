@@ -18,7 +18,7 @@ PART = "[0-9A-Za-z_]+"
 TXN = Annotated[str, Like(f"{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 STAGED = Annotated[str, Like(f"staged-{PART}(-{PART}){{2}}-[0-9]+-[0-9]+-{PART}")]
 GUARDED = (  # the methods that get a handle; not `discard`, which has to work with a damaged one, too
-    *("commit", "fence", "check_replace", "retraction", "needs"),
+    *("rehearse", "commit", "fence", "check_replace", "retraction", "needs"),
     *("staged", "staged_frame", "evidence", "resolved", "read", "landed"),
 )
 S = TypeVar("S", bound=Sink)

@@ -1,0 +1,41 @@
+"""The refusal to build on a target that lacks what was published to it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.errors import TargetWentBack
+
+
+class Comparing(Protocol):
+    name: str
+
+    def compare(self, last: Publication) -> History: ...
+
+
+def require(sink: Comparing, last: Publication | None) -> bool:
+    """Whether the target shows the sink's last publication; False: there is none, or it was to another target.
+
+    Raises:
+        TargetWentBack: the target lacks it.
+        OutcomeUnknown: the target does not answer.
+    """
+    if last is None or not last.proof:
+        return False
+    history = sink.compare(last)
+    if history.answer is Answer.WENT_BACK:
+        raise went_back(sink.name, last, history)
+    return history.answer is not Answer.ELSEWHERE
+
+
+def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
+    rest = f"It still shows decision {history.decision}" if history.decision else "It shows no earlier decision either"
+    return TargetWentBack(
+        f"sink '{sink}': {last.proof['target']} lacks what was published to it, up to epoch {last.epoch} "
+        f"(decision {last.decision}).",
+        f"{history.why[:1].upper()}{history.why[1:]}. {rest}.",
+        "Nothing was written. Bring the target back (mount its volume, restore its newest copy), then: onceonly "
+        "recover. If what is missing there is lost for good, a person has to say so (docs/operations.md).",
+        code="target-went-back",
+    )
