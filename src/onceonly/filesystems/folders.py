@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.fs as pafs
 
 from onceonly.checkpoint.model import Transaction
 from onceonly.filesystems import azure_names, google_names, objects
-from onceonly.filesystems.confined import OwnPath
+from onceonly.filesystems.confined import HIDDEN, OwnPath
 from onceonly.filesystems.durability import to_disk
 from onceonly.filesystems.paths import local_path
 
@@ -52,6 +53,35 @@ class Folders:
             out.write(text.encode())
         return True
 
+    def check_mark(self, folder: str) -> None:
+        """Create a small file in the folder, and remove it. Readers ignore its name.
+
+        Raises:
+            OSError: `mark` would fail, too.
+        """
+        name = f".probe-{uuid.uuid4().hex}"
+        self.mark(f"{folder}/{name}", "")
+        probe = OwnPath(self.uri, f"{folder}/{name}")
+        if is_marked_store(self.uri):
+            return objects.literal(self.path(folder)).unlink([name])
+        files, path = file_system(probe.path)
+        files.delete_file(path)
+
+    def exists(self) -> bool:
+        """Whether there is such a folder. On an object store, where nothing makes one, it is always there."""
+        local = local_path(self.uri)
+        return local.is_dir() if local else True
+
+    def files(self, name: str) -> dict[str, int]:
+        """The sizes in bytes of the files below a folder that readers see, by path; empty if it does not exist."""
+        if is_marked_store(self.uri):
+            sizes = {found.path: found.size for found in objects.literal(self.path(name)).below()}
+        else:
+            files, path = file_system(self.path(name))
+            infos = files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))
+            sizes = {info.path.removeprefix(f"{path}/"): info.size for info in infos if info.is_file}
+        return {path: size for path, size in sizes.items() if size and not _is_hidden(path)}
+
     def text(self, name: str) -> str:
         files, path = file_system(self.path(name))
         with files.open_input_stream(path) as stream:
@@ -68,6 +98,10 @@ class Folders:
         files, path = file_system(self.uri)
         found = files.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in found]
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(HIDDEN) for part in path.split("/"))
 
 
 def named(folders: Iterable[str], prefix: str) -> list[Transaction]:

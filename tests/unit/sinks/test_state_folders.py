@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from onceonly.sinks.state.sink import DONE, StateWriter
 from onceonly.testing.fakes import FakeReceipts
 
 STATE = "0" * 32
+EMPTY = {"files": 0, "bytes": 0, "listing": hashlib.sha256().hexdigest()}
 CONFIG = StateSink("totals", schema="page STRING, views BIGINT", key=["page"])
 
 
@@ -56,7 +58,7 @@ def test_only_what_is_forgotten_is_deleted_whatever_the_root_is_called(
 ) -> None:
     os.symlink(root, tmp_path / "mounted")
     (tmp_path / "other").mkdir()
-    assert commit(f"{tmp_path}/{through}", handle(forget=[transaction(10).name + end])) == Outcome(detail={"rows": 1})
+    assert commit(f"{tmp_path}/{through}", handle(forget=[transaction(10).name + end])).detail == {"rows": 1}
     assert epochs(root) == [149, 150]
 
 
@@ -69,11 +71,11 @@ def test_a_run_outside_of_the_root_is_refused(above: str) -> None:
 
 
 def test_a_retraction_names_what_it_needs_below_the_root(root: Path) -> None:
-    run = {"folder": f"{transaction(149).name}/merged", "rows": 5}
+    run = {"folder": f"{transaction(149).name}/merged", "rows": 5, **EMPTY}
     held = handle(149, runs=[run], retired=[{**run, "since": 3}], schema=CONFIG.schema, key=["page"])
     back = StateWriter(CONFIG, str(root)).retraction(transaction(151), [handle()], held)
-    assert back["runs"] == [{"folder": f"{transaction(149).name}/merged", "rows": 5}]
-    assert back["retired"] == [{"folder": f"{transaction(149).name}/merged", "rows": 5, "since": 3}]
+    assert back["runs"] == [run]
+    assert back["retired"] == [{**run, "since": 3}]
     assert back["forget"] == [transaction(150).name]
     commit(root, back)
     assert epochs(root) == [10, 149]
@@ -94,7 +96,7 @@ FOREIGN: list[Mapping[str, Any]] = [
     {"forget": [transaction(10, sink="other").name]},
     {"forget": [transaction(10, pipeline="other").name]},
     {"forget": [transaction(150).name]},  # itself
-    {"forget": [transaction(149).name], "runs": [{"folder": f"{transaction(149).name}/merged", "rows": 1}]},
+    {"forget": [transaction(149).name], "runs": [{"folder": f"{transaction(149).name}/merged", "rows": 1, **EMPTY}]},
     {"forget": [None]},
     {"runs": [{"folder": "../victim/changes", "rows": 1}]},
     {"runs": [{"folder": f"{transaction(149).name}/other", "rows": 1}]},

@@ -126,6 +126,9 @@ class Kafka(TypedDict):
 class Run(TypedDict):
     folder: str
     rows: Count
+    files: Count
+    bytes: Count
+    listing: str
 
 
 class Retired(Run):

@@ -17,7 +17,9 @@ from typing import Any
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
     Changes,
+    History,
     KeepsState,
+    ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
@@ -35,18 +37,20 @@ from onceonly.filesystems.paths import local_path
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.context import Context
 from onceonly.sinks.staging import handles, spark_files
+from onceonly.sinks.staging import history as histories
 from onceonly.sinks.state import handle as staterun
+from onceonly.sinks.state import history, rehearsal
+from onceonly.sinks.state.history import DONE
 from onceonly.spark.strict_reading import require_rows, strict_reader
 
 RUNS = 8  # the maximum number of runs before the newest are merged
 KEPT = 100  # checkpoints for which a merged run is kept, because readers of an older state may need it
-DONE = "_published"  # marks the folder of a published transaction
 GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
 _SHOWN = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}
 LOOKED_AT = 8  # published transactions that are read for a trace
 
 
-class StateWriter(Sink, KeepsState, Traced, Replaceable):
+class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
     """Writes the state of a `StateSink`.
 
     Args:
@@ -99,33 +103,95 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             "rows": run["rows"],
         }
 
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """Look at every run that makes up the state, and try a mark. Raises as `commit` and `rehearsal.rehearse`."""
+        forget = staterun.forgotten(self.name, handle)
+        if handle["txn"] is None:  # a rewind begins with the decision
+            return handle
+        txn = staterun.transaction(self.name, handle["txn"])
+        with rehearsal.explained(self._folders, self.name, txn.pipeline):
+            if self._is_marked(txn, DONE):
+                return handle
+            self._refuse_given_up(txn)
+            self._refuse_behind(txn)
+            histories.require(self, last)
+        rehearsal.rehearse(self._folders, self.name, txn, handle, forget)
+        return handle
+
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Mark the folder as published. Only the record in the state table publishes; the mark protects from cleanup.
 
         Raises:
             Fenced: the transaction was given up.
             StateBehind: another transaction has published this epoch.
+            TargetWentBack: the folder lacks the last published run.
             CannotPublish: the staged state no longer exists, or the handle is damaged.
         """
         forget = staterun.forgotten(self.name, handle)
-        if handle["txn"] is None:  # a rewind: nothing was staged for it
-            self._forget(forget)
-            return Outcome(detail={"rows": 0})
-        already = self._publish(staterun.transaction(self.name, handle["txn"]), decision)
+        if handle["txn"] is None:
+            return self._go_back(handle, forget, last)
+        txn = staterun.transaction(self.name, handle["txn"])
+        already = self._publish(txn, decision, last)
         self._forget(forget)
-        return Outcome(already=already, detail={"rows": handle["rows"]})
+        return Outcome(already, {"rows": handle["rows"]}, history.proof(self._folders, self.name, handle, txn.prefix))
 
-    def _publish(self, txn: Transaction, decision: int) -> bool:
+    def _go_back(self, handle: Handle, forget: list[Transaction], last: Publication | None) -> Outcome:
+        """A rewind, for which nothing was staged. Its first try may have deleted the last published run already."""
+        run = last.proof.get("run") if last else None
+        if last and not (run and run["folder"].split("/")[0] in {txn.name for txn in forget}):
+            histories.require(self, last)
+        runs = staterun.runs(self.name, handle)
+        if changed := history.changed_runs(self._folders, runs):
+            raise self._lost(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
+        if last and not self._folders.exists():
+            raise self._lost(self._folders.uri, "Mount or restore it and recover.")
+        self._forget(forget)
+        owners = [staterun.transaction(self.name, each["folder"].split("/")[0]) for each in runs] + forget
+        proof = history.proof(self._folders, self.name, handle, owners[0].prefix) if owners else {}
+        return Outcome(detail={"rows": 0}, proof=proof)
+
+    def _lost(self, path: str, todo: str) -> CannotPublish:
+        what = f"sink '{self.name}': the state to go back to no longer exists."
+        return CannotPublish(what, f"{path} is missing, or was changed.", todo, "state-run-missing")
+
+    def compare(self, last: Publication) -> History:
+        try:
+            return history.compare(self._folders, last)
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        try:
+            return history.proof_now(self._folders, last)
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def _silent(self, error: OSError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"sink '{self.name}': {self._folders.uri} does not answer.",
+            f"{type(error).__name__}: {error}",
+            "Nothing was changed. Try again when it can be reached.",
+            "no-answer",
+        )
+
+    def _publish(self, txn: Transaction, decision: int, last: Publication | None) -> bool:
         """Whether it was already published."""
         if self._is_marked(txn, DONE):
             return True
+        histories.require(self, last)
         if not self._folders.has(txn.name):
             raise CannotPublish(
                 f"sink '{self.name}': the staged state no longer exists.",
                 f"{self._folders.path(txn.name)} is missing.",
                 f"Restore it and recover. With onceonly resolve {txn.pipeline} {txn.epoch} --give-up {self.name} "
                 "--reason …, the pipeline would continue without state.",
+                "staged-files-missing",
             )
+        self._refuse_given_up(txn)
+        self._refuse_behind(txn)
+        return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
+
+    def _refuse_given_up(self, txn: Transaction) -> None:
         if self._is_marked(txn, GIVEN_UP):
             raise Fenced(
                 f"sink '{self.name}': the state of epoch {txn.epoch} was given up.",
@@ -133,8 +199,6 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
                 f"If the state table still waits for it: onceonly resolve {txn.pipeline} {txn.epoch} "
                 f"--give-up {self.name} --reason …",
             )
-        self._refuse_behind(txn)
-        return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_behind(self, txn: Transaction) -> None:
         """Another published transaction of the same epoch shows that the state table assigns numbers a second time."""
@@ -183,14 +247,9 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
             if txn and (txn.pipeline, txn.sink) == (pipeline, self.name):
                 by_table.setdefault(txn.state_id, []).append(txn)
         latest = {id: sorted(txns, key=lambda txn: txn.epoch)[-LOOKED_AT:] for id, txns in by_table.items()}
-        shown = {id: [self._decision(txn) for txn in txns if self._is_marked(txn, DONE)] for id, txns in latest.items()}
+        shown = {id: history.published(self._folders, txns) for id, txns in latest.items()}
         where = f"state {self._folders.uri}"
-        return [Trace(id, max(decisions), where) for id, decisions in shown.items() if decisions]
-
-    def _decision(self, txn: Transaction) -> int:
-        """The decision in the mark; 0 if an earlier version wrote the mark."""
-        text = self._folders.text(f"{txn.name}/{DONE}")
-        return int(json.loads(text)["decision"]) if text else 0
+        return [Trace(id, max(decision for decision, _ in marked), where) for id, marked in shown.items() if marked]
 
     def _is_marked(self, txn: Transaction, mark: str) -> bool:
         return self._folders.has(f"{txn.name}/{mark}")
@@ -321,7 +380,7 @@ class StateWriter(Sink, KeepsState, Traced, Replaceable):
         written = spark_files.write(rows, folder)
         if local := local_path(folder):
             LocalFiles().make_durable(str(local))
-        return {"folder": name, "rows": written}
+        return {"folder": name, "rows": written, **history.content(self._folders, name)}
 
 
 def _metadata(handle: Handle | None) -> dict[str, Any]:

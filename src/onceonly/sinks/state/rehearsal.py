@@ -1,0 +1,88 @@
+"""A commit of application state up to its mark: every run that the handle names is looked at, and a mark is tried."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.errors import ActionNeeded, NotCommitted, StageAgain
+from onceonly.filesystems.folders import Folders
+from onceonly.filesystems.local import PERMISSIONS, LocalFiles
+from onceonly.filesystems.paths import local_path
+from onceonly.sinks.state import handle as staterun
+from onceonly.sinks.state import history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNDECIDED = "Nothing was decided or published, and what is staged is kept."
+
+
+def rehearse(folders: Folders, sink: str, txn: Transaction, handle: Handle, forget: Iterable[Transaction]) -> None:
+    """Go through a commit. It marks nothing.
+
+    Raises:
+        StageAgain: the run of this transaction is not there as it was staged.
+        ActionNeeded: an earlier run is missing, or this process may not publish there.
+        NotCommitted: no answer.
+    """
+    with explained(folders, sink, txn.pipeline):
+        if not folders.names():
+            why = f"{folders.uri} is missing or empty. Perhaps its volume is not mounted."
+            raise _action(sink, txn.pipeline, why, "Mount it.", "target-missing")
+        _check_runs(folders, sink, txn, handle)
+        folders.check_mark(txn.name)
+        for old in forget:
+            _check_removal(folders, old)
+
+
+def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -> None:
+    runs = staterun.runs(sink, handle)
+    changed = [folders.path(run["folder"]) for run in history.changed_runs(folders, runs)]
+    own = [path for path in changed if path.startswith(f"{folders.path(txn.name)}/")]
+    if earlier := [path for path in changed if path not in own]:
+        why = f"{earlier[0]} is missing, or has other files than were written. An earlier checkpoint wrote it."
+        todo = "Restore it, or go back to an epoch whose state is there (onceonly rewind)."
+        raise _action(sink, txn.pipeline, why, todo, "state-run-missing")
+    if own or not folders.has(txn.name):
+        raise StageAgain(
+            f"sink '{sink}': the staged state is gone, or is not what was staged.",
+            f"{folders.path(txn.name)} is missing, or has other files than were written.",
+            "It is staged again, if this attempt is aborted.",
+            "staged-files-missing",
+        )
+
+
+def _check_removal(folders: Folders, old: Transaction) -> None:
+    """On a disk, whoever removes a folder needs permission in it and in each folder below."""
+    local = local_path(folders.path(old.name))
+    for root, _, _ in os.walk(local) if local else ():
+        if not os.access(root, os.W_OK | os.X_OK, effective_ids=True):
+            raise PermissionError(PERMISSIONS[0], os.strerror(PERMISSIONS[0]), f"{root}/any")
+
+
+@contextmanager
+def explained(folders: Folders, sink: str, pipeline: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        unfit = LocalFiles().refusal(error) if local_path(folders.uri) else None
+        if unfit:
+            raise _action(sink, pipeline, unfit.why, unfit.todo, unfit.code) from error
+        if isinstance(error, PermissionError):
+            todo = "Allow this login to list, read, write and delete there (docs/object-stores.md)."
+            raise _action(sink, pipeline, f"{error}.", todo, "target-not-writable") from error
+        raise NotCommitted(
+            f"sink '{sink}': whether its state can be published in {folders.uri} is not known.",
+            f"{type(error).__name__}: {error}",
+            f"Try again: onceonly recover {pipeline}. {UNDECIDED}",
+            "no-answer",
+        ) from error
+
+
+def _action(sink: str, pipeline: str, why: str, todo: str, code: str) -> ActionNeeded:
+    what = f"sink '{sink}': its state cannot be published."
+    return ActionNeeded(what, why, f"{todo} Then: onceonly recover {pipeline}. {UNDECIDED}", code)
