@@ -6,9 +6,9 @@ import errno
 import json
 import os
 import shutil
-import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -358,15 +358,12 @@ def give(path: Path, files: int, folders: int, mode: int = 0o644) -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Lake:
-    """A lake on a volume of Airflow's user. Others may reach it."""
-    for place in (tmp_path, *tmp_path.parents):
-        if place.owner() == "root" and not place.stat().st_mode & stat.S_IXOTH:
-            place.chmod(0o755)
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    os.chown(volume, AIRFLOW, AIRFLOW)
-    return Lake(volume / "lake")
+def shared() -> Iterator[Lake]:
+    """A lake on a volume of Airflow's user, which others may reach: not in pytest's own folder, which is root's."""
+    with TemporaryDirectory() as volume:
+        os.chmod(volume, 0o755)
+        os.chown(volume, AIRFLOW, AIRFLOW)
+        yield Lake(Path(volume, "lake"))
 
 
 @needs_root

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -82,13 +83,15 @@ class Memory:
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
-    """With two published checkpoints."""
-    made = Memory(tmp_path / "volume" / "state")
-    made.root.parent.mkdir()
-    made.publish(1)
-    made.publish(2)
-    return made
+def memory() -> Iterator[Memory]:
+    """With two published checkpoints; other users may reach it."""
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        made = Memory(Path(folder, "volume", "state"))
+        made.root.parent.mkdir()
+        made.publish(1)
+        made.publish(2)
+        yield made
 
 
 def run_file(memory: Memory, epoch: int) -> Path:
@@ -177,13 +180,10 @@ def test_storage_that_fails_is_no_answer(memory: Memory, monkeypatch: pytest.Mon
 
 @needs_root
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_folders_of_another_user_are_found(memory: Memory, tmp_path: Path, epoch: int) -> None:
+def test_folders_of_another_user_are_found(memory: Memory, epoch: int) -> None:
     """The mark is written into the staged folder, and a folder that is forgotten is deleted."""
     handle = {**memory.stage(3), "forget": [transaction(1).name]}
     handle["runs"] = handle["runs"][1:]
-    for place in (tmp_path, *tmp_path.parents):
-        if place.owner() == "root":
-            place.chmod(place.stat().st_mode | 0o555)
     shutil.chown(memory.root, ANOTHER, ANOTHER)
     for path in memory.root.rglob("*"):
         shutil.chown(path, ANOTHER, ANOTHER)
@@ -296,3 +296,14 @@ def test_silent_folder_tells_nothing(memory: Memory, monkeypatch: pytest.MonkeyP
         with pytest.raises(OutcomeUnknown) as unknown:
             ask(memory.last)
         assert not isinstance(unknown.value, CannotPublish)
+
+
+def test_rewind_to_a_missing_run_is_refused(memory: Memory) -> None:
+    """Nothing is deleted then: what is there may be all that is left."""
+    held = {**memory.before, "runs": memory.before["runs"][:1]}
+    back = memory.sink.retraction(transaction(3, attempt=0), [memory.before], held)
+    run_file(memory, 1).unlink()
+    with pytest.raises(CannotPublish) as refused:
+        memory.commit(back, 3)
+    assert refused.value.code == "state-run-missing"
+    assert run_file(memory, 2).exists()
