@@ -28,17 +28,18 @@ SCHEMA = schema_of({"value": 0})
 
 
 class LightFiles(FileWriter):
-    """JSON lines, one file per checkpoint."""
+    """JSON lines, one file per checkpoint, in a partition folder if one is given."""
 
-    def __init__(self, folder: Path, name: str = "lake") -> None:
+    def __init__(self, folder: Path, name: str = "lake", partition: str = "") -> None:
         super().__init__(FileSink(name, name, "json"), str(folder))
-        self.folder = folder
+        self.folder, self.partition = folder, partition
 
     def stage(self, txn: Transaction, rows: Iterable[dict[str, Any]]) -> Handle:
         given = list(rows)
         folder, lines = Path(staging_of(str(self.folder)), txn.name, "data"), [json.dumps(row) for row in given]
-        folder.mkdir(parents=True)
-        (folder / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        place = folder / self.partition
+        place.mkdir(parents=True)
+        (place / "part-00000.jsonl").write_text("".join(f"{line}\n" for line in lines))
         files = stage.describe(self.config, txn, LocalFiles(), str(self.folder), str(folder), len(lines))
         return {
             **{"kind": "files", "target": str(self.folder), "format": "json", "txn": txn.name},

@@ -42,7 +42,7 @@ def session(folder: str) -> Any:
 def files_without_spark(folder: str) -> None:
     from unit.lightfiles import LightFiles
 
-    sink = LightFiles(Path(folder, "lake"))
+    sink = LightFiles(Path(folder, "lake"), partition="day=1")
     _publish_files(sink, sink.stage(TXN, [{"value": number} for number in range(3)]), folder)
 
 

@@ -48,9 +48,9 @@ def test_files_are_on_disk_before_their_manifest(tmp_path: Path) -> None:
     """The manifest is the evidence, so nothing that it lists may be lost."""
     trace, _ = published("files without Spark", tmp_path)
     lake = tmp_path / "volume" / "lake"
-    [manifest], [final] = (lake / "_onceonly").iterdir(), lake.glob("*.jsonl")
+    [manifest], [final] = (lake / "_onceonly").iterdir(), lake.rglob("*.jsonl")
     at = trace.first_named(str(manifest))
     earlier = trace.before(at)
     assert trace.first_named(str(final)) < at
-    assert earlier.names_synced(str(lake), "then")
+    assert earlier.names_synced(str(final.parent), "then")
     assert any("/.new-" in path for path in earlier.synced("then"))
