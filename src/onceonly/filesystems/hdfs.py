@@ -36,6 +36,7 @@ LASTING = ("QuotaExceededException", "PathComponentTooLongException", "MaxDirect
 class HdfsFiles(FileSystem):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._fs = cluster, cluster.fs
+        self._checked: dict[str, tuple[Any, ...]] = {}  # by path: what a staged file was when its content was checked
 
     def check(self, target: str) -> None:
         """Raises Unsuitable; NotCommitted: no response within seconds, or not from a NameNode."""
@@ -118,7 +119,22 @@ class HdfsFiles(FileSystem):
             return Unsuitable(f"{error}.", "Raise the quota, make space, or use shorter names.", "target-full")
         return None
 
+    def check_staged(self, old: OwnPath, ready: Ready) -> None:
+        try:
+            super().check_staged(old, ready)
+            self._checked[old.path] = self._version(old.path)
+        except PermissionError as error:
+            raise Unsuitable(f"{error}.", "Let Spark write as the same user.", "files-of-another-user") from error
+
+    def _version(self, path: str) -> tuple[Any, ...]:
+        info = self._info(path)
+        return info["fileId"], info["size"], info["modificationTime"]
+
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
+        """A staged file that was not checked since it was changed last is checked here."""
+        is_checked = not ready or self._checked.get(old.path) == self._version(old.path)
+        if ready and not is_checked and self.fingerprint(old.path) != ready.print:
+            raise FileNotFoundError(f"{old.path} is not the file that was staged")
         try:
             self._cluster.rename(old.path, new)
         except OSError as error:

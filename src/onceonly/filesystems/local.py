@@ -47,6 +47,9 @@ LASTING = {  # what else no repetition helps against: what it means, what to do,
 class LocalFiles(FileSystem):
     """Files and folders are durable once they were synced (fsync)."""
 
+    def __init__(self) -> None:
+        self._checked: dict[str, tuple[int, ...]] = {}  # by path: what a staged file was when its content was checked
+
     def check(self, target: str) -> None:
         """Raises Unsuitable also for the root of a file system: rows are staged beside it, on another file system."""
         place = Path(target)
@@ -95,6 +98,7 @@ class LocalFiles(FileSystem):
     def check_staged(self, old: OwnPath, ready: Ready) -> None:
         try:
             super().check_staged(old, ready)
+            self._checked[old.path] = _version(old.path)
         except PermissionError as error:
             raise _other_user(old.path) from error
 
@@ -176,7 +180,12 @@ class LocalFiles(FileSystem):
         return None
 
     def move(self, old: OwnPath, new: str, ready: Ready | None = None) -> None:
-        """By two steps: for a moment the file has both names."""
+        """By two steps: for a moment the file has both names.
+
+        A staged file that was not checked since it was changed last is checked here.
+        """
+        if ready and self._checked.get(old.path) != _version(old.path) and self.fingerprint(old.path) != ready.print:
+            raise FileNotFoundError(f"{old.path} is not the file that was staged")
         os.link(old.path, new)
         self.remove(old)
 
@@ -256,6 +265,12 @@ def _make(folder: str) -> None:
         with suppress(FileNotFoundError):
             return os.makedirs(folder, exist_ok=True)
     os.makedirs(folder, exist_ok=True)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """Changes with the content of a file, and not with its links."""
+    info = os.stat(path)
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _nearest(folder: str) -> str:

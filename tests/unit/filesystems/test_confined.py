@@ -106,6 +106,7 @@ DELETES |= {"unlink", "rmdir", "rm", "rm_file", "removedirs", "vacuum"}
 BY_OWN_PATH = {
     "filesystems/folders.py delete",
     "filesystems/local.py remove",
+    "filesystems/folders.py check_mark",
     "filesystems/hdfs.py remove",
     "filesystems/hdfs.py delete",
     "filesystems/object_files.py remove",

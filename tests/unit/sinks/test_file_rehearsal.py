@@ -154,6 +154,29 @@ def test_changed_staged_files_are_staged_again(published: Lake, change: Callable
     assert refused.value.code == "staged-files-missing"
 
 
+@pytest.mark.parametrize("is_rehearsed", [True, False])
+@pytest.mark.parametrize("change", [remove_file, truncate_file, change_file, put_folder])
+def test_commit_publishes_no_changed_file(
+    published: Lake, change: Callable[[Lake, Handle], None], is_rehearsed: bool
+) -> None:
+    """By the object that has rehearsed it, or by another process."""
+    handle, sink = published.stage(2), published.sink
+    if is_rehearsed:
+        sink.rehearse(handle, 2, published.last)
+    change(published, handle)
+    with pytest.raises(OutcomeUnknown):
+        sink.commit(handle, 2, FakeReceipts(Path("unused")), published.last)
+    assert published.sink.values() == [1]
+
+
+def test_rehearsed_files_are_read_once(published: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, sink = published.stage(2), published.sink
+    sink.rehearse(handle, 2, published.last)
+    monkeypatch.setattr(LocalFiles, "fingerprint", None)
+    sink.commit(handle, 2, FakeReceipts(Path("unused")), published.last)
+    assert published.sink.values() == [1, 2]
+
+
 def take_name(lake: Lake, handle: Handle) -> None:
     (lake.folder / handle["files"][0]["final"]).write_text("of another")
 

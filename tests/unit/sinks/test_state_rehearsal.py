@@ -125,6 +125,16 @@ def test_changed_earlier_run_waits_for_a_person(memory: Memory, change: str) -> 
     assert refused.value.code == "state-run-missing"
 
 
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_commit_marks_no_changed_run(memory: Memory, epoch: int) -> None:
+    handle = memory.rehearse(memory.stage(3))
+    spoil(run_file(memory, epoch), "truncated")
+    with pytest.raises(CannotPublish) as refused:
+        memory.commit(handle, 3)
+    assert refused.value.code == "state-run-missing"
+    assert not (memory.root / transaction(3).name / DONE).exists()
+
+
 def spoil(file: Path, change: str) -> None:
     match change:
         case "removed":

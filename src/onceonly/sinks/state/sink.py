@@ -131,7 +131,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         if handle["txn"] is None:
             return self._go_back(handle, forget, last)
         txn = staterun.transaction(self.name, handle["txn"])
-        already = self._publish(txn, decision, last)
+        already = self._publish(txn, handle, decision, last)
         self._forget(forget)
         return Outcome(already, {"rows": handle["rows"]}, history.proof(self._folders, self.name, handle, txn.prefix))
 
@@ -151,7 +151,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         return Outcome(detail={"rows": 0}, proof=proof)
 
     def _lost(self, path: str, todo: str) -> CannotPublish:
-        what = f"sink '{self.name}': the state to go back to no longer exists."
+        what = f"sink '{self.name}': a part of the state no longer exists."
         return CannotPublish(what, f"{path} is missing, or was changed.", todo, "state-run-missing")
 
     def compare(self, last: Publication) -> History:
@@ -174,7 +174,7 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             "no-answer",
         )
 
-    def _publish(self, txn: Transaction, decision: int, last: Publication | None) -> bool:
+    def _publish(self, txn: Transaction, handle: Handle, decision: int, last: Publication | None) -> bool:
         """Whether it was already published."""
         if self._is_marked(txn, DONE):
             return True
@@ -189,6 +189,8 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             )
         self._refuse_given_up(txn)
         self._refuse_behind(txn)
+        if changed := history.changed_runs(self._folders, staterun.runs(self.name, handle)):
+            raise self._lost(self._folders.path(changed[0]["folder"]), "Restore it and recover.")
         return not self._folders.mark(f"{txn.name}/{DONE}", json.dumps({"decision": decision}))
 
     def _refuse_given_up(self, txn: Transaction) -> None:
