@@ -29,7 +29,10 @@ def undecided(mine: FileHandle, error: Exception, target: str) -> NotCommitted:
         case FileMissing():
             todo = "They are staged again, if this attempt is aborted."
             return StageAgain(
-                f"sink '{mine.txn.sink}': staged files are gone.", f"{error}.", todo, "staged-files-missing"
+                f"sink '{mine.txn.sink}': staged files no longer exist, or have changed.",
+                f"{error}.",
+                todo,
+                "staged-files-missing",
             )
         case NameTaken():
             why = f"{error} exists with other content. Onceonly never overwrites a file."

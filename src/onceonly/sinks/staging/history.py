@@ -36,6 +36,6 @@ def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
         f"(decision {last.decision}).",
         f"{history.why[:1].upper()}{history.why[1:]}. {rest}.",
         "Nothing was written. Bring the target back (mount its volume, restore its newest copy), then: onceonly "
-        "recover. If what is missing there is lost for good, a person has to say so (docs/operations.md).",
+        f"recover. If what is missing there is permanently lost: onceonly accept-loss PIPELINE {sink} --reason …",
         code="target-went-back",
     )

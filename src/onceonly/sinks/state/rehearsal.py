@@ -49,7 +49,7 @@ def _check_runs(folders: Folders, sink: str, txn: Transaction, handle: Handle) -
         raise _action(sink, txn.pipeline, why, todo, "state-run-missing")
     if own or not folders.has(txn.name):
         raise StageAgain(
-            f"sink '{sink}': the staged state is gone, or is not what was staged.",
+            f"sink '{sink}': the staged state no longer exists, or has changed.",
             f"{folders.path(txn.name)} is missing, or has other files than were written.",
             "It is staged again, if this attempt is aborted.",
             "staged-files-missing",
