@@ -10,6 +10,7 @@ from explore.world import NAME, TOPIC, World, before
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
+from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 
@@ -91,7 +92,11 @@ def commit(epoch: int = 1) -> Act:
 
 
 def abort(epoch: int = 1, owner: str | None = None, who: str | None = None) -> Act:
-    return lambda world: _drop(world.coordinator.abort(NAME, epoch, "told to", owner, who))
+    def act(world: World) -> None:
+        seen = _look(world, epoch) if who else None
+        world.coordinator.abort(NAME, epoch, "told to", owner, who, seen=seen)
+
+    return act
 
 
 def run(
@@ -144,9 +149,19 @@ def sweep(world: World) -> None:
 # ---- a person's word
 
 
+def _look(world: World, epoch: int | None = None) -> Seen:
+    """A person looks at a checkpoint, or at the whole pipeline: a step of its own, so it may change before the act."""
+
+    def number() -> int:
+        return world.checkpoints[epoch].changed_seq if epoch else world.table.chain(NAME).head.changed
+
+    what = f"looks at epoch {epoch}" if epoch else "looks at the pipeline"
+    return Seen(world.steps.take(what, number, seen=lambda seq: seq))
+
+
 def approve(epoch: int = 1) -> Act:
     def act(world: World) -> None:
-        world.coordinator.approve(NAME, epoch, "me", "looked")
+        world.coordinator.approve(NAME, epoch, "me", "looked", _look(world, epoch))
         world.coordinator.commit(NAME, epoch)
 
     return act
@@ -156,7 +171,7 @@ def give_up(sink: str, epoch: int = 1) -> Act:
     """As the refusal says, where there is one: rows that a rewind should take out are removed by hand first."""
 
     def act(world: World) -> None:
-        give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone")
+        give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone", seen=_look(world, epoch))
         try:
             give()
         except InvalidPipeline as refused:
@@ -177,20 +192,24 @@ def resolve_doubt(sink: str, epoch: int = 1) -> Act:
     """Says what is true of a transaction whose marker is gone."""
 
     def act(world: World) -> None:
-        tx = world.checkpoints[epoch].handles[sink]["tx"]
-        world.coordinator.resolve_doubt(NAME, epoch, sink, tx in world.targets[sink].committed, "me", "looked")
+        seen, tx = _look(world, epoch), world.checkpoints[epoch].handles[sink]["tx"]
+        committed = tx in world.targets[sink].committed
+        world.coordinator.resolve_doubt(NAME, epoch, sink, committed, "me", "looked", seen)
 
     return act
 
 
 def skip(to: int) -> Act:
     """A person leaves out what comes before that offset and was not read."""
-    said = Skip(TOPIC, 0, to, "me", "damaged")
-    return lambda world: _drop(world.coordinator.skip_offsets(NAME, said))
+
+    def act(world: World) -> None:
+        world.coordinator.skip_offsets(NAME, Skip(TOPIC, 0, to, "me", "damaged", _look(world)))
+
+    return act
 
 
 def rewind(epoch: int) -> Act:
-    return lambda world: _drop(world.coordinator.rewind(NAME, epoch, "me", "bad"))
+    return lambda world: _drop(world.coordinator.rewind(NAME, epoch, "me", "bad", _look(world)))
 
 
 # ---- the world

@@ -62,6 +62,10 @@ class MemoryView(View):
     def checkpoint(self, epoch: int) -> Checkpoint | None:
         return self.checkpoints.get(epoch)
 
+    def rows_since(self, seq: int) -> list[Row]:
+        chain: Any = self.rows
+        return [row for row in chain.rows if row.seq > seq]
+
     def planned_by(self, owner: str) -> list[Checkpoint]:
         return self._pinning(lambda row: row.owner == owner)
 

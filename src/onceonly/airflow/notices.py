@@ -55,7 +55,7 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a notifier is given as `held` in its context, beside what Airflow has there."""
     from onceonly.coordinator.gate import failed_checks
 
-    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,

@@ -183,6 +183,7 @@ class Checkpoint:
     last_seq: int  # moves with every transition
     planned_at: datetime
     updated_at: datetime
+    changed_seq: int = 0  # the last row that changed what people are shown: all but heartbeats do
     instances: tuple[str | None, ...] = (None,)  # by owner: which one of several runs with its name, if known
     attempt: int = 0
     claims: Mapping[int, Claim] = field(default_factory=dict)  # by attempt
@@ -282,6 +283,8 @@ class Checkpoint:
         if self.state not in allowed:
             raise _illegal(row, self.state)
         changes = {"state": state, "last_seq": row.seq, "updated_at": row.at, **_changes(self, row)}
+        if row.event is not Event.RENEWED:
+            changes["changed_seq"] = row.seq
         after = object.__new__(Checkpoint)
         # `replace` would go through all fields, and a status of many pipelines makes thousands
         after.__dict__.update(self.__dict__, **changes)
@@ -304,6 +307,7 @@ def first(row: Row) -> Checkpoint:
         instances=(row.body.get("instance"),),
         first_seq=row.seq,
         last_seq=row.seq,
+        changed_seq=row.seq,
         planned_at=row.at,
         updated_at=row.at,
         handles=row.body.get("handles", {}),

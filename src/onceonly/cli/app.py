@@ -98,7 +98,8 @@ def explain(error: BaseException) -> dict[str, str]:
     """An error's class and three lines; one that nobody classified says nothing about the outcome."""
     name = type(error).__name__
     if isinstance(error, OnceonlyError):
-        return {"error": name, "what": error.what, "why": error.why, "todo": error.todo}
+        code = {"code": error.code} if error.code else {}
+        return {"error": name, "what": error.what, "why": error.why, "todo": error.todo, **code}
     return {
         "error": name,
         "what": f"{name}: {error}",

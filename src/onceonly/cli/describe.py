@@ -26,7 +26,7 @@ HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers
 --json prints the keys of `onceonly status PIPELINE --json`, and
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
-"verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason"},
+"verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
 "schemas": by source, the registered schemas that its records are decoded by,
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
 "bad_records": {"records", "undecoded" (by topic), "rejected" (by the transform)},
@@ -48,6 +48,7 @@ def describe(pipeline: str, epoch: int, as_json: bool) -> None:
     out = show.console()
     print_checkpoint(out, checkpoint, later.get(epoch))
     _print_timeline(out, timeline)
+    _print_actions(out, checkpoint)
 
 
 def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | None = None) -> None:
@@ -83,6 +84,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "approved": f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}" if checkpoint.approved else "",
         "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
         "skipped": checkpoint.skipped or "",
+        "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
     }
 
 
@@ -184,6 +186,11 @@ def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:
             row["at"].replace("T", " ").rstrip("Z"), row["event"], str(row["attempt"]), " ".join(words).strip()
         )
     _section(out, "Timeline", table)
+
+
+def _print_actions(out: Console, checkpoint: Checkpoint) -> None:
+    if commands := formatting.actions(checkpoint):
+        _section(out, "What you can do", Text("\n".join(commands)))
 
 
 def _section(out: Console, title: str, body: Any) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from onceonly.cli import changing, target
+from onceonly.cli import changing, looking, target
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
+from onceonly.cli.looking import seen_option
 from onceonly.cli.run import span
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.manual import Seen
+    from onceonly.statetable.table import StateTable
 
 
 @click.command(short_help="Continue after what the targets show.")
@@ -26,9 +33,16 @@ from onceonly.views import queries
     "--interval", nargs=2, multiple=True, metavar="START END", help="An interval that is published; once for each."
 )
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@seen_option
 @json_option
 def forward(
-    file: str, decision: int, ends: Sequence[str], interval: Sequence[tuple[str, str]], reason: str, as_json: bool
+    file: str,
+    decision: int,
+    ends: Sequence[str],
+    interval: Sequence[tuple[str, str]],
+    reason: str,
+    seen: int | None,
+    as_json: bool,
 ) -> None:
     """Record what the targets of the pipeline NAME in FILE.py have, if the state table does not know it.
 
@@ -47,11 +61,22 @@ def forward(
     spans = [span(given) for given in interval]
     said = Forward(decision, person(), reason, _ends(ends), spans)
     through = changing.coordinator(settings)
+    looked = _look(through.state, pipeline.name, seen, f"Continue after decision {decision}?", as_json)
+    said = replace(said, seen=looked)
     done = through.forward(factory.located(pipeline, changing.parts(settings)), said)
     if as_json:
         return print_json(queries.to_json(done))
     words = f"epoch {done.epoch}: {pipeline.name} continues after decision {decision}, recorded by {said.who}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _look(state: StateTable, name: str, given: int | None, question: str, as_json: bool) -> Seen:
+    """What the person has looked at; where the person is asked, what the state table has is printed first."""
+    head = state.view(name).head
+    if looking.must_show(given, as_json):
+        has = f"has {name} up to epoch {head.epoch}, decision {head.decision}" if head.epoch else f"has no {name} yet"
+        show.console().print(f"The state table at {state.uri} {has}.", markup=False)
+    return looking.confirm(given, head.changed, question, name, f"onceonly status {name}", as_json)
 
 
 def _ends(given: Sequence[str]) -> dict[str, dict[int, int]]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing
+from onceonly.cli import changing, looking
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
+from onceonly.cli.looking import seen_option
+from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.coordinator import Coordinator
 
 
 @click.command(short_help="Take back later checkpoints; continue from an earlier one.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@seen_option
 @json_option
-def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> None:
+def rewind(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bool) -> None:
     """Bring PIPELINE back to where it was after EPOCH: offsets, state, and what is published.
 
     What later checkpoints published is shown, then taken out of every sink; the next run reads their records again.
@@ -27,22 +34,33 @@ def rewind(pipeline: str, epoch: int, reason: str, yes: bool, as_json: bool) -> 
     Only for chained pipelines: an interval is replaced by `onceonly run … --interval … --reprocess`.
 
     \b
-    --json does not ask, and prints the checkpoint as `onceonly status PIPELINE
+    --json prints the checkpoint as `onceonly status PIPELINE
     --json` does, and "undone": the epochs that were taken back.
     """
     settings = Settings.from_env()
     queries.checkpoint(queries.required(settings), pipeline, epoch)
     through = changing.coordinator(settings)
-    later = through.undone(pipeline, epoch)
-    if not as_json:
+    number = through.state.view(pipeline).head.changed
+    later = _undone(through, pipeline, epoch, seen)
+    if later and not as_json:
         _print(later)
-        if not yes:
-            click.confirm("Take all of this back, and read its records again?", abort=True)
-    done = through.rewind(pipeline, epoch, person(), reason)
+    question, look = "Take all of this back, and read its records again?", f"onceonly status {pipeline}"
+    looked = looking.confirm(seen, number, question, pipeline, look, as_json)
+    done = through.rewind(pipeline, epoch, person(), reason, looked)
     if as_json:
         return print_json({**queries.to_json(done), "undone": [cp.epoch for cp in later]})
     words = f"epoch {done.epoch}: {pipeline} is where it was after epoch {epoch}; the next run continues from there"
     show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _undone(through: Coordinator, pipeline: str, epoch: int, seen: int | None) -> list[Checkpoint]:
+    """What is going to be taken back; nothing, where this very rewind is recorded already."""
+    try:
+        return through.undone(pipeline, epoch)
+    except InvalidPipeline:
+        if seen is None:
+            raise
+        return []  # the rewind itself tells a repetition from what it refuses
 
 
 def _print(later: list[Checkpoint]) -> None:

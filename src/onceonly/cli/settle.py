@@ -8,16 +8,18 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.cli import changing
+from onceonly.cli import changing, looking
 from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, person, print_json, tell
 from onceonly.cli.describe import print_checkpoint
+from onceonly.cli.looking import seen_option
 from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.coordinator.manual import Seen
 
 
 @click.command(short_help="Settle what ended owners left behind.")
@@ -62,34 +64,50 @@ def recover(ctx: click.Context, pipeline: str | None, force: bool, as_json: bool
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded, and shown by `onceonly describe`.")
 @click.option("--gone", metavar="SINK", multiple=True, help="A sink that does not answer and never will again.")
+@seen_option
 @json_option
-def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], as_json: bool) -> None:
+def abort(pipeline: str, epoch: int, reason: str, gone: tuple[str, ...], seen: int | None, as_json: bool) -> None:
     """Discard what checkpoint EPOCH of PIPELINE has staged; only before its decision.
 
-    Its offsets stay pinned: the next run uses the same ones. --json prints the checkpoint as
-    `onceonly status PIPELINE --json` does.
+    Its offsets stay pinned: the next run uses the same ones. It is refused if the checkpoint has changed since you
+    looked at it. --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = formatting.state(queries.checkpoint(queries.required(settings), pipeline, epoch))
-    _told(was, changing.coordinator(settings).abort(pipeline, epoch, reason, who=person(), gone=gone), as_json)
+    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    looked = _look(checkpoint, seen, "Discard what is staged?", as_json)
+    through = changing.coordinator(settings)
+    done = through.abort(pipeline, epoch, reason, who=person(), gone=gone, seen=looked)
+    _told(formatting.state(checkpoint), done, as_json)
+
+
+def _look(checkpoint: Checkpoint, given: int | None, question: str, as_json: bool) -> Seen:
+    """What the person has looked at; where the person is asked, the checkpoint is printed first."""
+    if looking.must_show(given, as_json):
+        print_checkpoint(show.console(), checkpoint)
+        show.console().print()
+    name, look = f"{checkpoint.pipeline} epoch {checkpoint.epoch}", formatting.how_to_look(checkpoint)
+    return looking.confirm(given, checkpoint.changed_seq, question, name, look, as_json)
 
 
 @click.command(short_help="Publish what a gate holds.")
 @click.argument("pipeline")
 @click.argument("epoch", type=int)
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@seen_option
 @json_option
-def approve(pipeline: str, epoch: int, reason: str, as_json: bool) -> None:
+def approve(pipeline: str, epoch: int, reason: str, seen: int | None, as_json: bool) -> None:
     """Publish checkpoint EPOCH of PIPELINE although its gate failed it (on_fail='hold').
 
-    The approval is recorded first: if publishing fails, `onceonly recover` continues it. --json prints the
-    checkpoint as `onceonly status PIPELINE --json` does.
+    It is refused if the checkpoint has changed since you looked at it, such as by another attempt. The approval is
+    recorded first: if publishing fails, `onceonly recover` continues it. --json prints the checkpoint as
+    `onceonly status PIPELINE --json` does.
     """
     settings = Settings.from_env()
-    was = formatting.state(queries.checkpoint(queries.required(settings), pipeline, epoch))
+    checkpoint = queries.checkpoint(queries.required(settings), pipeline, epoch)
+    looked = _look(checkpoint, seen, "Publish these rows although the gate failed them?", as_json)
     through = changing.coordinator(settings)
-    through.approve(pipeline, epoch, person(), reason)
-    _told(was, through.commit(pipeline, epoch), as_json)
+    through.approve(pipeline, epoch, person(), reason, looked)
+    _told(formatting.state(checkpoint), through.commit(pipeline, epoch), as_json)
 
 
 def _told(was: str, now: Checkpoint, as_json: bool) -> None:
@@ -109,6 +127,7 @@ def _told(was: str, now: Checkpoint, as_json: bool) -> None:
 @click.option("--gone", is_flag=True, help="With --give-up: it does not answer and never will again.")
 @click.option("--removed", is_flag=True, help="With --give-up, of a rewind: you have removed the rows from it by hand.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
+@seen_option
 @json_option
 def resolve(
     pipeline: str,
@@ -119,6 +138,7 @@ def resolve(
     gone: bool,
     removed: bool,
     reason: str,
+    seen: int | None,
     as_json: bool,
 ) -> None:
     """Settle a decided checkpoint by hand if the sink cannot: pass exactly one of the options that name a SINK.
@@ -126,6 +146,7 @@ def resolve(
     The evidence is shown first. A sink is in doubt when nothing shows the outcome any more (its log was truncated,
     its topic was recreated): --committed and --aborted record what you found out. A target that was permanently
     dropped or altered is given up: its rows of this checkpoint are then missing there, and no process can publish them.
+    It is refused if the checkpoint has changed since you looked at it.
     --json prints the checkpoint as `onceonly status PIPELINE --json` does, and "given_up" and "evidence".
     """
     word, sink = _one_of({"committed": committed, "aborted": aborted, "given up": give_up})
@@ -137,10 +158,12 @@ def resolve(
     if not as_json:
         print_checkpoint(out, found)
         _print_evidence(sink, evidence)
+    question, look = f"Record sink '{sink}' as {word}?", formatting.how_to_look(found)
+    looked = looking.confirm(seen, found.changed_seq, question, f"{pipeline} epoch {epoch}", look, as_json)
     if word == "given up":
-        now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed)
+        now = through.give_up(pipeline, epoch, sink, who, reason, gone, removed, looked)
     else:
-        now = through.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason)
+        now = through.resolve_doubt(pipeline, epoch, sink, word == "committed", who, reason, looked)
     if as_json:
         return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word
@@ -223,6 +246,7 @@ def _waits(state: State, now: dict[str, Any]) -> str:
     if state is State.COMMITTING:
         return f" still, waiting for {', '.join(now['waiting'])}"
     if now["held"]:
-        return f" still: its gate failed it. Decide: {formatting.how_to_decide(now['pipeline'], now['epoch'])}"
+        decide = formatting.how_to_decide(now["pipeline"], now["epoch"], now["seen"])
+        return f" still: its gate failed it. Decide: {decide}"
     owner = formatting.owner(now["owner"])
     return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"

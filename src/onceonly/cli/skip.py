@@ -8,16 +8,21 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing
+from onceonly.cli import changing, looking
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
+from onceonly.cli.looking import seen_option
 from onceonly.cli.run import span
+from onceonly.cli.status import checkpoints_table
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.coordinator.manual import Seen
+    from onceonly.statetable.table import StateTable
 
+SHOWN = 5  # checkpoints, before a person is asked
 Offsets = tuple[str | None, int | None, int | None]
 
 
@@ -28,6 +33,7 @@ Offsets = tuple[str | None, int | None, int | None]
 @click.option("--partition", type=click.IntRange(0), help="The partition of the topic; 0 for a table.")
 @click.option("--to", type=click.IntRange(1), help="The offset or version at which the pipeline continues.")
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly status PIPELINE`.")
+@seen_option
 @json_option
 def skip(
     pipeline: str,
@@ -36,6 +42,7 @@ def skip(
     partition: int | None,
     to: int | None,
     reason: str,
+    seen: int | None,
     as_json: bool,
 ) -> None:
     """Record that a gap between two intervals of PIPELINE is left out on purpose: it is no longer shown as missing.
@@ -46,18 +53,21 @@ def skip(
     For a chained pipeline, pass --topic, --partition and --to. All records before that offset that the pipeline has
     not read yet are left out, including good ones. Nothing may be unsettled.
 
+    It is refused if the pipeline has changed since you looked at it (of intervals: if another one has begun).
+
     --json prints the checkpoint as `onceonly status PIPELINE --json` does.
     """
     if not reason.strip():
         raise click.BadParameter("it is empty.", param_hint="--reason")
     settings = Settings.from_env()
     _check(interval, (topic, partition, to))
-    queries.check_known(queries.required(settings), pipeline)
+    what = f"the interval {span(interval)}" if interval else f"all that is unread of {topic}:{partition} before {to}"
+    looked = look_at_pipeline(queries.required(settings), pipeline, seen, f"Leave out {what}?", as_json)
     through = changing.coordinator(settings)
     if interval:
-        done = through.skip(pipeline, span(interval), person(), reason)
+        done = through.skip(pipeline, span(interval), person(), reason, looked)
     else:
-        done = _offsets(through, pipeline, (topic, partition, to), reason)
+        done = _offsets(through, pipeline, (topic, partition, to), reason, looked)
     if as_json:
         return print_json(queries.to_json(done))
     said = f"epoch {done.epoch}: {done.interval} is left out" if interval else _said(done)
@@ -70,11 +80,20 @@ def _check(interval: tuple[str, str] | None, offsets: Offsets) -> None:
         raise click.UsageError("Give --interval, or all of --topic, --partition and --to.")
 
 
-def _offsets(through: Coordinator, pipeline: str, offsets: Offsets, reason: str) -> Checkpoint:
+def look_at_pipeline(state: StateTable, pipeline: str, given: int | None, question: str, as_json: bool) -> Seen:
+    """What the person has looked at; where the person is asked, the last checkpoints are printed first."""
+    queries.check_known(state, pipeline)
+    number = state.view(pipeline).head.changed
+    if looking.must_show(given, as_json):
+        show.console().print(checkpoints_table(queries.recent(state, pipeline, SHOWN), {}))
+    return looking.confirm(given, number, question, pipeline, f"onceonly status {pipeline}", as_json)
+
+
+def _offsets(through: Coordinator, pipeline: str, offsets: Offsets, reason: str, seen: Seen) -> Checkpoint:
     from onceonly.coordinator.skip_offsets import Skip
 
     topic, partition, to = offsets
-    return through.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason))
+    return through.skip_offsets(pipeline, Skip(topic or "", partition or 0, to or 0, person(), reason, seen))
 
 
 def _said(done: Checkpoint) -> str:

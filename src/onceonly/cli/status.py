@@ -32,9 +32,10 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
 "committed_at", "rows", "rows_by_sink", "unsettled", "held", "missing",
 "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
-pipeline {{"state_table", "pipeline", "missing", "gaps", "checkpoints": […]}};
-"unsettled" and "held" are epochs, "missing" says by sink how many checkpoints
-its target has lost, "gaps" are [{{"start", "end"}}] that no interval covers, and
+pipeline {{"state_table", "pipeline", "seen", "missing", "gaps",
+"checkpoints": […]}}; "seen" is the number for --seen of skip, rewind, state
+forward and accept-loss; "unsettled" and "held" are epochs, "missing" says by sink
+how many checkpoints its target has lost, "gaps" are [{{"start", "end"}}] that no interval covers, and
 checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
 """
@@ -148,14 +149,15 @@ def _print_advice(out: Console, unsettled: list[Checkpoint]) -> None:
 
 
 def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_json: bool) -> None:
+    seen = state.view(pipeline).head.changed
     gaps, later = queries.gaps(state, checkpoints[:1]), superseded.superseded(state, checkpoints)
     if as_json:
         listed = [queries.to_json(cp) | superseded.to_json(later, cp.epoch) for cp in checkpoints]
-        missing = {"missing": dict(queries.missing(state, pipeline))}
-        of = {"state_table": state.uri, "pipeline": pipeline, **missing, **_spans(gaps.get(pipeline, []))}
+        more = {"seen": seen, "missing": dict(queries.missing(state, pipeline))}
+        of = {"state_table": state.uri, "pipeline": pipeline, **more, **_spans(gaps.get(pipeline, []))}
         return print_json({**of, "checkpoints": listed})
     out = show.console()
-    out.print(_table(checkpoints, later))
+    out.print(checkpoints_table(checkpoints, later))
     for cp in checkpoints:
         if cp.held:
             out.print(Text(formatting.held(cp), "yellow"))
@@ -163,9 +165,10 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
         out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing(state, pipeline))
     _print_gaps(out, gaps)
+    out.print(f"As of row {seen}: skip, rewind and state forward take --seen {seen}.", style="dim")
 
 
-def _table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
+def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:
     table = show.table(
         "epoch", "state", "covers", "attempt", "rows", "decision", "age", "owner", right=("epoch", "attempt")
     )

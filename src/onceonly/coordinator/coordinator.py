@@ -32,6 +32,7 @@ from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
+from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import because, fenced, unsettled, unswept
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher
@@ -146,13 +147,15 @@ class Coordinator:
         """
         return self._gatekeeper.examine(name, epoch, by)
 
-    def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+    def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
         """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
 
+        Args:
+            seen: what the person was shown of the checkpoint. Every manual action is refused without it.
         Raises:
-            InvalidPipeline: it is not held.
+            InvalidPipeline: it is not held, or has changed since the person looked.
         """
-        return self._gatekeeper.approve(name, epoch, who, reason)
+        return self._gatekeeper.approve(name, epoch, who, reason, seen)
 
     # ---- commit
 
@@ -204,6 +207,7 @@ class Coordinator:
         owner: str | None = None,
         who: str | None = None,
         gone: Collection[str] = (),
+        seen: Seen | None = None,
     ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
@@ -213,13 +217,16 @@ class Coordinator:
             owner: who has to own it still.
             who: the person who decides this, where it is one.
             gone: sinks that do not answer and never will again: what they hold stays, and is never published.
+            seen: what that person was shown of the checkpoint.
         Raises:
+            InvalidPipeline: the checkpoint has changed since the person looked.
             Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
                 nothing was touched.
         """
-        said = {"reason": reason, "who": who} if who else {"reason": reason}
+        action = Action.on_checkpoint(Event.ABORTING, epoch, who, reason, seen) if who is not None else None
 
-        def decide(view: View, checkpoint: Checkpoint) -> Row | None:
+        def decide(view: View) -> Row | None:
+            checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
@@ -228,10 +235,11 @@ class Coordinator:
                 return None
             if checkpoint.needs_manual_decision and who is None:
                 raise fenced(checkpoint, "its gate failed it and holds it", "only a person may abort it")
-            return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=said)
+            body = action.body if action else {"reason": reason}
+            return view.row(epoch, Event.ABORTING, checkpoint.attempt, body=body)
 
-        checkpoint = self._transitions.advance(name, epoch, decide)
-        return checkpoint if checkpoint.state is State.ABORTED else self._finish_abort(checkpoint, gone)
+        checkpoint = self._transitions.change(name, action.guard(decide) if action else decide).require(epoch)
+        return self._finish_abort(checkpoint, gone) if checkpoint.state is State.ABORTING else checkpoint
 
     def _finish_abort(self, aborting: Checkpoint, gone: Collection[str] = ()) -> Checkpoint:
         """Discard every attempt that was claimed before this abort began, whatever has happened since."""
@@ -314,62 +322,75 @@ class Coordinator:
             InvalidPipeline: whatever `rewind` would refuse now, so that nobody is asked about what cannot be done.
         """
         view = self.state.view(name)
+        later = self._refuse_restored(view, epoch)
+        rewind.retractions(view, epoch, self.parts, self.state.id)
+        return later
+
+    def _refuse_restored(self, view: View, epoch: int) -> list[Checkpoint]:
+        """Return what a rewind would take back, unless a target is ahead of the state table, or lacks checkpoints."""
         later = rewind.undone(view, epoch)
         pipeline = Pipeline.from_json(later[0].definition)
         lineage.check_stage(self.state, pipeline, self.parts, view)
         target_history.check(self.state, self.parts, pipeline, view)
-        rewind.retractions(view, epoch, self.parts, self.state.id)
         return later
 
-    def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+    def rewind(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
         """Take back what was published after `epoch`, and let the pipeline continue from there.
 
+        Args:
+            seen: what the person was shown of the pipeline.
         Raises:
-            InvalidPipeline: something is unsettled, a sink cannot take its rows back, or targets are ahead of the state
-                table; nothing was changed.
+            InvalidPipeline: something is unsettled, a sink cannot take its rows back, targets are ahead of the state
+                table, or the pipeline has changed since the person looked; nothing was changed.
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
         """
+        action = rewind.action(epoch, who, reason, seen)
 
         def decide(view: View) -> Row:
-            return rewind.row(view, epoch, rewind.retractions(view, epoch, self.parts, self.state.id), who, reason)
+            self._refuse_restored(view, epoch)
+            return rewind.row(view, epoch, rewind.retractions(view, epoch, self.parts, self.state.id), action)
 
-        self.undone(name, epoch)
-        view = self._transitions.change(name, decide)
-        return self.commit(name, view.head.epoch)
+        view = self._transitions.change(name, action.guard(decide))
+        return self.commit(name, _epoch_of(action, view))
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
         """Continue after what the targets show, where the state table is behind them, or new beside them.
 
         Raises:
-            InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
+            InvalidPipeline: something is unsettled, it would go back, the pipeline keeps state, or it has changed
+                since the person looked.
         """
         return forward.forward(self._transitions, self.parts, pipeline, said)
 
     # ---- manual resolution
 
-    def skip(self, name: str, interval: Interval, who: str, reason: str) -> Checkpoint:
+    def skip(self, name: str, interval: Interval, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
         """Record that what no interval covers, between two that are pinned, is left out on purpose.
 
+        Args:
+            seen: what the person was shown of the pipeline. A checkpoint that has begun since is a change.
         Raises:
-            InvalidPipeline: it is not such a gap, or not all of it; nothing was written.
+            InvalidPipeline: it is not such a gap, or not all of it, or another interval was pinned since the person
+                looked; nothing was written.
         """
-        seen = self.state.view(name).latest
-        read = Pipeline.from_json(seen.definition) if seen else None
-        landed = barrier.closed(self.state, self.parts, read).tables if read else ()
-        view = self._transitions.change(name, lambda view: skip.row(view, interval, who, reason, landed))
+        latest = self.state.view(name).latest
+        pipeline = Pipeline.from_json(latest.definition) if latest else None
+        landed = barrier.closed(self.state, self.parts, pipeline).tables if pipeline else ()
+        action = skip.action(interval, who, reason, seen)
+        view = self._transitions.change(name, action.guard(lambda view: skip.row(view, interval, action, landed)))
         return view.planned_for(interval)[-1]
 
     def skip_offsets(self, name: str, said: Skip) -> Checkpoint:
         """Record that a chained pipeline continues in one partition at a later offset; nothing before it is read.
 
         Raises:
-            InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, or the pipeline
-                keeps state or runs by intervals; nothing was written.
+            InvalidPipeline: something is unsettled, it is not ahead of the pipeline and in the log, the pipeline
+                keeps state or runs by intervals, or it has changed since the person looked; nothing was written.
         """
         pipeline = skip_offsets.pipeline(self.state.view(name), said)
-        source = self.parts.sources(pipeline)[said.topic]
-        view = self._transitions.change(name, lambda view: skip_offsets.row(view, source, said))
-        return view.require(view.head.epoch)
+        source, action = self.parts.sources(pipeline)[said.topic], skip_offsets.action(said)
+        view = self._transitions.change(name, action.guard(lambda view: skip_offsets.row(view, source, said)))
+        return view.require(_epoch_of(action, view))
 
     def compare_targets(self, pipeline: Pipeline) -> list[str]:
         """Notes for people on whether the targets still have what was published to them. Raises as `plan`."""
@@ -399,19 +420,40 @@ class Coordinator:
         return self._resolver.evidence(name, epoch, sink)
 
     def give_up(
-        self, name: str, epoch: int, sink: str, who: str, reason: str, gone: bool = False, removed: bool = False
+        self,
+        name: str,
+        epoch: int,
+        sink: str,
+        who: str,
+        reason: str,
+        gone: bool = False,
+        removed: bool = False,
+        seen: Seen | None = None,
     ) -> Checkpoint:
         """Record that this sink will never get this checkpoint, unless it shows that it has it.
 
         Args:
             gone: the target does not answer and never will again, so nobody can publish to it.
             removed: of a rewind: what it should have taken out of the sink was removed by hand.
+            seen: what the person was shown of the checkpoint.
         Raises:
-            InvalidPipeline: it does not wait for that sink; or a rewind's rows are still there.
+            InvalidPipeline: it does not wait for that sink; a rewind's rows are still there; or the checkpoint has
+                changed since the person looked.
             OutcomeUnknown: the target does not answer, so a process may still publish to it.
         """
-        return self._resolver.give_up(name, epoch, sink, {"who": who, "reason": reason}, gone, removed)
+        action = Action.on_checkpoint(Event.GIVEN_UP, epoch, who, reason, seen, sink)
+        return self._resolver.give_up(name, epoch, sink, action, gone, removed)
 
-    def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+    def resolve_doubt(
+        self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str, seen: Seen | None = None
+    ) -> Checkpoint:
         """Record whether what is in doubt in this sink was published, as a person found out, and continue from it."""
-        return self._resolver.resolve_doubt(name, epoch, sink, committed, who, reason)
+        verdict = "committed" if committed else "aborted"
+        action = Action.on_checkpoint(Event.REPLACED, epoch, who, reason, seen, sink, verdict=verdict)
+        return self._resolver.resolve_doubt(name, epoch, sink, committed, action)
+
+
+def _epoch_of(action: Action, view: View) -> int:
+    """The checkpoint that records the action; the last one, where another has done the same before."""
+    row = action.record(view)
+    return row.epoch if row else view.head.epoch

@@ -17,6 +17,7 @@ from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Interval, Offsets, Ranges, TopicRange, range_of, same_topic
 from onceonly.coordinator import barrier, lineage
 from onceonly.coordinator.cut import Cut
+from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.pins import recognised
 from onceonly.errors import InvalidPipeline
@@ -33,6 +34,7 @@ class Forward:
         decision: the last one that they show.
         ends: of a chained pipeline: by topic and partition, the offset after the last one that is published.
         intervals: of a pipeline in interval mode: those that are published and that the state table does not know.
+        seen: what the person was shown of the pipeline in the state table.
     """
 
     decision: int
@@ -40,13 +42,15 @@ class Forward:
     reason: str
     ends: Mapping[str, Offsets] = field(default_factory=dict)
     intervals: Sequence[Interval] = ()
+    seen: Seen | None = None
 
 
 def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Forward) -> Checkpoint:
     """Record it; given again, it changes nothing.
 
     Raises:
-        InvalidPipeline: something is unsettled, it would go back, or the pipeline keeps state.
+        InvalidPipeline: something is unsettled, it would go back, the pipeline keeps state, or it has changed since the
+            person looked.
     """
     _check_kind(pipeline, said)
     sources = parts.sources(pipeline)
@@ -58,8 +62,28 @@ def forward(transitions: Transitions, parts: Parts, pipeline: Pipeline, said: Fo
     for number, interval in enumerate(said.intervals or [None], 1):
         last = number >= len(said.intervals)
         cut = Cut(pipeline, sources, interval, partial(barrier.closed, transitions.state, parts, pipeline))
-        view = transitions.change(pipeline.name, partial(_decide, pipeline, cut, sources, said, last, used))
-    return view.require(view.head.epoch)
+        action = _action(said, interval)
+        decide = partial(_decide, pipeline, cut, sources, said, last, used)
+        view = transitions.change(pipeline.name, action.guard(decide, partial(_is_of_same_command, said)))
+    row = action.record(view)
+    return view.require(row.epoch if row else view.head.epoch)
+
+
+def _is_of_same_command(said: Forward, row: Row) -> bool:
+    """Whether the row records another interval of the same command."""
+    return row.interval in said.intervals and _action(said, row.interval).is_recorded_by(row)
+
+
+def _action(said: Forward, interval: Interval | None) -> Action:
+    """What the person records of one interval, or of the chain; the row of a chain ends at the offsets."""
+
+    def has_same_ends(row: Row) -> bool:
+        ends = {range_.topic: range_.ends for range_ in map(TopicRange.from_json, row.body["ranges"])}
+        return interval is not None or ends == {topic: dict(offsets) for topic, offsets in said.ends.items()}
+
+    body = {"forwarded": said.decision, "reason": said.reason}
+    action = Action.on_pipeline(Event.EMPTY, said.who, said.seen, body, interval=interval)
+    return replace(action, also=has_same_ends)
 
 
 def _check_kind(pipeline: Pipeline, said: Forward) -> None:
@@ -103,8 +127,7 @@ def _decide(
     body = {
         "definition": pipeline.to_json(),
         "ranges": [range_.to_json() for range_ in ranges],
-        "forwarded": said.decision,
-        "reason": said.reason,
+        **_action(said, interval).body,
     }
     columns: dict[str, Any] = {"owner": said.who, "interval": interval, "decision": decision, "body": body}
     return view.row(max(view.head.epoch, used) + 1, Event.EMPTY, 0, **columns)

@@ -7,6 +7,7 @@ from typing import Any
 
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
+from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import because, fenced, how_to_settle
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
@@ -61,21 +62,23 @@ class Gatekeeper:
             raise fenced(now, f"attempt {now.attempt} is current and attempt {seen.attempt} was examined")
         return now
 
-    def approve(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
+    def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None) -> Checkpoint:
         """Record the approval of what the gate failed; the first one counts.
 
         Raises:
-            InvalidPipeline: it is not held.
+            InvalidPipeline: it is not held, or has changed since the person looked.
         """
+        action = Action.on_checkpoint(Event.APPROVED, epoch, who, reason, seen)
 
-        def decide(view: View, now: Checkpoint) -> Row | None:
+        def decide(view: View) -> Row | None:
+            now = view.require(epoch)
             if now.approved and now.state is not State.ABORTING:
                 return None
             if not now.held:
                 raise _not_held(now)
-            return view.row(epoch, Event.APPROVED, now.attempt, body={"who": who, "reason": reason})
+            return view.row(epoch, Event.APPROVED, now.attempt, body=action.body)
 
-        return self._transitions.advance(name, epoch, decide)
+        return self._transitions.change(name, action.guard(decide)).require(epoch)
 
 
 def require(checkpoint: Checkpoint) -> None:

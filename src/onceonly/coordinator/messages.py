@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.errors import Fenced, OnceonlyError, OutcomeUnknown
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
     """The command that ends an unsettled checkpoint whose owner has ended."""
-    which = f"{checkpoint.pipeline} {checkpoint.epoch} --reason …"
+    which = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
     if checkpoint.held:
         return f"Decide: onceonly approve {which}, or: onceonly abort {which}"
     return f"Settle it: onceonly recover {checkpoint.pipeline}"
+
+
+EVENTS_IN_WORDS = {
+    Event.PLANNED: "planned",
+    Event.CLAIMED: "attempt {attempt} began",
+    Event.RENEWED: "attempt {attempt} is still running",
+    Event.PINNED: "its schemas were pinned",
+    Event.STAGED: "attempt {attempt} was staged",
+    Event.APPROVED: "approved",
+    Event.COMMITTING: "its publication was decided",
+    Event.REPLACED: "a transaction of sink '{sink}' was replaced",
+    Event.IN_DOUBT: "sink '{sink}' is in doubt",
+    Event.PUBLISHED: "published to sink '{sink}'",
+    Event.GIVEN_UP: "sink '{sink}' was given up",
+    Event.COMMITTED: "committed",
+    Event.ABORTING: "aborted",
+    Event.ABORTED: "what it had staged was removed",
+}
+
+
+def event_in_words(row: Row) -> str:
+    """A row for people: when, what, by whom, and why, such as "10:02:11 UTC epoch 7 approved by ann (a known gap)"."""
+    who = row.body.get("who") or row.owner or row.body.get("by") or row.body.get("worker")
+    reason = row.body.get("reason") or row.body.get("skipped")
+    by, why = f" by {who}" if who else "", f" ({reason})" if reason else ""
+    return f"{row.at:%H:%M:%S} UTC epoch {row.epoch} {_what_happened(row)}{by}{why}"
+
+
+def _what_happened(row: Row) -> str:
+    if row.event is Event.REWOUND:
+        return f"went back to epoch {row.body['to']}"
+    if row.event is Event.VERDICT:
+        return f"got the verdict '{row.body['outcome']}' on attempt {row.attempt}"
+    if row.event is Event.EMPTY and "forwarded" in row.body:
+        return f"continued after decision {row.body['forwarded']}"
+    if row.event is Event.EMPTY:
+        return "was left out" if "skipped" in row.body else "had no records"
+    if row.event is Event.REPLACED and "verdict" in row.body:
+        return f"sink '{row.sink}' was resolved as {row.body['verdict']}"
+    return EVENTS_IN_WORDS[row.event].format(attempt=row.attempt, sink=row.sink)
 
 
 def because(checkpoint: Checkpoint) -> str:

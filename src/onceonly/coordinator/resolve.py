@@ -6,20 +6,21 @@ process has replaced that handle meanwhile, the step begins again with the new o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
 from onceonly.checkpoint.sink import Resolvable, ShowsEvidence, never_in_doubt
 from onceonly.coordinator.id_pool import discard_idle
+from onceonly.coordinator.manual import Action, RowTest
 from onceonly.coordinator.messages import cause
 from onceonly.coordinator.publish import Publisher, sink_row
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
+OUTCOMES = (Event.PUBLISHED, Event.REPLACED, Event.IN_DOUBT)
+
 
 class Resolver:
-    """Records manual resolutions of single sinks; `said` holds who resolves it, and why."""
+    """Records manual resolutions of single sinks."""
 
     def __init__(self, transitions: Transitions, publisher: Publisher) -> None:
         self._transitions, self._publisher = transitions, publisher
@@ -41,23 +42,24 @@ class Resolver:
 
     # ---- give up
 
-    def give_up(
-        self, name: str, epoch: int, sink: str, said: Mapping[str, str], gone: bool, removed: bool
-    ) -> Checkpoint:
+    def give_up(self, name: str, epoch: int, sink: str, action: Action, gone: bool, removed: bool) -> Checkpoint:
         """See `Coordinator.give_up`."""
         view = self._transitions.state.view(name)
-        waiting = _waiting(view.require(epoch), sink)
-        if waiting.rewinds_to is not None and not removed:
-            raise _not_taken_out(waiting, sink)
-        self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
-        view = self._transitions.state.view(name)
-        while sink in view.require(epoch).waiting:
-            _refuse_out_of_order(view, view.require(epoch), sink)
-            self._publisher.require_accepted(view, view.require(epoch), sink)
-            view = self._give_up(view, epoch, sink, said, gone)
+        if not action.record(view):
+            action.require_unchanged(view)
+            waiting = _waiting(view.require(epoch), sink)
+            if waiting.rewinds_to is not None and not removed:
+                raise _not_taken_out(waiting, sink)
+            is_own = _outcome_after(view)
+            self._publisher.publish(view)  # a last try, which is also what it takes for other sinks
+            view = self._transitions.state.view(name)
+            while sink in view.require(epoch).waiting:
+                _refuse_out_of_order(view, view.require(epoch), sink)
+                self._publisher.require_accepted(view, view.require(epoch), sink)
+                view = self._give_up(view, epoch, sink, action, gone, is_own)
         return self._publisher.finish(view, epoch).require(epoch)
 
-    def _give_up(self, seen: View, epoch: int, sink: str, said: Mapping[str, str], gone: bool) -> View:
+    def _give_up(self, seen: View, epoch: int, sink: str, action: Action, gone: bool, is_own: RowTest) -> View:
         """Only what was fenced is given up: a handle that another process records meanwhile could be published.
 
         Some rows may be visible anyway, or nothing may show which. What the sink shows after the fence is
@@ -74,9 +76,9 @@ class Resolver:
             now = view.require(epoch)
             if sink not in now.waiting or now.handles[sink] != waiting.handles[sink]:
                 return None
-            return sink_row(view, now, sink, Event.GIVEN_UP, {**said, **not_fenced, **evidence})
+            return sink_row(view, now, sink, Event.GIVEN_UP, {**action.body, **not_fenced, **evidence})
 
-        return self._transitions.change(seen.pipeline, decide)
+        return self._transitions.change(seen.pipeline, action.guard(decide, is_own))
 
     def _fence(self, checkpoint: Checkpoint, sink: str, gone: bool) -> tuple[Outcome | None, dict[str, str]]:
         """What the sink shows once no process can publish to it any more; with `gone`, why it could not be fenced.
@@ -98,7 +100,7 @@ class Resolver:
 
     # ---- say what happened
 
-    def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, who: str, reason: str) -> Checkpoint:
+    def resolve_doubt(self, name: str, epoch: int, sink: str, committed: bool, action: Action) -> Checkpoint:
         """Record whether what is in doubt was published, and continue from it.
 
         The sink is asked first, once more: where the target shows the outcome by now, that is recorded instead.
@@ -107,20 +109,26 @@ class Resolver:
             InvalidPipeline: nothing is in doubt there; what can be seen is not a matter of opinion.
         """
         view = self._transitions.state.view(name)
-        _require_doubt(view.require(epoch), sink)
-        self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
-        view = self._transitions.state.view(name)
-        if sink not in view.require(epoch).in_doubt:
-            raise _shown_by_now(view.require(epoch), sink)
-        said = {"who": who, "reason": reason, "verdict": "committed" if committed else "aborted"}
-        while sink in view.require(epoch).in_doubt:
-            view = self._resolve(view, epoch, sink, committed, said)
+        if not action.record(view):
+            view = self._record_resolution(view, epoch, sink, committed, action)
         _, errors = self._publisher.publish(view)
         if errors:
             raise errors[0]
         return self._transitions.state.view(name).require(epoch)
 
-    def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, said: Mapping[str, str]) -> View:
+    def _record_resolution(self, view: View, epoch: int, sink: str, committed: bool, action: Action) -> View:
+        action.require_unchanged(view)
+        _require_doubt(view.require(epoch), sink)
+        is_own = _outcome_after(view)
+        self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
+        view = self._transitions.state.view(view.pipeline)
+        while sink in view.require(epoch).in_doubt:
+            view = self._resolve(view, epoch, sink, committed, action, is_own)
+        if not action.record(view):
+            raise _shown_by_now(view.require(epoch), sink)
+        return view
+
+    def _resolve(self, seen: View, epoch: int, sink: str, committed: bool, action: Action, is_own: RowTest) -> View:
         """Record a handle of which nothing is in doubt any more, in place of the very one that the sink has judged.
 
         Judging looks at the target, and may end transactions there.
@@ -136,9 +144,17 @@ class Resolver:
             now = view.require(epoch)
             if sink not in now.in_doubt or now.handles[sink] != old:
                 return None
-            return sink_row(view, now, sink, Event.REPLACED, {"handle": new, **said})
+            return sink_row(view, now, sink, Event.REPLACED, {"handle": new, **action.body})
 
-        return self._transitions.change(seen.pipeline, decide)
+        return self._transitions.change(seen.pipeline, action.guard(decide, is_own))
+
+
+def _outcome_after(looked_at: View) -> RowTest:
+    """Whether a row says how publishing went since the person's number was checked.
+
+    The last try writes such rows itself. Another process may do so as well: the target's evidence counts in any case.
+    """
+    return lambda row: row.seq > looked_at.head.seq and row.event in OUTCOMES and "who" not in row.body
 
 
 def _waiting(checkpoint: Checkpoint, sink: str) -> Checkpoint:

@@ -14,6 +14,7 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State, Transaction
 from onceonly.checkpoint.offsets import Offsets, TopicRange
 from onceonly.checkpoint.sink import replaceable
+from onceonly.coordinator.manual import Action, Seen
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
@@ -89,17 +90,21 @@ def retractions(view: View, epoch: int, parts: Parts, state_id: str) -> dict[str
     return handles
 
 
-def row(view: View, epoch: int, handles: Mapping[str, Handle], who: str, reason: str) -> Row:
+def action(epoch: int, who: str, reason: str, seen: Seen | None) -> Action:
+    """What the person records."""
+    return Action.on_pipeline(Event.REWOUND, who, seen, {"to": epoch, "reason": reason})
+
+
+def row(view: View, epoch: int, handles: Mapping[str, Handle], action: Action) -> Row:
     """The decision to go back; `handles` are the `retractions` of this same view."""
     body = {
         "definition": undone(view, epoch)[0].definition,
         "ranges": [range_.to_json() for range_ in _positions(view, epoch)],
         "handles": handles,
-        "to": epoch,
-        "reason": reason,
+        **action.body,
     }
     decision = view.head.decision + 1
-    return view.row(view.head.epoch + 1, Event.REWOUND, 0, owner=who, decision=decision, body=body)
+    return view.row(view.head.epoch + 1, Event.REWOUND, 0, decision=decision, body=body, **action.columns)
 
 
 def _positions(view: View, epoch: int) -> list[TopicRange]:

@@ -12,12 +12,18 @@ from dataclasses import replace
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
+from onceonly.coordinator.manual import Action, Seen, intervals_of
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.view import View
 
 
-def row(view: View, interval: Interval, who: str, reason: str, landed: Collection[str] = ()) -> Row | None:
+def action(interval: Interval, who: str, reason: str, seen: Seen | None) -> Action:
+    """What the person records. Intervals that run meanwhile do not change it, unless they begin."""
+    return Action.on_pipeline(Event.EMPTY, who, seen, {"skipped": reason}, intervals_of, interval)
+
+
+def row(view: View, interval: Interval, action: Action, landed: Collection[str] = ()) -> Row | None:
     """The row that settles `interval` as skipped; None when it is skipped already.
 
     Args:
@@ -37,9 +43,9 @@ def row(view: View, interval: Interval, who: str, reason: str, landed: Collectio
     body = {
         "definition": latest.definition,
         "ranges": [range_.to_json() for range_ in ranges],
-        "skipped": reason,
+        **action.body,
     }
-    return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=who, interval=interval, body=body)
+    return view.row(view.head.epoch + 1, Event.EMPTY, 0, body=body, **action.columns)
 
 
 def _last(view: View, interval: Interval) -> Checkpoint:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, TopicLog, TopicRange, range_of, same_topic
+from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.pins import recognised
 from onceonly.errors import InvalidPipeline
@@ -28,6 +29,18 @@ class Skip:
     to: int
     who: str
     reason: str
+    seen: Seen | None = None  # what that person was shown of the pipeline
+
+
+def action(skip: Skip) -> Action:
+    """What the person records; the row names the offset as the end of a range."""
+
+    def has_same_end(row: Row) -> bool:
+        range_ = range_of(tuple(map(TopicRange.from_json, row.body["ranges"])), skip.topic)
+        return range_ is not None and range_.ends.get(skip.partition) == skip.to
+
+    plain = Action.on_pipeline(Event.EMPTY, skip.who, skip.seen, {"skipped": skip.reason})
+    return replace(plain, also=has_same_end)
 
 
 def pipeline(view: View, skip: Skip) -> Pipeline:
@@ -77,7 +90,7 @@ def row(view: View, source: Source, skip: Skip) -> Row | None:
     body = {
         "definition": latest.definition,
         "ranges": [range_.to_json() for range_ in ranges],
-        "skipped": skip.reason,
+        **action(skip).body,
     }
     return view.row(view.head.epoch + 1, Event.EMPTY, 0, owner=skip.who, body=body)
 

@@ -43,6 +43,7 @@ class Head:
     """What a pipeline's last row contains for its next writer, which therefore need not read the history."""
 
     seq: int = 0
+    changed: int = 0  # seq of the last row that is not a heartbeat
     epoch: int = 0  # last one issued
     decision: int = 0  # last one taken
     latest: int = 0  # seq of the first row of the last epoch
@@ -66,6 +67,7 @@ class Head:
             open_[row.epoch] = checkpoint.first_seq
         return Head(
             seq=row.seq,
+            changed=self.changed if row.event is Event.RENEWED else row.seq,
             epoch=max(self.epoch, row.epoch),
             decision=max(self.decision, row.decision or 0),
             latest=row.seq if row.epoch > self.epoch else self.latest,
@@ -95,7 +97,14 @@ class Head:
 
     def to_json(self) -> dict[str, Any]:
         open_ = {str(epoch): seq for epoch, seq in self.open.items()}
-        head = {"seq": self.seq, "epoch": self.epoch, "decision": self.decision, "latest": self.latest, "open": open_}
+        head = {
+            "seq": self.seq,
+            "changed": self.changed,
+            "epoch": self.epoch,
+            "decision": self.decision,
+            "latest": self.latest,
+            "open": open_,
+        }
         published = {sink: [publication_json(each) for each in those] for sink, those in self.publications.items()}
         missing = {"missing": dict(self.missing)} if self.missing else {}
         return {**head, **({"published": published} if published else {}), **missing}

@@ -18,6 +18,7 @@ from onceonly.statetable.rows import Rows
 from onceonly.statetable.where import (
     PINS,
     Where,
+    above,
     ends,
     of_event,
     overlaps,
@@ -86,6 +87,13 @@ class View:
     def row(self, epoch: int, event: Event, attempt: int, **columns: Any) -> Row:
         """The pipeline's next row: it can be written only while the pipeline is as this view shows it."""
         return Row(self.pipeline, self.head.seq + 1, epoch, event, attempt, **columns)
+
+    def rows_since(self, seq: int) -> list[Row]:
+        """All rows above that number, in order."""
+        if seq >= self.head.seq:
+            return []
+        near = self.rows.since(seq + 1)
+        return near if near and near[0].seq == seq + 1 else self.rows.find(above(seq))
 
     def planned_by(self, owner: str) -> list[Checkpoint]:
         """The checkpoints that `owner` planned or took over, oldest first."""

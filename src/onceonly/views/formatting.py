@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count
 from onceonly.views.queries import rows_by_sink
@@ -66,16 +66,35 @@ def state(checkpoint: Checkpoint) -> str:
     return HELD if checkpoint.held else checkpoint.state.value
 
 
-def how_to_decide(pipeline: str, epoch: int) -> str:
-    """The two commands that end a held checkpoint."""
-    of = f"{pipeline} {epoch} --reason …"
+def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
+    """The two commands that end a held checkpoint; `seen` is its number."""
+    of = f"{pipeline} {epoch} --reason … --seen {seen}"
     return f"onceonly approve {of}, or onceonly abort {of}"
+
+
+def how_to_look(checkpoint: Checkpoint) -> str:
+    """The command that shows a checkpoint, and its number."""
+    return f"onceonly describe {checkpoint.pipeline} {checkpoint.epoch}"
+
+
+def actions(checkpoint: Checkpoint) -> list[str]:
+    """The manual actions that it allows, as commands to copy; they are refused once the checkpoint has changed."""
+    of = f"{checkpoint.pipeline} {checkpoint.epoch}"
+    ends = f"--reason … --seen {checkpoint.changed_seq}"
+    found = [f"onceonly approve {of} {ends}"] if checkpoint.held else []
+    if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
+        found.append(f"onceonly abort {of} {ends}")
+    if checkpoint.state is State.COMMITTING:
+        for sink in checkpoint.waiting:
+            words = ["--committed", "--aborted", "--give-up"] if sink in checkpoint.in_doubt else ["--give-up"]
+            found += [f"onceonly resolve {of} {word} {sink} {ends}" for word in words]
+    return found
 
 
 def held(checkpoint: Checkpoint) -> str:
     """What a held checkpoint waits for."""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
-    decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch)
+    decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FEW = 1  # checkpoints of each pipeline that are read at first, where all pipelines are shown
 KEYS = """\
-pipeline, epoch, state, interval, ranges, attempt, rows_by_sink, rows (the sum),
+pipeline, epoch, seen (the number for --seen), state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
 approve or abort it), skipped (why it is left out on purpose), bad (records that
@@ -149,6 +149,7 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
+        "seen": checkpoint.changed_seq,
         "state": checkpoint.state.value,
         "interval": span(interval) if interval else None,
         "ranges": [range_.to_json() for range_ in checkpoint.ranges],

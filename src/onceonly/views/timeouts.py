@@ -33,7 +33,7 @@ def warnings(checkpoint: Checkpoint, now: datetime) -> Iterator[str]:
 def _how(checkpoint: Checkpoint) -> str:
     """Recovery leaves a held one as it is."""
     if checkpoint.held:
-        return formatting.how_to_decide(checkpoint.pipeline, checkpoint.epoch)
+        return formatting.how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return f"onceonly recover {checkpoint.pipeline}"
 
 

@@ -26,6 +26,7 @@ from integration.readers.kafka_reader import create_topic, new_topic, until
 from integration.services import chromium
 from integration.services.airflow_server import Server
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
@@ -553,7 +554,7 @@ def test_what_no_interval_covers_is_shown_and_is_not_up_to_date(site: Site, brok
         lags = chromium.until(lambda: _answered(vera, "gappy"), "the broker answers")
         assert f"gappy: no checkpoint covers {gap}." in vera.get("/pipelines/gappy").text
         assert f'/pipelines/gappy">{gap.start:%Y-%m-%d %H:%M}' in vera.get("/").text
-        Coordinator(site.state, FakeParts(site.home)).skip("gappy", gap, "ann", "a strike")
+        Person(Coordinator(site.state, FakeParts(site.home))).skip("gappy", gap, "ann", "a strike")
         assert "no checkpoint covers" not in vera.get("/pipelines/gappy").text
         assert "a strike" in vera.get("/pipelines/gappy/3").text
     assert lags["gappy"] == {"state": "behind", "text": "1 gap, 9 h", "why": ""}

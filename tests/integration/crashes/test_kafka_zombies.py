@@ -16,6 +16,7 @@ from integration.faults.dying import KILLED, arrived, check_truth, fill, has_sto
 from integration.projects.copying import Copy, make_copy
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish
@@ -169,7 +170,7 @@ def give_up(copy: Copy) -> None:
     spool.rename(spool.with_name("away"))
     with pytest.raises(CannotPublish, match="spooled rows no longer exist"):
         copy.commit()
-    copy.through.give_up("copying", 1, "copy", "ann", "the spool is gone")
+    Person(copy.through).give_up("copying", 1, "copy", "ann", "the spool is gone")
     spool.with_name("away").rename(spool)
 
 

@@ -17,6 +17,7 @@ from integration.airflow import test_airflow
 from integration.airflow.test_airflow import Airflow
 from integration.projects.project import Project, hour, make_project, produce
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import main
@@ -125,7 +126,7 @@ def test_what_is_held_is_published_once_it_is_approved(airflow: Airflow, project
     with pytest.raises(Busy, match="onceonly approve numbers_chained 1 --reason"):
         through.plan(project.pipeline(), "the next run", owners.nobody)
     assert not project.published()
-    through.approve("numbers_chained", 1, "ann", "a known gap")
+    Person(through).approve("numbers_chained", 1, "ann", "a known gap")
     assert airflow.run(project, "recovery")["run"] == "success"
     assert latest(through).state is State.COMMITTED
     assert project.published() == Counter(range(3))
@@ -191,7 +192,7 @@ def test_an_interval_without_records_is_judged_and_publishes_no_row(project: Pro
     assert (judged.verdict["outcome"], judged.verdict["sinks"]["numbers"]["rows"]) == ("failed", 0)
     with pytest.raises(GateFailed, match="at least 1 row"):
         through.commit(pipeline.name, planned.epoch)
-    through.approve(pipeline.name, planned.epoch, "ann", "a holiday")
+    Person(through).approve(pipeline.name, planned.epoch, "ann", "a holiday")
     assert through.commit(pipeline.name, planned.epoch).state is State.COMMITTED
     assert not project.published("interval")
 

@@ -17,6 +17,7 @@ from integration.projects.copying import Copy, make_copy
 from integration.projects.late_kafka import Late
 from integration.readers.kafka_reader import create_topic, ends, new_topic, until, values
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OutcomeUnknown
@@ -116,8 +117,8 @@ def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
         copy.commit()
     assert set(ends(copy.brokers, copy.out, stable=False).values()) == {0}, "not even a marker"
     with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
-        copy.through.resolve_doubt("copying", 1, "copy", False, "ann", "a new topic is empty")
-    copy.through.give_up("copying", 1, "copy", "ann", "the topic is gone")
+        Person(copy.through).resolve_doubt("copying", 1, "copy", False, "ann", "a new topic is empty")
+    Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (copy.visible(), copy.open()) == ([], [])
 
 

@@ -16,6 +16,7 @@ from integration.projects.copying import Copy, make_copy
 from integration.projects.project import produce
 from integration.readers.kafka_reader import committed, create_topic, new_topic, until
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import State
 from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted
@@ -215,7 +216,7 @@ def test_what_nothing_shows_any_more_is_in_doubt_until_a_person_says(make, commi
     evidence = copy.through.evidence("copying", 1, "copy")
     assert len(evidence) == 4
     assert all("unknown" in line for line in evidence)
-    done = copy.through.resolve_doubt("copying", 1, "copy", committed_, "ann", "I have looked")
+    done = Person(copy.through).resolve_doubt("copying", 1, "copy", committed_, "ann", "I have looked")
     assert done.state is State.COMMITTED
     assert copy.visible() == visible
 
@@ -227,7 +228,7 @@ def test_a_topic_made_anew_is_not_published_to(make):
     with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
         copy.commit()
     assert copy.visible() == []
-    given_up = copy.through.give_up("copying", 1, "copy", "ann", "the topic is gone")
+    given_up = Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (given_up.state, list(given_up.given_up)) == (State.COMMITTED, ["copy"])
 
 

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.readers.kafka_reader import new_topic
 from patience import PATIENCE
+from person import Person
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, first
 from onceonly.checkpoint.offsets import TopicRange
@@ -151,7 +152,7 @@ def test_a_table_that_was_restored_is_refused_and_carried_on(broker: str, tmp_pa
         run(1)
     lake: FakeSink = parts.sink(pipeline, "lake")
     assert lake.rows() == [0, 1, 2, 3, 4]
-    Coordinator(state, parts).forward(pipeline, Forward(2, "ann", "restored", {topic: {0: 5}}))
+    Person(Coordinator(state, parts)).forward(pipeline, Forward(2, "ann", "restored", {topic: {0: 5}}))
     run(1)
     assert lake.rows() == [0, 1, 2, 3, 4, 5, 6]
 

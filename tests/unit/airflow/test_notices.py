@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from person import Person
 from unit.world import World
 
 from onceonly.checkpoint.model import State
@@ -142,7 +143,7 @@ def test_a_gate_task_notifies_of_what_it_holds(world, monkeypatch):
     assert len(said) == 1
     assert said[0].startswith("flights 1: onceonly approve flights 1 --reason … (")
     assert said[0].endswith("/onceonly/pipelines/flights/1)")
-    world.coordinator.approve("flights", 1, "ann", "known")
+    Person(world.coordinator).approve("flights", 1, "ann", "known")
     task._judged(run)
     assert len(said) == 1  # it is not held any more
 
@@ -157,7 +158,7 @@ def test_a_gate_task_names_the_page_of_its_data_docs(world, monkeypatch):
     page, stored = "/onceonly/pipelines/flights/1/docs/1/index.html", world.now(1).verdict["docs"]
     assert page in str(failed.value)
     assert stored not in str(failed.value)
-    world.coordinator.approve("flights", 1, "ann", "known")
+    Person(world.coordinator).approve("flights", 1, "ann", "known")
     assert task._judged(context({}))["docs"].endswith(page)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from person import Person
 from unit.world import Durable, World, minutes
 
 from onceonly.checkpoint.model import State
@@ -104,7 +105,7 @@ def test_a_rewound_epoch_says_so(make):
     for run in ("run-1", "run-2"):
         world.run(run)
         world.put(7, 8)
-    world.coordinator.rewind("flights", 1, "ann", "wrong rates")
+    Person(world.coordinator).rewind("flights", 1, "ann", "wrong rates")
     said = onceonly("status", "flights").stdout
     assert "committed, rewound by epoch 3" in said and "takes back what came after epoch 1" in said
     assert [each["rewound_by"] for each in onceonly("status", "flights", "--json")["checkpoints"]] == [None, 3, None]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
+from person import Person
 from unit.backfills import RUNS, check_backfill, few
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
 
@@ -126,7 +127,7 @@ def test_a_rewind_and_what_follows_is_told_apart(chain: Chain) -> None:
         chain.run(chain.first)
         chain.run(chain.second)
         chain.put(number)
-    chain.through.rewind("second", 1, "ann", "wrong")
+    Person(chain.through).rewind("second", 1, "ann", "wrong")
     done = chain.run(chain.second)
     assert (done.epoch, done.after) == (4, {"first": (2,)})
     (read,) = lineage.lineage(chain.state, done)["reads"]
@@ -256,7 +257,7 @@ def test_what_is_staged_is_published_and_then_replaced(days: Chain) -> None:
 
 def test_an_interval_that_was_skipped_and_run_later(days: Chain) -> None:
     days.run(days.first, minutes(22, 25))
-    days.through.skip("first", minutes(20, 22), "ann", "a strike")
+    Person(days.through).skip("first", minutes(20, 22), "ann", "a strike")
     done = days.run(days.second, minutes(20, 22))
     assert (done.state, done.handles) == (State.COMMITTED, {})
     days.run(days.first, minutes(20, 22), "again, 1")

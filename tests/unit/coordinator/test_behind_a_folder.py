@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from person import Person
 from unit.backfills import RUNS, check_backfill, few
 from unit.chain import MORE, NEXT, TEN, minutes
 from unit.filechain import FileChain
@@ -90,7 +91,7 @@ def test_a_sink_that_was_given_up_leaves_nothing_to_read(chain: FileChain) -> No
     Path(staged.handles["lake"]["folder"], "part-00000.jsonl").unlink()
     with pytest.raises(OnceonlyError):
         chain.through.commit("first", 2)
-    chain.through.give_up("first", 2, "lake", "ann", "lost")
+    Person(chain.through).give_up("first", 2, "lake", "ann", "lost")
     publish(chain, 6)
     chain.run(chain.second)
     assert chain.rows("out") == more([0, 1, 2, 3, 4, 6])
@@ -113,10 +114,10 @@ def test_files_that_vanish_while_it_is_staged_are_noticed(chain: FileChain) -> N
 def test_a_decision_that_takes_back_is_left_out_on_purpose(chain: FileChain) -> None:
     publish(chain, 5)
     chain.run(chain.second)
-    chain.through.rewind("first", 1, "ann", "wrong")
+    Person(chain.through).rewind("first", 1, "ann", "wrong")
     with pytest.raises(InvalidPipeline, match="decision 3 does not only add files"):
         chain.run(chain.second)
-    chain.through.skip_offsets("second", Skip("lake", 0, 4, "ann", "it was taken back"))
+    Person(chain.through).skip_offsets("second", Skip("lake", 0, 4, "ann", "it was taken back"))
     chain.run(chain.first)
     done = chain.run(chain.second)
     assert done is not None
@@ -130,7 +131,7 @@ def test_after_a_rewind_of_its_own_it_reads_again(chain: FileChain) -> None:
     chain.run(chain.second)
     publish(chain, 5)
     chain.run(chain.second)
-    chain.through.rewind("second", 1, "ann", "wrong")
+    Person(chain.through).rewind("second", 1, "ann", "wrong")
     assert chain.rows("out") == more(range(5))
     chain.run(chain.second)
     assert chain.rows("out") == more(range(6))

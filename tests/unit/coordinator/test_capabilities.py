@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from person import Person
 from unit.coordinator.test_gating import Gated
 from unit.world import World, values
 
@@ -95,7 +96,7 @@ def test_what_was_given_up_is_revoked_by_each_sweep(tmp_path: Path) -> None:
     world.lake.fail("commit", *["refused"] * 3)
     with pytest.raises(Exception, match="refuses"):
         world.commit()
-    world.coordinator.give_up("flights", 1, "lake", "ann", "lost")
+    Person(world.coordinator).give_up("flights", 1, "lake", "ann", "lost")
     parts = opened(world, tmp_path)
     world.coordinator.sweep("flights")
     assert set(parts.asked) == {("revoke", 1, 1)}
@@ -126,4 +127,4 @@ def test_six_calls_are_enough_for_every_step(tmp_path: Path) -> None:
     world.gate(2)
     world.commit(2)
     with pytest.raises(InvalidPipeline, match="cannot be taken back"):
-        world.coordinator.rewind("flights", 1, "ann", "wrong day")
+        Person(world.coordinator).rewind("flights", 1, "ann", "wrong day")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from person import Person
 from unit.chain import MORE, NEXT, TEN, Chain, minutes
 from unit.tables import real
 
@@ -185,7 +186,7 @@ def test_a_table_is_read_by_one_kind_of_intervals(days: Chain) -> None:
 def test_an_interval_that_is_left_out_has_no_versions(days: Chain) -> None:
     days.run(days.second, TEN)
     days.run(days.second, LATER)
-    done = days.through.skip("second", NEXT, "ann", "on purpose")
+    done = Person(days.through).skip("second", NEXT, "ann", "on purpose")
     assert (done.state, [range_.span for range_ in done.ranges]) == (State.COMMITTED, [0])
     days.run(days.second, NEXT, "again, 1")
     assert days.rows("out") == more(range(30))
@@ -197,7 +198,7 @@ def test_an_interval_that_is_said_to_be_published_has_no_versions(days: Chain) -
     for version, minute in enumerate((-4, -3, -2, -1, 5)):
         at = minutes(minute, minute + 1).start.timestamp()
         os.utime(days.entry(version), (at, at))
-    done = days.through.forward(days.second, Forward(7, "ann", "restored", intervals=[TEN]))
+    done = Person(days.through).forward(days.second, Forward(7, "ann", "restored", intervals=[TEN]))
     assert (done.forwarded, [range_.span for range_ in done.ranges]) == (7, [0])
     days.run(days.second, NEXT)
     assert days.rows("out") == more(range(10, 20))
@@ -226,12 +227,12 @@ def test_a_state_table_that_went_back_reads_nothing_twice(tmp_path: Path, monkey
     chain.put(2)
     with pytest.raises(InvalidPipeline, match="is behind its targets"):
         chain.run(chain.first)
-    chain.through.forward(chain.first, Forward(2, "ann", "restored", {"flights": {0: 2}}))
+    Person(chain.through).forward(chain.first, Forward(2, "ann", "restored", {"flights": {0: 2}}))
     assert chain.run(chain.second) is None
     chain.run(chain.first)
     with pytest.raises(InvalidPipeline, match="is behind its targets"):
         chain.run(chain.second)
     chain.through.abort("second", 2, "behind")
-    chain.through.forward(chain.second, Forward(2, "ann", "restored", {"lake": {0: 3}}))
+    Person(chain.through).forward(chain.second, Forward(2, "ann", "restored", {"lake": {0: 3}}))
     chain.run(chain.second)
     assert chain.rows("out") == more(range(3))

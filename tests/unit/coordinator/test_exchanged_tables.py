@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from person import Person
 from unit.versions import Table, minutes
 
 from onceonly.checkpoint.interfaces import Source
@@ -127,7 +128,7 @@ def test_after_versions_that_a_person_has_left_out(tmp_path: Path) -> None:
     reader.write(1, 2)
     reader.run(owner="run-1")
     reader.table.now.delete("n = 2")
-    reader.through.skip_offsets("reads", Skip("orders", 0, 3, "ann", "on purpose"))
+    Person(reader.through).skip_offsets("reads", Skip("orders", 0, 3, "ann", "on purpose"))
     reader.table.exchange(2, 20, 30)
     with pytest.raises(SourceLost, match="has another history"):
         reader.plan(owner="run-2")
@@ -139,13 +140,13 @@ def test_nothing_is_left_out_of_another_table(tmp_path: Path) -> None:
     reader.run(owner="run-1")
     reader.table.exchange(1, 20, 30)
     with pytest.raises(SourceLost, match="has another history"):
-        reader.through.skip_offsets("reads", Skip("orders", 0, 3, "ann", "on purpose"))
+        Person(reader.through).skip_offsets("reads", Skip("orders", 0, 3, "ann", "on purpose"))
 
 
 def test_after_a_person_has_said_from_where_it_goes_on(tmp_path: Path) -> None:
     reader = Reader(tmp_path, "chained")
     reader.write(1, 2)
-    reader.through.forward(reader.pipeline, Forward(7, "ann", "restored", {"orders": {0: 2}}))
+    Person(reader.through).forward(reader.pipeline, Forward(7, "ann", "restored", {"orders": {0: 2}}))
     reader.table.exchange(1, 20, 30)
     with pytest.raises(SourceLost, match="has another history"):
         reader.plan(owner="run-2")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from patience import PATIENCE
+from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Event, State
@@ -252,7 +253,7 @@ def test_what_is_held_waits_for_a_person(holding):
     holding.recover()
     with pytest.raises(Fenced, match="its gate failed it and holds it"):
         holding.abort(owner="run-1")
-    with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason …, or: onceonly abort flights 1"):
+    with pytest.raises(GateFailed, match="onceonly approve flights 1 --reason … --seen 4, or: onceonly abort"):
         holding.commit()
     assert holding.now().held
     assert holding.now().state is State.STAGED
@@ -260,8 +261,8 @@ def test_what_is_held_waits_for_a_person(holding):
 
 def test_what_is_approved_is_published(holding):
     holding.failed()
-    approved = holding.coordinator.approve("flights", 1, "ann", "a known gap")
-    assert approved.approved == {"who": "ann", "reason": "a known gap"}
+    approved = Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
+    assert approved.approved == {"who": "ann", "reason": "a known gap", "seen": 4}
     assert not approved.held
     assert holding.commit().state is State.COMMITTED
     assert values(holding.lake) == [0, 1, 2, 3, 4]
@@ -269,7 +270,7 @@ def test_what_is_approved_is_published(holding):
 
 def test_recovery_publishes_what_is_approved(holding):
     holding.failed()
-    holding.coordinator.approve("flights", 1, "ann", "a known gap")
+    Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
     holding.ended = {"run-1"}
     holding.recover()
     assert holding.now().state is State.COMMITTED
@@ -277,44 +278,44 @@ def test_recovery_publishes_what_is_approved(holding):
 
 def test_a_task_does_not_abort_what_a_person_has_approved(holding):
     holding.failed()
-    holding.coordinator.approve("flights", 1, "ann", "a known gap")
+    Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
     with pytest.raises(Fenced):
         holding.abort(owner="run-1")
 
 
 def test_a_person_aborts_what_is_held(holding):
     holding.failed()
-    aborted = holding.coordinator.abort("flights", 1, "bad rows indeed", who="ann")
+    aborted = Person(holding.coordinator).abort("flights", 1, "bad rows indeed", who="ann")
     assert (aborted.state, aborted.reason) == (State.ABORTED, "bad rows indeed")
     row = next(row for row in holding.state.history("flights") if row.event is Event.ABORTING)
-    assert row.body == {"reason": "bad rows indeed", "who": "ann"}
+    assert row.body == {"reason": "bad rows indeed", "who": "ann", "seen": 4}
     holding.stage()
     assert holding.gate().verdict["outcome"] == "passed"
 
 
 def test_the_first_approval_counts(holding):
     holding.failed()
-    holding.coordinator.approve("flights", 1, "ann", "first")
-    assert holding.coordinator.approve("flights", 1, "bob", "second").approved["who"] == "ann"
+    Person(holding.coordinator).approve("flights", 1, "ann", "first")
+    assert Person(holding.coordinator).approve("flights", 1, "bob", "second").approved["who"] == "ann"
 
 
 def test_only_what_is_held_can_be_approved(world, holding, tmp_path_factory):
     world.failed()  # the same state table, on_fail='abort'
     with pytest.raises(InvalidPipeline, match="does not wait for an approval"):
-        world.coordinator.approve("flights", 1, "ann", "please")
+        Person(world.coordinator).approve("flights", 1, "ann", "please")
     other = Gated(tmp_path_factory.mktemp("other"), on_fail="hold")
     other.staged_with(None)
     with pytest.raises(InvalidPipeline, match="its verdict: none"):
-        other.coordinator.approve("flights", 1, "ann", "please")
+        Person(other.coordinator).approve("flights", 1, "ann", "please")
     other.gate()
     with pytest.raises(InvalidPipeline, match="its verdict: passed"):
-        other.coordinator.approve("flights", 1, "ann", "please")
+        Person(other.coordinator).approve("flights", 1, "ann", "please")
 
 
 def test_an_approval_does_not_outlive_its_attempt(holding):
     holding.failed()
-    holding.coordinator.approve("flights", 1, "ann", "a known gap")
-    holding.coordinator.abort("flights", 1, "on second thoughts", who="ann")
+    Person(holding.coordinator).approve("flights", 1, "ann", "a known gap")
+    Person(holding.coordinator).abort("flights", 1, "on second thoughts", who="ann")
     holding.stage()
     assert holding.now().approved is None
     with pytest.raises(NotCommitted, match="no verdict"):
@@ -390,7 +391,7 @@ def test_failed_rows_are_kept_for_ever_where_that_is_asked(tmp_path):
 def test_rows_that_were_approved_are_not_kept_once_they_are_published(tmp_path):
     world = Gated(tmp_path, on_fail="hold", keep_failed=True)
     world.failed()
-    world.coordinator.approve("flights", 1, "ann", "a known gap")
+    Person(world.coordinator).approve("flights", 1, "ann", "a known gap")
     world.commit()
     assert world.leftovers() == []
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
+from person import Person
 from unit.lightfiles import FileParts
 from unit.world import World, minutes, values
 
@@ -61,7 +62,7 @@ def restore(world: World) -> None:
 
 def forward(world: World, decision: int = 3, ends: dict[int, int] | None = None, **more):
     given = {"flights": {0: 7} if ends is None else ends} if world.pipeline.mode == "chained" else {}
-    return world.coordinator.forward(world.pipeline, Forward(decision, "ann", "restored", given, **more))
+    return Person(world.coordinator).forward(world.pipeline, Forward(decision, "ann", "restored", given, **more))
 
 
 def without_group(monkeypatch) -> None:
@@ -187,7 +188,7 @@ def test_a_restored_table_takes_nothing_back(world):
     restore(world)
     before = world.state.view("flights").head
     with pytest.raises(InvalidPipeline, match=BEHIND):
-        world.coordinator.rewind("flights", 1, "ann", "wrong rows")
+        Person(world.coordinator).rewind("flights", 1, "ann", "wrong rows")
     assert world.state.view("flights").head == before
 
 
@@ -195,8 +196,8 @@ def test_a_rewind_does_not_go_past_what_is_not_known(restored):
     forward(restored)
     restored.run("run-4")
     with pytest.raises(InvalidPipeline, match="is not known here"):
-        restored.coordinator.rewind("flights", 1, "ann", "wrong prices")
-    assert restored.coordinator.rewind("flights", 2, "ann", "wrong prices").state is State.COMMITTED
+        Person(restored.coordinator).rewind("flights", 1, "ann", "wrong prices")
+    assert Person(restored.coordinator).rewind("flights", 2, "ann", "wrong prices").state is State.COMMITTED
     assert values(restored.lake) == [0, 1, 2, 3, 4, 20, 30]
 
 
@@ -207,7 +208,7 @@ def test_after_a_rewind_the_group_proposes_where_the_pipeline_goes_on(restored):
     back_up_again = f"{restored.state.uri}-backup"
     shutil.rmtree(back_up_again)
     back_up(restored)
-    restored.coordinator.rewind("flights", 2, "ann", "wrong prices")
+    Person(restored.coordinator).rewind("flights", 2, "ann", "wrong prices")
     restore(restored)
     with pytest.raises(InvalidPipeline, match="--decision 5 --ends flights:0=7 "):
         restored.plan("run-5")
@@ -222,7 +223,7 @@ def test_files_take_what_comes_after_it_although_they_go_by_epochs(world):
         world.put(10 * number)
         world.run(f"run-{number}")
     restore(world)
-    assert world.coordinator.forward(world.pipeline, Forward(4, "ann", "restored", {"flights": {0: 8}}))
+    assert Person(world.coordinator).forward(world.pipeline, Forward(4, "ann", "restored", {"flights": {0: 8}}))
     for number in (5, 6):
         world.put(10 * number)
         world.run(f"run-{number}")
@@ -315,7 +316,7 @@ def test_intervals_that_cannot_be_are_refused(intervals, given, why):
     forward(intervals, intervals=[minutes(10, 20)])
     ends = {"flights": given["ends"]} if "ends" in given else {}
     with pytest.raises(InvalidPipeline, match=why):
-        intervals.coordinator.forward(
+        Person(intervals.coordinator).forward(
             intervals.pipeline, Forward(3, "ann", "restored", ends, given.get("intervals", ()))
         )
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
@@ -80,7 +81,7 @@ def test_what_a_sink_shows_goes_although_it_was_given_up_in_between(tmp_path):
     world.files.fail("commit", "refused", "refused")
     with pytest.raises(CannotPublish):
         world.commit(2)
-    world.coordinator.give_up("flights", 2, "files", "ann", "it refuses")
+    Person(world.coordinator).give_up("flights", 2, "files", "ann", "it refuses")
     assert sorted(values(world.files)) == list(range(10)), "those of the first run"
     again(world, "run-3")
     corrected(world, 3)

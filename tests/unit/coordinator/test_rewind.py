@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from person import Person
 from unit.world import World, values
 
 from onceonly.checkpoint.model import State
@@ -27,7 +28,7 @@ def world(tmp_path) -> World:
 
 
 def rewind(world: World, epoch: int):
-    return world.coordinator.rewind("flights", epoch, "me", "wrong prices")
+    return Person(world.coordinator).rewind("flights", epoch, "me", "wrong prices")
 
 
 def test_later_rows_are_taken_back_and_read_again(world):

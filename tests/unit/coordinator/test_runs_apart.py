@@ -4,6 +4,7 @@ from collections import UserDict
 from types import SimpleNamespace
 
 import pytest
+from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
@@ -33,7 +34,7 @@ def test_a_run_that_is_cleared_after_a_rewind_plans_anew(world):
     run(world, RUN, "a")
     world.put(7)
     run(world, "run-3")
-    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    Person(world.coordinator).rewind("flights", 1, "me", "wrong prices")
     again = run(world, RUN, "a")
     assert (again.epoch, again.state) == (5, State.PLANNED)
     assert values(world.lake) == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -45,7 +46,7 @@ def test_a_rewind_to_a_run_or_after_it_takes_nothing_back_of_it(world):
     run(world, RUN)
     world.put(5)
     run(world, "run-2")
-    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    Person(world.coordinator).rewind("flights", 1, "me", "wrong prices")
     assert run(world).epoch == 1
     assert values(world.lake) == [0, 1, 2, 3, 4]
 
@@ -55,9 +56,9 @@ def test_what_a_rewind_has_taken_back_stays_so_after_another(world):
     run(world, "run-1")
     world.put(5)
     run(world, RUN)
-    world.coordinator.rewind("flights", 1, "me", "wrong prices")
+    Person(world.coordinator).rewind("flights", 1, "me", "wrong prices")
     run(world, "run-3")
-    world.coordinator.rewind("flights", 3, "me", "wrong again")
+    Person(world.coordinator).rewind("flights", 3, "me", "wrong again")
     assert run(world).epoch == 6
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from person import Person
 from unit.tables import KIND
 from unit.world import World
 
@@ -203,7 +204,7 @@ def dead(world, monkeypatch) -> World:
 
 
 def abort_without(world: World, *gone: str):
-    return world.coordinator.abort("flights", 1, "its cluster is gone", who="ann", gone=gone)
+    return Person(world.coordinator).abort("flights", 1, "its cluster is gone", who="ann", gone=gone)
 
 
 def test_a_sink_that_is_gone_for_good_does_not_hold_up_the_pipeline(dead):
@@ -263,7 +264,7 @@ def rewound(world: World) -> None:
         run_epoch(world, number)
     world.files.fail("commit", "refused", "refused")
     with pytest.raises(Exception, match="refuses"):
-        world.coordinator.rewind("flights", 1, "ann", "bad rows")
+        Person(world.coordinator).rewind("flights", 1, "ann", "bad rows")
 
 
 def run_epoch(world: World, number: int) -> None:
@@ -275,7 +276,7 @@ def run_epoch(world: World, number: int) -> None:
 def test_a_sink_whose_rows_a_rewind_has_not_taken_out_is_not_given_up(world):
     rewound(world)
     with pytest.raises(InvalidPipeline, match="they would be there twice") as refused:
-        world.coordinator.give_up("flights", 4, "files", "ann", "it refuses")
+        Person(world.coordinator).give_up("flights", 4, "files", "ann", "it refuses")
     assert "--give-up files --removed" in refused.value.todo
     assert world.now(4).state is State.COMMITTING
 
@@ -284,7 +285,7 @@ def test_it_is_given_up_once_the_rows_were_removed_by_hand(world):
     rewound(world)
     later = [entry["txn"] for entry in world.files.entries()[1:]]
     world.files.remove(*later)
-    done = world.coordinator.give_up("flights", 4, "files", "ann", "removed", removed=True)
+    done = Person(world.coordinator).give_up("flights", 4, "files", "ann", "removed", removed=True)
     assert done.state is State.COMMITTED
     run_epoch(world, 5)
     assert values(world.lake) == values(world.files) == [0, 1, 2, 3, 4, 20, 30]
@@ -304,7 +305,7 @@ def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(wo
         if not hung:
             hung.append(True)
             monkeypatch.setattr(FakeSink, "_publish", lambda *_: (_ for _ in ()).throw(OSError("no answer")))
-            world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+            Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it does not answer")
             monkeypatch.setattr(FakeSink, "_publish", publish)
         return publish(self, handle, decision)
 
@@ -328,10 +329,10 @@ def test_nothing_is_given_up_that_cannot_be_fenced_unless_a_person_says_that_it_
         world.commit()
     monkeypatch.setattr(FakeSink, "fence", lambda *_: (_ for _ in ()).throw(OSError("no answer")))
     with pytest.raises(OutcomeUnknown, match="A process may still publish to it") as unknown:
-        world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+        Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it does not answer")
     assert "--give-up lake --gone" in unknown.value.todo
     assert world.now().waiting == ("lake",)
-    done = world.coordinator.give_up("flights", 1, "lake", "ann", "it burned down", gone=True)
+    done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it burned down", gone=True)
     assert "no answer" in done.given_up["lake"]["not_fenced"]
 
 
@@ -345,7 +346,7 @@ def test_what_the_fence_has_found_counts_although_what_follows_fails(world, monk
     with monkeypatch.context() as patched:
         patched.setattr("onceonly.coordinator.resolve.discard_idle", broken)
         patched.setattr("onceonly.coordinator.publish.Publisher.finish", lambda self, view, epoch: view)
-        done = world.coordinator.give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
+        done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it is gone", gone=True)
     assert (dict(done.given_up), "lake" in done.published) == ({}, True)
 
 
@@ -354,7 +355,7 @@ def test_what_the_fence_finds_published_is_not_given_up(world, monkeypatch):
     monkeypatch.setattr(FakeSink, "_failing", broken_after_the_first(world))
     with pytest.raises(OutcomeUnknown):
         world.commit()
-    done = world.coordinator.give_up("flights", 1, "lake", "ann", "it does not answer")
+    done = Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it does not answer")
     assert (done.state, dict(done.given_up), done.published["lake"]["already"]) == (State.COMMITTED, {}, True)
     assert values(world.lake) == [0, 1, 2, 3, 4]
 
@@ -369,10 +370,10 @@ def test_a_later_decision_is_not_given_up_before_an_earlier_one(tmp_path):
         with pytest.raises(OutcomeUnknown):
             world.commit(epoch)
     with pytest.raises(InvalidPipeline, match="Epoch 1, which was decided before it, still waits") as refused:
-        world.coordinator.give_up("flights", 2, "lake", "ann", "it was altered")
+        Person(world.coordinator).give_up("flights", 2, "lake", "ann", "it was altered")
     assert "onceonly resolve flights 1 --give-up lake" in refused.value.todo
     for epoch in (1, 2):
-        world.coordinator.give_up("flights", epoch, "lake", "ann", "it was altered")
+        Person(world.coordinator).give_up("flights", epoch, "lake", "ann", "it was altered")
     assert [world.now(epoch).state for epoch in (1, 2)] == [State.COMMITTED] * 2
 
 

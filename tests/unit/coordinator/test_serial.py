@@ -1,6 +1,7 @@
 """Pipelines with state: one checkpoint after the other, each with what the one before has left."""
 
 import pytest
+from person import Person
 from unit.world import World, minutes
 
 from onceonly.checkpoint.offsets import Interval
@@ -65,7 +66,7 @@ def test_state_that_was_given_up_stops_the_pipeline(world):
     world.parts.sink(world.pipeline, "totals").fail("commit", "refused", "refused")
     with pytest.raises(Exception, match="refuses"):
         world.commit(1)
-    world.coordinator.give_up("flights", 1, "totals", "me", "lost")
+    Person(world.coordinator).give_up("flights", 1, "totals", "me", "lost")
     world.plan("run-2", minutes(10, 20))
     with pytest.raises(InvalidPipeline, match="has no state to continue from"):
         before(world, 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from person import Person
 from unit.versions import Table
 
 from onceonly.checkpoint.interfaces import Source
@@ -59,7 +60,9 @@ class Reader:
         return dict(range_.partitions)
 
     def skip(self, to: int) -> Checkpoint:
-        return self.through.skip_offsets("reads", Skip("orders", 0, to, "ann", "the rows were deleted on purpose"))
+        return Person(self.through).skip_offsets(
+            "reads", Skip("orders", 0, to, "ann", "the rows were deleted on purpose")
+        )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from person import Person
 from unit.world import NOON, World, minutes, values
 
 from onceonly.coordinator.forward import Forward
@@ -248,7 +249,7 @@ def test_an_interval_that_is_skipped_beside_a_new_topic(tmp_path: Any) -> None:
     world.run("run-1", minutes(0, 10))
     put(world, "orders-us", 5, 12, 25)
     world.run("run-3", minutes(20, 30))
-    world.coordinator.skip("flights", minutes(10, 20), "ann", "a strike")
+    Person(world.coordinator).skip("flights", minutes(10, 20), "ann", "a strike")
     assert pinned(world, 3) == {"orders-eu": {0: (1, 2)}, "orders-us": {0: (0, 2)}}
 
 
@@ -260,7 +261,7 @@ def test_a_skipped_interval_whose_next_one_did_not_know_the_topic(tmp_path: Any)
     put(world, "orders-us", 5, 12, 25)
     topic(world, "orders-us").expire(0, 1)
     world.run("run-2", minutes(10, 20))
-    world.coordinator.skip("flights", minutes(20, 30), "ann", "a strike")
+    Person(world.coordinator).skip("flights", minutes(20, 30), "ann", "a strike")
     assert pinned(world, 4)["orders-us"] == {0: (1, 1)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from jsonschema import Draft202012Validator, ValidationError
+from person import Person
 from unit.chain import TEN, Chain
 
 from onceonly.checkpoint.model import FORMAT, Event
@@ -58,10 +59,10 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     parts.sink(FLIGHTS, "lake").fail("commit", "refused", "refused")
     with pytest.raises(CannotPublish):
         coordinator.commit("flights", 1)
-    coordinator.give_up("flights", 1, "lake", "ann", "the table was dropped")
+    Person(coordinator).give_up("flights", 1, "lake", "ann", "the table was dropped")
     _replace_and_doubt(coordinator, parts)
     coordinator.plan(FLIGHTS, "run-3", nobody, Interval(NOON + 4 * HOUR, NOON + 5 * HOUR), instance="b")
-    coordinator.skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
+    Person(coordinator).skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
     _give_up_before_the_decision(coordinator, parts)
@@ -87,10 +88,10 @@ def _go_on(coordinator: Coordinator, parts: FakeParts) -> None:
     """As where another state table is lost."""
     lost = Pipeline(**{**vars(FLIGHTS), "name": "lost", "mode": "chained"})
     ends = parts.sources(lost)["flights"].log().partitions
-    coordinator.forward(
+    Person(coordinator).forward(
         lost, Forward(7, "ann", "the disk is gone", {"flights": {p: end for p, (_, end) in ends.items()}})
     )
-    coordinator.forward(
+    Person(coordinator).forward(
         Pipeline(**{**vars(FLIGHTS), "name": "lost_days"}),
         Forward(7, "ann", "the disk is gone", intervals=[Interval(NOON, NOON + HOUR)]),
     )
@@ -110,7 +111,7 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
     parts.sink(FLIGHTS, "files").fail("commit", "lost")
     with pytest.raises(InDoubt):
         coordinator.commit("flights", 2)
-    coordinator.resolve_doubt("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
+    Person(coordinator).resolve_doubt("flights", 2, "lake", False, "ann", "the topic was cut by mistake")
 
 
 def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -122,13 +123,13 @@ def _replace_interval_and_rewind(coordinator: Coordinator, parts: FakeParts) -> 
         coordinator.plan(chained, f"run-{number}", nobody)
         coordinator.stage("chained", number, parts.produce)
         coordinator.commit("chained", number)
-    coordinator.rewind("chained", 1, "ann", "wrong prices")
+    Person(coordinator).rewind("chained", 1, "ann", "wrong prices")
     _leave_out_offsets_and_bad_records(coordinator, parts, chained)
 
 
 def _leave_out_offsets_and_bad_records(coordinator: Coordinator, parts: FakeParts, chained: Pipeline) -> None:
     end = parts.sources(chained)["flights"].log().partitions[0][1]
-    left_out = coordinator.skip_offsets("chained", Skip("flights", 0, end, "ann", "damaged"))
+    left_out = Person(coordinator).skip_offsets("chained", Skip("flights", 0, end, "ann", "damaged"))
     source = KafkaSource("flights", "json", "flights.ddl", on_bad_record="drop")
     parts.sources(chained)["flights"].append(0, (NOON, "bad"))
     bounded = Pipeline(**{**vars(chained), "source": source, "dead_letters": "lake", "max_bad": 0.5})
@@ -144,8 +145,8 @@ def _hold_and_approve(coordinator: Coordinator, parts: FakeParts) -> None:
     coordinator.stage("gated", 1, parts.produce)
     parts.inspector(gated).find("critical")
     coordinator.gate("gated", 1, "run-1")
-    coordinator.approve("gated", 1, "ann", "a known gap")
-    coordinator.abort("gated", 1, "on second thoughts", who="ann")
+    Person(coordinator).approve("gated", 1, "ann", "a known gap")
+    Person(coordinator).abort("gated", 1, "on second thoughts", who="ann")
 
 
 def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
@@ -165,7 +166,7 @@ def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> 
     coordinator.plan(dying, "run-1", nobody, Interval(NOON, NOON + HOUR))
     coordinator.stage("dying", 1, parts.produce)
     parts.sink(dying, "lake").fail("discard", "before")
-    coordinator.abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])
+    Person(coordinator).abort("dying", 1, "its cluster is gone", who="ann", gone=["lake"])
 
 
 def decoded(record: dict[str, Any]) -> dict[str, Any]:

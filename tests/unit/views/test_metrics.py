@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from exposition import parsed
+from person import Person
 from unit.world import World, minutes
 
 from onceonly.checkpoint.model import State
@@ -60,7 +61,7 @@ def test_what_is_held_and_what_is_in_doubt_have_states_of_their_own(tmp_path: Pa
     world.parts.inspector(world.pipeline).find("critical")
     world.coordinator.gate("flights", 1, "run-1")
     assert (states(world)["held"], states(world)["staged"]) == (1, 0)
-    world.coordinator.approve("flights", 1, "ann", "they are right")
+    Person(world.coordinator).approve("flights", 1, "ann", "they are right")
     assert (states(world)["held"], states(world)["staged"]) == (0, 1)
     world.lake.fail("commit", "doubt")
     with pytest.raises(InDoubt):

@@ -1,6 +1,7 @@
 """What later checkpoints have made of an earlier one's rows."""
 
 import pytest
+from person import Person
 from unit.world import World, minutes
 
 from onceonly.views import superseded
@@ -42,7 +43,7 @@ def test_a_rewind_takes_back_what_is_between(tmp_path, to):
     for run in range(3):
         world.run(f"run-{run}")
         world.put(7 + run)
-    world.coordinator.rewind("flights", to, "ann", "wrong rates")
+    Person(world.coordinator).rewind("flights", to, "ann", "wrong rates")
     world.run("run-4")
     assert told(world) == {epoch: "rewound by epoch 4" for epoch in range(to + 1, 4)}
     assert superseded.superseded(world.state, [world.now(3)])[3].by == 4  # asked of one alone, too

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from person import Person
 from unit.world import World
 
 from onceonly.coordinator.coordinator import Coordinator
@@ -52,7 +53,7 @@ def test_the_gate_and_who_overrules_it_are_heard(tmp_path):
     world.stage()
     world.parts.inspector(world.pipeline).find("critical")
     through.gate("flights", 1, "run-1")
-    through.approve("flights", 1, "ann", "a known gap")
+    Person(through).approve("flights", 1, "ann", "a known gap")
     assert [told[0], told[2]] == [
         "flights epoch 1: verdict, failed, attempt 1",
         "flights epoch 1: approved by ann, a known gap",

@@ -9,12 +9,13 @@ from airflow.models import Log
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from fastapi import APIRouter
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
 from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
+from onceonly.coordinator.manual import Seen
 from onceonly.runtime import owners
 from onceonly.views import formatting
 
@@ -23,9 +24,18 @@ Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 
 
 class ActionRequest(BaseModel):
-    """What every action is given."""
+    """What every action is given.
+
+    Args:
+        seen: the number of what the user was looking at: every action on a checkpoint is refused without it.
+    """
 
     reason: Reason
+    seen: int | None = Field(default=None, ge=0)
+
+    @property
+    def looked_at(self) -> Seen | None:
+        return None if self.seen is None else Seen(self.seen)
 
 
 class Resolution(ActionRequest):
@@ -47,14 +57,14 @@ def recover(pipeline: str, said: ActionRequest, viewer: EditorDep) -> dict[str, 
 @router.post("/pipelines/{pipeline}/{epoch}/abort")
 def abort(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     _record("abort", viewer, pipeline, said, epoch)
-    return _became(live.coordinator().abort(pipeline, epoch, said.reason, who=viewer.name))
+    return _became(live.coordinator().abort(pipeline, epoch, said.reason, who=viewer.name, seen=said.looked_at))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/approve")
 def approve(pipeline: str, epoch: int, said: ActionRequest, viewer: EditorDep) -> dict[str, str]:
     """Let a held checkpoint be published with the next commit, although its gate failed it."""
     _record("approve", viewer, pipeline, said, epoch)
-    return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason))
+    return _became(live.coordinator().approve(pipeline, epoch, viewer.name, said.reason, said.looked_at))
 
 
 @router.post("/pipelines/{pipeline}/{epoch}/resolve")
@@ -63,9 +73,10 @@ def resolve(pipeline: str, epoch: int, said: Resolution, viewer: EditorDep) -> d
     _record("resolve", viewer, pipeline, said, epoch)
     through = live.coordinator()
     if said.word == "give-up":
-        return _became(through.give_up(pipeline, epoch, said.sink, viewer.name, said.reason))
+        return _became(through.give_up(pipeline, epoch, said.sink, viewer.name, said.reason, seen=said.looked_at))
+    committed = said.word == "committed"
     return _became(
-        through.resolve_doubt(pipeline, epoch, said.sink, said.word == "committed", viewer.name, said.reason)
+        through.resolve_doubt(pipeline, epoch, said.sink, committed, viewer.name, said.reason, said.looked_at)
     )
 
 

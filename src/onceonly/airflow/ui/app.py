@@ -53,7 +53,8 @@ def explained(request: Request, error: OnceonlyError) -> Response:
     status = 409 if request.method == "POST" else 503
     if _wants_page(request):
         return pages.render(request, "error.html", status, what=error.what, why=error.why, todo=error.todo)
-    return JSONResponse(masking.shown({"what": error.what, "why": error.why, "todo": error.todo}), status)
+    told = {"what": error.what, "why": error.why, "todo": error.todo, "code": error.code}
+    return JSONResponse(masking.shown(told), status)
 
 
 @app.exception_handler(StarletteHTTPException)

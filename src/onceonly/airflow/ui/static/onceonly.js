@@ -101,7 +101,8 @@ async function act(event) {
   yes.disabled = true;
   told.textContent = "Working…";
   try {
-    const body = { reason: reason.value, ...(asked.sink && { sink: asked.sink, word: asked.word }) };
+    const seen = asked.seen && { seen: Number(asked.seen) }; // what was shown when the button was pressed
+    const body = { reason: reason.value, ...seen, ...(asked.sink && { sink: asked.sink, word: asked.word }) };
     const headers = { "Content-Type": "application/json", "X-Onceonly-Action": "1" };
     const answer = await fetch(asked.action, { method: "POST", headers, body: JSON.stringify(body) });
     told.textContent = words(await answer.json().catch(() => ({})), answer.status);

@@ -1,0 +1,190 @@
+"""Manual actions: what a person records, and whether that person was looking at what is there now.
+
+Every manual action names the last row that had changed what the person was shown. The compare-and-set that records the
+action compares it, so an approval never lands on an attempt that nobody has looked at. A heartbeat changes nothing.
+An action that is recorded already is a repetition: it gets the same answer again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceonly.checkpoint.model import Event, Row
+from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.messages import event_in_words
+from onceonly.counts import count
+from onceonly.errors import InvalidPipeline
+from onceonly.statetable.view import View
+
+MAX_EVENTS_NAMED = 6  # in a refusal, the newest ones
+Decide = Callable[[View], Row | None]
+RowTest = Callable[[Row], bool]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The number (`seq`) of the last row that had changed what a person was shown."""
+
+    seq: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an action is about, as a view has it.
+
+    Args:
+        name: of the checkpoint or pipeline, for people.
+        seq: the last row that changed it.
+        until: the highest number that still names it as it is.
+        is_changed_by: whether a row changes it.
+        look: the command that shows it, and its number.
+    """
+
+    name: str
+    seq: int
+    until: int
+    is_changed_by: RowTest
+    look: str
+
+
+def checkpoint_of(view: View, epoch: int) -> Shown:
+    """Show one checkpoint: every row of it counts, except heartbeats."""
+    changed = view.require(epoch).changed_seq
+    return Shown(
+        f"{view.pipeline} epoch {epoch}",
+        changed,
+        changed,
+        lambda row: row.epoch == epoch and row.event is not Event.RENEWED,
+        f"onceonly describe {view.pipeline} {epoch}",
+    )
+
+
+def pipeline_of(view: View) -> Shown:
+    """Show the whole pipeline: every row counts, except heartbeats. Without any row its number is 0."""
+    look = f"onceonly status {view.pipeline}"
+    return Shown(view.pipeline, view.head.changed, view.head.seq, lambda row: row.event is not Event.RENEWED, look)
+
+
+def intervals_of(view: View) -> Shown:
+    """Show the pinned intervals: only rows that begin a checkpoint count, so running ones are no hindrance."""
+    look = f"onceonly status {view.pipeline}"
+    return Shown(view.pipeline, view.head.latest, view.head.seq, lambda row: row.head["latest"] == row.seq, look)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One manual action.
+
+    Args:
+        event: of the row that records it.
+        seen: what the person was shown before; None is refused.
+        shown: what has to be unchanged since.
+        body: what the row's body says of the action, with `seen` in it.
+        columns: what other columns of the row say of it.
+        also: whether the rest of a row agrees, such as the offsets that it names.
+    """
+
+    event: Event
+    seen: Seen | None
+    shown: Callable[[View], Shown]
+    body: Mapping[str, Any]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    also: RowTest = field(default=lambda row: True)
+
+    @classmethod
+    def on_checkpoint(
+        cls, event: Event, epoch: int, who: str, reason: str, seen: Seen | None, sink: str | None = None, **body: Any
+    ) -> Action:
+        """An action that is recorded as a row of that checkpoint, or of one of its sinks."""
+        said = {"who": who, "reason": reason, **body, **_number(seen)}
+        return cls(event, seen, lambda view: checkpoint_of(view, epoch), said, {"epoch": epoch, "sink": sink})
+
+    @classmethod
+    def on_pipeline(
+        cls,
+        event: Event,
+        who: str,
+        seen: Seen | None,
+        body: Mapping[str, Any],
+        shown: Callable[[View], Shown] = pipeline_of,
+        interval: Interval | None = None,
+    ) -> Action:
+        """An action that is recorded as a checkpoint of its own, whose owner is the person."""
+        return cls(event, seen, shown, {**body, **_number(seen)}, {"owner": who, "interval": interval})
+
+    def is_recorded_by(self, row: Row) -> bool:
+        """Whether that row records this very action, by the same person, after looking at the same."""
+        columns_agree = all(getattr(row, name) == value for name, value in self.columns.items())
+        body_agrees = all(row.body.get(key) == value for key, value in self.body.items())
+        return row.event is self.event and columns_agree and body_agrees and self.also(row)
+
+    def record(self, view: View) -> Row | None:
+        """Return the row that records the action; None: there is none since the person looked."""
+        if self.seen is None:
+            return None
+        return next((row for row in view.rows_since(self.seen.seq) if self.is_recorded_by(row)), None)
+
+    def require_unchanged(self, view: View, is_own: RowTest | None = None) -> None:
+        """Refuse the action if what the person looked at has changed since.
+
+        Args:
+            is_own: whether a row was written by an earlier step of this very action.
+        Raises:
+            InvalidPipeline: "seen-missing", "seen-unknown" or "seen-outdated"; nothing was recorded.
+        """
+        shown = self.shown(view)
+        if self.seen is None:
+            raise missing(shown.name, shown.look)
+        if self.seen.seq > shown.until:
+            raise _unknown(self.seen, shown)
+        if self.seen.seq < shown.seq:
+            rows = [row for row in view.rows_since(self.seen.seq) if shown.is_changed_by(row)]
+            if is_own is None or not all(is_own(row) for row in rows):
+                raise _outdated(self.seen, shown, rows)
+
+    def guard(self, decide: Decide, is_own: RowTest | None = None) -> Decide:
+        """Return the same decision, refused if what was seen has changed; none, if the action is recorded already."""
+
+        def guarded(view: View) -> Row | None:
+            if self.record(view):
+                return None
+            self.require_unchanged(view, is_own)
+            return decide(view)
+
+        return guarded
+
+
+def missing(name: str, look: str) -> InvalidPipeline:
+    """The refusal of an action that does not say what its author was looking at."""
+    return InvalidPipeline(
+        f"{name}: the action does not name what you have looked at.",
+        "It may have changed since, and the action would land on what nobody has looked at.",
+        f"Look first: {look}. It shows the number to pass (--seen NUMBER). Nothing was recorded.",
+        "seen-missing",
+    )
+
+
+def _number(seen: Seen | None) -> dict[str, int]:
+    return {"seen": seen.seq} if seen else {}
+
+
+def _outdated(seen: Seen, shown: Shown, changes: list[Row]) -> InvalidPipeline:
+    newest = changes[-MAX_EVENTS_NAMED:]
+    more = f"{count(len(changes) - len(newest), 'earlier event')}; " if len(changes) > len(newest) else ""
+    return InvalidPipeline(
+        f"{shown.name} has changed since you looked at it.",
+        f"You have seen row {seen.seq}. Since then: {more}{'; '.join(map(event_in_words, newest))}.",
+        f"Look again, then decide: {shown.look}. Nothing was recorded.",
+        "seen-outdated",
+    )
+
+
+def _unknown(seen: Seen, shown: Shown) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{shown.name} was never shown with the number {seen.seq}.",
+        f"The last row that changed it is number {shown.seq}.",
+        f"Look at it, and pass the number that is shown: {shown.look}. Nothing was recorded.",
+        "seen-unknown",
+    )
