@@ -9,6 +9,14 @@ from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.table import StateTable
+
+
+def seen(state: StateTable, name: str, epoch: int | None = None) -> tuple[str, str]:
+    """What the command line is given by a person who has looked at a checkpoint, or at the pipeline."""
+    view = state.view(name)
+    checkpoint = view.checkpoint(epoch) if epoch else None
+    return ("--seen", str(checkpoint.changed_seq if checkpoint else view.head.changed))
 
 
 class Person:

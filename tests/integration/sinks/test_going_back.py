@@ -128,7 +128,7 @@ def test_what_is_in_kafka_stays_and_so_does_everything_else(sums: Sums, broker: 
     transforms.write_text(transforms.read_text().replace("return rows, totals", both))
     sums.run(0)
     sums.run(1)
-    refused = sums.cli("1", "--reason", "no", "--yes")
+    refused = sums.cli("1", "--reason", "no", "--seen", str(sums.state.view(sums.pipeline.name).head.changed))
     assert refused.exit_code == 2
     assert "sink 'copy': published rows cannot be taken back" in refused.output
     assert sums.published() == (Counter(range(20)),) * 3

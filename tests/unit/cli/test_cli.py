@@ -14,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
+from person import seen
 
 from onceonly import errors
 from onceonly.checkpoint.model import Event, Row
@@ -282,8 +283,9 @@ def test_abort_without_a_sink_that_is_gone_for_good(onceonly: Invoke, table: Tab
 
     monkeypatch.setattr(DeltaWriter, "discard", unreachable)
     table.stage()
-    assert onceonly("abort", "flights", 1, "--reason", "over").exit_code == 3
-    done = onceonly("abort", "flights", 1, "--reason", "over", "--gone", "lake", "--json")
+    abort = ("abort", "flights", 1, "--reason", "over", *seen(table.state, "flights", 1))
+    assert onceonly(*abort).exit_code == 3
+    done = onceonly(*abort, "--gone", "lake", "--json")
     assert (done.exit_code, told(done)["state"]) == (0, "aborted")
     assert "no such host" in onceonly("describe", "flights", 1, "--json").stdout
 
@@ -295,7 +297,8 @@ def test_recover_of_a_pipeline_that_is_not_there(onceonly: Invoke, table: Table)
 def test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why(onceonly: Invoke, table: Table) -> None:
     table.stage()
     table.decide()
-    give_up = ("resolve", "flights", 1, "--give-up", "lake", "--reason", "dropped for good")
+    look = seen(table.state, "flights", 1)
+    give_up = ("resolve", "flights", 1, "--give-up", "lake", "--reason", "dropped for good", *look)
     unclear = onceonly(*give_up)
     assert unclear.exit_code == 3
     assert "--give-up lake --gone" in unclear.stderr
@@ -308,7 +311,8 @@ def test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why(onceonly: 
 
 def test_resolve_is_refused_where_nothing_waits(onceonly: Invoke, table: Table) -> None:
     table.commit()
-    result = onceonly("resolve", "flights", 1, "--give-up", "lake", "--reason", "x", "--json")
+    look = seen(table.state, "flights", 1)
+    result = onceonly("resolve", "flights", 1, "--give-up", "lake", "--reason", "x", "--json", *look)
     assert (result.exit_code, told(result)["error"]) == (2, "InvalidPipeline")
 
 
@@ -336,17 +340,19 @@ def test_resolve_wants_one_word_on_one_sink(onceonly: Invoke, table: Table) -> N
         result = onceonly("resolve", "flights", 1, *words, "--reason", "x")
         assert result.exit_code == 2
         assert "Nothing was changed" in result.stderr
-    refused = onceonly("resolve", "flights", 1, "--committed", "lake", "--reason", "x")
+    refused = onceonly(
+        "resolve", "flights", 1, "--committed", "lake", "--reason", "x", *seen(table.state, "flights", 1)
+    )
     assert refused.exit_code == 2
     assert "not in doubt" in refused.stderr
 
 
 def test_abort_discards_before_the_decision_and_never_after(onceonly: Invoke, table: Table) -> None:
     table.stage()
-    result = onceonly("abort", "flights", 1, "--reason", "wrong day")
+    result = onceonly("abort", "flights", 1, "--reason", "wrong day", *seen(table.state, "flights", 1))
     assert "staged → aborted (wrong day)" in result.stdout
     table.commit("other")
-    result = onceonly("abort", "other", 1, "--reason", "too late", "--json")
+    result = onceonly("abort", "other", 1, "--reason", "too late", "--json", *seen(table.state, "other", 1))
     assert (result.exit_code, told(result)["error"]) == (1, "Fenced")
 
 
@@ -377,7 +383,7 @@ def test_a_copy_is_forked_only_when_nothing_in_it_is_open(
     assert refused.exit_code == 2
     assert "flights epoch 1" in refused.stderr and "done" not in refused.stderr
     monkeypatch.delenv("ONCEONLY_STATE")
-    onceonly("abort", "flights", 1, "--reason", "to be copied")
+    onceonly("abort", "flights", 1, "--reason", "to be copied", *seen(table.state, "flights", 1))
     shutil.rmtree(table.home / "copy")
     shutil.copytree(table.home / "state", table.home / "copy")
     monkeypatch.setenv("ONCEONLY_STATE", str(table.home / "copy"))

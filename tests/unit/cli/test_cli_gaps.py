@@ -4,6 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from person import seen
 from unit.world import World, minutes
 
 from onceonly.cli import main
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.slow
 GAP = {"start": "2013-01-01T12:10:00Z", "end": "2013-01-01T12:30:00Z"}
 COVERED_BY_NONE = "flights: no checkpoint covers [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)."
 SKIP = ("skip", "flights", "--interval", GAP["start"], GAP["end"], "--reason", "a strike")
+LOOK = ("--seen", "12")  # at the pipeline with two committed intervals
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_status_shows_what_is_left_out_and_what_to_do(world):
 
 
 def test_a_gap_that_is_wanted_is_shown_as_a_checkpoint_with_its_reason(world):
-    done = onceonly(*SKIP, "--json")
+    done = onceonly(*SKIP, *LOOK, "--json")
     assert (done["epoch"], done["state"], done["skipped"], done["interval"]) == (3, "committed", "a strike", GAP)
     said = onceonly("status", "flights").stdout
     assert "no checkpoint covers" not in said and "a strike)" in said
@@ -52,11 +54,11 @@ def test_a_gap_that_is_wanted_is_shown_as_a_checkpoint_with_its_reason(world):
 
 
 def test_a_person_is_told_what_was_recorded(world):
-    assert onceonly(*SKIP).stdout == f"✓ epoch 3: {minutes(10, 30)} is left out\n"
+    assert onceonly(*SKIP, *LOOK).stdout == f"✓ epoch 3: {minutes(10, 30)} is left out\n"
 
 
 def test_what_is_no_gap_is_refused(world):
-    refused = onceonly("skip", "flights", "--interval", "2013-01-01T12:10", "2013-01-01T12:20", "--reason", "x")
+    refused = onceonly("skip", "flights", "--interval", "2013-01-01T12:10", "2013-01-01T12:20", "--reason", "x", *LOOK)
     assert refused.exit_code == 2
     assert "The gap it lies in is [2013-01-01T12:10:00Z, 2013-01-01T12:30:00Z)" in refused.stderr
     assert onceonly("skip", "nobody", *SKIP[2:]).exit_code == 2
@@ -77,10 +79,13 @@ def chained(world, tmp_path, monkeypatch) -> World:
 
 
 def test_offsets_are_left_out_with_a_reason_that_is_shown(chained):
-    assert onceonly(*OFFSETS).stdout.startswith("✓ epoch 2 leaves out 'flights' partition 0 from 0 to 3 (skipped by ")
+    look = seen(chained.state, "flights")
+    assert onceonly(*OFFSETS, *look).stdout.startswith(
+        "✓ epoch 2 leaves out 'flights' partition 0 from 0 to 3 (skipped by "
+    )
     assert "damaged)" in onceonly("status", "flights").stdout.replace("\n", "")
     assert "damaged" in onceonly("describe", "flights", "2").stdout
-    assert onceonly(*OFFSETS, "--json")["epoch"] == 2
+    assert onceonly(*OFFSETS, *look, "--json")["epoch"] == 2
     assert chained.run("run-2").ranges[0].partitions == {0: (3, 5)}
 
 
@@ -98,7 +103,7 @@ def test_offsets_are_left_out_with_a_reason_that_is_shown(chained):
 )
 def test_offsets_need_all_that_names_them_and_a_reason(chained, args, why):
     before = chained.events()
-    refused = onceonly(*args)
+    refused = onceonly(*args, *seen(chained.state, "flights"))
     assert refused.exit_code == 2
     assert why in " ".join(refused.stderr.split())
     assert chained.events() == before

@@ -16,7 +16,7 @@ from onceonly.runtime import factory
 from onceonly.testing.fakes import FakeSink
 
 pytestmark = pytest.mark.slow
-DECIDE = "onceonly approve flights 1 --reason …, or onceonly abort flights 1 --reason …"
+DECIDE = "onceonly approve flights 1 --reason … --seen 4, or onceonly abort flights 1 --reason … --seen 4"
 
 
 @pytest.fixture
@@ -66,7 +66,10 @@ def test_recover_leaves_it_and_says_how_to_decide(held):
 
 
 def test_once_it_is_decided_it_is_held_no_more(held):
-    assert "flights epoch 1: held → aborted" in onceonly("abort", "flights", "1", "--reason", "bad rows").stdout
+    assert (
+        "flights epoch 1: held → aborted"
+        in onceonly("abort", "flights", "1", "--reason", "bad rows", "--seen", "4").stdout
+    )
     assert held.now(1).state is State.ABORTED
     assert "held" not in onceonly("status", "flights").stdout
 

@@ -742,7 +742,7 @@ def test_a_persons_word_ends_the_doubt(world, committed, rows):
 
 def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatch):
     """Judging may end transactions, so it is asked before the row is written, and another may be first meanwhile."""
-    staged_and_decided(world, "doubt")
+    staged_and_decided(world, *["doubt"] * 3)
     with pytest.raises(InDoubt):
         world.commit()
     judged, asked = FakeSink.resolved, []
@@ -764,7 +764,7 @@ def test_what_was_judged_is_recorded_only_while_it_is_in_doubt(world, monkeypatc
 
 
 def test_a_lost_write_judges_nothing_again(world, monkeypatch):
-    staged_and_decided(world, "doubt")
+    staged_and_decided(world, "doubt", "doubt")
     with pytest.raises(InDoubt):
         world.commit()
     kind = type(world.state)

@@ -452,7 +452,7 @@ def test_the_same_command_in_another_folder_is_refused_and_can_be_carried_on(she
     assert values(world.lake) == [0, 1, 2, 3, 4]
     [decision, ends] = re.findall(r"--decision (\d+) --ends (\S+) ", refused.stderr)[0]
     carried = ("state", "forward", "pipelines.py:flights", "--decision", decision, "--ends", ends)
-    done = shell("two", *carried, "--reason", "the disk is gone")
+    done = shell("two", *carried, "--reason", "the disk is gone", "--seen", 0)
     assert (done.exit_code, "continues after decision 1" in done.stdout) == (0, True), done.output
     assert "the disk is gone" in shell("two", "describe", "flights", 1).stdout
     world.put(50)

@@ -107,7 +107,7 @@ def _replace_and_doubt(coordinator: Coordinator, parts: FakeParts) -> None:
         return parts.produce(claimed)
 
     coordinator.stage("flights", 2, produce)
-    parts.sink(FLIGHTS, "lake").fail("commit", "doubt")
+    parts.sink(FLIGHTS, "lake").fail("commit", "doubt", "doubt")
     parts.sink(FLIGHTS, "files").fail("commit", "lost")
     with pytest.raises(InDoubt):
         coordinator.commit("flights", 2)
