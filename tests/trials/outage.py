@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -96,7 +97,8 @@ def _shown(at: World) -> bool:
     planned = sum(words in log.read_text(errors="replace") for log in logs)
     times = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (gap.start, gap.end)]
     status = words in _onceonly(at, "status")
-    _onceonly(at, "skip", at.dag, "--interval", *times, "--reason", "the scheduler was away")
+    seen = str(json.loads(_onceonly(at, "status", at.dag, "--json"))["seen"])
+    _onceonly(at, "skip", at.dag, "--interval", *times, "--reason", "the scheduler was away", "--seen", seen)
     say(f"  told by {planned} plan task, by status: {status}; skipped: {_gaps(at)} is left")
     return (gap.end - gap.start) / MINUTE >= AWAY - 1 and planned > 0 and status and gap not in _gaps(at)
 

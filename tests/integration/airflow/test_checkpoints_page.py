@@ -73,6 +73,10 @@ class Site:
         assert found is not None
         return found
 
+    def looked(self, pipeline: str, epoch: int, reason: str) -> dict[str, Any]:
+        """What an action says of a user who looks at the checkpoint now."""
+        return {"reason": reason, "seen": self.checkpoint(pipeline, epoch).changed_seq}
+
     def version(self) -> int:
         return sum(self.state.versions().values())
 
@@ -280,18 +284,19 @@ def test_who_may_edit_the_dag_aborts_and_name_and_reason_are_recorded(site: Site
     past.write()
     reason = f"the source was wrong {EVIL}"
     with site.server.login("uma") as uma:
-        answer = uma.post("/pipelines/doomed/1/abort", headers=ACT, json={"reason": f"  {reason}  "})
+        looked = site.looked("doomed", 1, f"  {reason}  ")
+        answer = uma.post("/pipelines/doomed/1/abort", headers=ACT, json=looked)
         assert answer.json() == {"done": "Epoch 1 is aborted."}
         page = uma.get("/pipelines/doomed/1").text
         assert "uma" in page
         assert "the source was wrong &lt;script&gt;" in page
-        again = uma.post("/pipelines/doomed/9/abort", headers=ACT, json={"reason": "no such epoch"})
+        again = uma.post("/pipelines/doomed/9/abort", headers=ACT, json={"reason": "no such epoch", "seen": 1})
         assert again.status_code == 409
         assert "has no epoch 9" in again.json()["what"]
     aborted = site.checkpoint("doomed", 1)
     assert aborted.state is State.ABORTED
     assert reason in (aborted.reason or "")
-    said = {"pipeline": "doomed", "epoch": 1, "reason": reason}
+    said = {"pipeline": "doomed", "epoch": 1, "reason": reason, "seen": looked["seen"]}
     assert site.audited("onceonly_abort")[0] == ("uma", "doomed", said)
 
 
@@ -331,7 +336,7 @@ def test_a_sink_that_lost_its_file_is_given_up_by_a_person(site: Site) -> None:
     for there in (site.home / "lake").rglob(file):
         there.unlink()
     with site.server.login("adam") as adam:
-        said = {"reason": "the disk is gone", "sink": "out", "word": "give-up"}
+        said = site.looked("lost", 1, "the disk is gone") | {"sink": "out", "word": "give-up"}
         unclear = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said | {"word": "committed"})
         assert (unclear.status_code, unclear.json()["why"]) == (409, "In doubt: none.")
         answer = adam.post("/pipelines/lost/1/resolve", headers=ACT, json=said)
@@ -351,7 +356,7 @@ def test_a_person_who_knows_ends_what_is_in_doubt(site: Site, broker: str, word:
         assert "is not known whether" in tried.text
         assert "IN DOUBT" in vera.get(f"/pipelines/{name}/1").text.upper()
         assert "unknown" in adam.get(f"/pipelines/{name}/1/evidence/out").json()["lines"][0]
-        said = {"reason": "their consumers have it", "sink": "out", "word": word}
+        said = site.looked(name, 1, "their consumers have it") | {"sink": "out", "word": word}
         assert vera.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).status_code == 403
         assert list(site.checkpoint(name, 1).in_doubt) == ["out"]
         assert adam.post(f"/pipelines/{name}/1/resolve", headers=ACT, json=said).json() == {
@@ -405,13 +410,18 @@ def test_what_the_gate_holds_is_shown_and_approved_by_a_person(site: Site) -> No
         assert "1 row, 5 B, 1 file, staged for" in page
         assert "at least 2 rows &lt;script&gt;" in page
         assert '<a href="https://docs.example/gated">' in page
-        said = {"reason": "a quiet day"}
+        said = site.looked("gated", 1, "a quiet day")
         assert vera.post("/pipelines/gated/1/approve", headers=ACT, json=said).status_code == 403
-        assert "/gated/1/approve" in uma.get("/pipelines/gated/1").text
-        assert uma.post("/pipelines/gated/1/approve", headers=ACT, json=said).status_code == 200
+        shown = uma.get("/pipelines/gated/1").text
+        assert "/gated/1/approve" in shown and f'data-seen="{said["seen"]}"' in shown
+        for looked, code in (({}, "seen-missing"), ({"seen": said["seen"] - 1}, "seen-outdated")):
+            refused = uma.post("/pipelines/gated/1/approve", headers=ACT, json={"reason": "a quiet day", **looked})
+            assert (refused.status_code, refused.json()["code"]) == (409, code)
+        for _ in range(2):  # pressed twice
+            assert uma.post("/pipelines/gated/1/approve", headers=ACT, json=said).status_code == 200
         assert "Approved by uma: a quiet day" in vera.get("/pipelines/gated/1").text
-        refused = uma.post("/pipelines/flights/120/approve", headers=ACT, json=said)
-        assert refused.status_code == 409
+        refused = uma.post("/pipelines/flights/120/approve", headers=ACT, json=site.looked("flights", 120, "why not"))
+        assert (refused.status_code, "does not wait" in refused.json()["what"]) == (409, True)
 
 
 def test_no_answer_shows_a_password(site: Site) -> None:

@@ -204,7 +204,10 @@ def test_what_no_interval_covers_is_told_until_a_person_says_it_is_wanted(onceon
     checked = onceonly("check", "pipelines.py:daily")
     assert checked.exit_code == 0 and f"! {words}" in checked.stdout
     assert told(onceonly("check", "pipelines.py:daily", "--json"))["gaps"] == [gap]
-    assert onceonly("skip", "daily", "--interval", *gap.values(), "--reason", "holidays").exit_code == 0
+    seen = str(told(onceonly("status", "daily", "--json"))["seen"])
+    skipping = ("skip", "daily", "--interval", *gap.values(), "--reason", "holidays")
+    assert onceonly(*skipping).exit_code == 2
+    assert onceonly(*skipping, "--seen", seen).exit_code == 0
     assert told(run(4, "--json"))["gap"] is None
     assert "no checkpoint covers" not in onceonly("check", "pipelines.py:daily").stdout
     skipped = onceonly("run", "pipelines.py:daily", "--interval", *gap.values())

@@ -228,19 +228,20 @@ def test_the_command_line_gates_holds_and_approves(project: Project, monkeypatch
 
     held = onceonly("run", "pipelines.py:holding")
     assert held.exit_code == 4, held.output
-    assert "Decide: onceonly approve holding 1 --reason …" in held.stderr
+    seen = ("--seen", told("describe", "holding", 1)["seen"])
+    assert f"Decide: onceonly approve holding 1 --reason … --seen {seen[1]}" in held.stderr
     assert "its gate failed it. Decide: onceonly approve holding 1" in onceonly("recover", "holding", "--force").stdout
     described = onceonly("describe", "holding", 1).stdout
     assert all(words in described for words in ("max_value=99.0)", "critical", "1 of 3 rows"))
     assert not project.published("holding")
-    assert onceonly("approve", "holding", 1).exit_code == 2
-    approved = onceonly("approve", "holding", 1, "--reason", "a known gap")
+    assert onceonly("approve", "holding", 1, "--reason", "a known gap").exit_code == 2
+    approved = onceonly("approve", "holding", 1, "--reason", "a known gap", *seen)
     assert "held → committed, 3 rows" in approved.stdout, approved.output
     assert project.published("holding") == Counter([1, 2, 100])
     shown = told("describe", "holding", 1)
-    assert shown["approved"] == {"who": getpass.getuser(), "reason": "a known gap"}
+    assert shown["approved"] == {"who": getpass.getuser(), "reason": "a known gap", "seen": seen[1]}
     assert shown["verdict"]["outcome"] == "failed"
-    again = onceonly("approve", "strict", 1, "--reason", "please")
+    again = onceonly("approve", "strict", 1, "--reason", "please", "--seen", told("describe", "strict", 1)["seen"])
     assert (again.exit_code, "does not wait for an approval" in again.stderr) == (2, True)
 
 
