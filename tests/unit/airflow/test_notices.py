@@ -141,7 +141,7 @@ def test_a_gate_task_notifies_of_what_it_holds(world, monkeypatch):
     with pytest.raises(AirflowFailException, match="the gate failed"):
         task._judged(run)
     assert len(said) == 1
-    assert said[0].startswith("flights 1: onceonly approve flights 1 --reason … (")
+    assert said[0].startswith("flights 1: onceonly approve flights 1 --reason … --seen 4 (")
     assert said[0].endswith("/onceonly/pipelines/flights/1)")
     Person(world.coordinator).approve("flights", 1, "ann", "known")
     task._judged(run)

@@ -20,7 +20,6 @@ from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
-from onceonly.testing.fakes import FakeSink
 
 LAKE = [DeltaSink("lake", "lake")]
 Act = Callable[[Coordinator, Seen | None, str], Checkpoint]
@@ -313,7 +312,6 @@ def test_an_interrupted_give_up_is_completed_by_repeating_it(tmp_path: Path, mon
     world = waiting("refused", "refused")(tmp_path)
     seen = Person(world.coordinator).looks_at("flights", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(FakeSink, "release", broken, raising=False)
         patch.setattr(type(world.state), "append", dies_before(Event.COMMITTED, type(world.state).append))
         with pytest.raises(KeyboardInterrupt):
             world.coordinator.give_up("flights", 1, "lake", "ann", "dropped", seen=seen)
@@ -352,10 +350,6 @@ def test_an_interrupted_forward_of_intervals_is_carried_on(tmp_path: Path, monke
     assert world.events() == ["empty"]
     assert world.coordinator.forward(world.pipeline, said).decision == 7
     assert world.events() == ["empty", "empty"]
-
-
-def broken(*_: Any) -> None:
-    raise AssertionError("not to be called")
 
 
 def dies_before(event: Event, append: Any, after: int = 0) -> Any:
