@@ -153,7 +153,11 @@ def _look(world: World, epoch: int | None = None) -> Seen:
     """A person looks at a checkpoint, or at the whole pipeline: a step of its own, so it may change before the act."""
 
     def number() -> int:
-        return world.checkpoints[epoch].changed_seq if epoch else world.table.chain(NAME).head.changed
+        chain = world.table.chain(NAME)
+        if epoch is None:
+            return chain.head.changed
+        checkpoint = chain.checkpoints.get(epoch)
+        return checkpoint.changed_seq if checkpoint else 0
 
     what = f"looks at epoch {epoch}" if epoch else "looks at the pipeline"
     return Seen(world.steps.take(what, number, seen=lambda seq: seq))
@@ -192,7 +196,8 @@ def resolve_doubt(sink: str, epoch: int = 1) -> Act:
     """Says what is true of a transaction whose marker is gone."""
 
     def act(world: World) -> None:
-        seen, tx = _look(world, epoch), world.checkpoints[epoch].handles[sink]["tx"]
+        seen = _look(world, epoch)
+        tx = world.checkpoints[epoch].handles[sink]["tx"]
         committed = tx in world.targets[sink].committed
         world.coordinator.resolve_doubt(NAME, epoch, sink, committed, "me", "looked", seen)
 

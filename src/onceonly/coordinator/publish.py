@@ -109,7 +109,8 @@ class Publisher:
             if isinstance(error, TargetWentBack):
                 raise target_history.refused_commit(self._parts, error, now, checkpoint, sink) from error
             if isinstance(error, InDoubt):
-                self._record_doubt(now, checkpoint.epoch, sink, error)
+                asked = receipts.view.require(checkpoint.epoch).handles[sink]
+                self._record_doubt(now, checkpoint.epoch, sink, asked, error)
             if isinstance(error, Fenced) and sink in now.require(checkpoint.epoch).waiting:
                 raise _fenced_off(error, checkpoint, sink) from error  # at the target; no outcome is recorded
             raise
@@ -125,10 +126,12 @@ class Publisher:
 
         return self._transitions.change(view.pipeline, decide, view)
 
-    def _record_doubt(self, view: View, epoch: int, sink: str, doubt: InDoubt) -> None:
+    def _record_doubt(self, view: View, epoch: int, sink: str, asked: Handle, doubt: InDoubt) -> None:
+        """Record it of the handle that the sink was asked about, and of no other one that has taken its place."""
+
         def decide(view: View) -> Row | None:
             now = view.require(epoch)
-            if sink not in now.waiting or sink in now.in_doubt:
+            if sink not in now.waiting or sink in now.in_doubt or now.handles[sink] != asked:
                 return None
             return sink_row(view, now, sink, Event.IN_DOUBT, {"why": doubt.why})
 

@@ -122,7 +122,7 @@ class Resolver:
         is_own = _outcome_after(view)
         self._publisher.publish(view)  # a last look, which is also what it takes for other sinks
         view = self._transitions.state.view(view.pipeline)
-        while sink in view.require(epoch).in_doubt:
+        while sink in view.require(epoch).in_doubt and not action.record(view):
             view = self._resolve(view, epoch, sink, committed, action, is_own)
         if not action.record(view):
             raise _shown_by_now(view.require(epoch), sink)

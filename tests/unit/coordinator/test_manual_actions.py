@@ -18,8 +18,9 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
-from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.errors import InDoubt, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
+from onceonly.testing.fakes import FakeSink
 
 LAKE = [DeltaSink("lake", "lake")]
 Act = Callable[[Coordinator, Seen | None, str], Checkpoint]
@@ -364,3 +365,25 @@ def dies_before(event: Event, append: Any, after: int = 0) -> Any:
         return append(state, view, row)
 
     return dying
+
+
+def test_doubt_is_recorded_of_the_handle_it_was_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has replaced the handle after the sink had looked for the outcome of the old one."""
+    world = World(tmp_path, sinks=LAKE)
+    world.plan()
+    world.stage()
+    world.lake.fail("commit", "refused")
+    with pytest.raises(OnceonlyError):
+        world.commit()
+
+    def looked_too_early(sink: FakeSink, *_: Any) -> Any:
+        view = world.state.view("flights")
+        new = {**view.require(1).handles["lake"], "opened_again": True}
+        columns = {"sink": "lake", "decision": 1, "body": {"handle": new}}
+        world.state.append(view, view.row(1, Event.REPLACED, 1, **columns))
+        raise InDoubt("in doubt.", "No marker is left.", "onceonly resolve …")
+
+    monkeypatch.setattr(FakeSink, "commit", looked_too_early)
+    with pytest.raises(InDoubt):
+        world.commit()
+    assert world.now().in_doubt == {}
