@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from onceonly.airflow import notices
+from onceonly.airflow import installation, notices
 from onceonly.airflow.links import CheckpointLink
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.runs import alive_in, instance_of, refuse_second_dag
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onceonly.runtime.factory import LiveParts
 
 PLAN_TASK = "plan"
+OWNER = "onceonly_owner"  # key of an XCom of the plan task: the run's owner key, by which all its tasks go
 COMMITTED = "committed"  # key of an XCom: [pipeline, epoch] of each checkpoint that recovery has published
 AGAIN = 'To process it again: a run, or a backfill, whose conf is {"reprocess": true}.'
 FROM_CONF = "{{ (dag_run.conf or {}).get('reprocess', false) }}"
@@ -143,7 +144,8 @@ class PlanOperator(OnceonlyOperator):
     def execute(self, context: Any) -> int:
         interval = _interval(context) if self.pipeline.mode == "interval" else None
         with task_outcome():
-            through, owner, instance = self.planner(), owner_of(context), instance_of(context)
+            through, owner, instance = self.planner(), run_here(context), instance_of(context)
+            context["ti"].xcom_push(key=OWNER, value=owner)  # before anything is planned for it
             self._check(context, through)
             again = self._request(context, f"{owner}, {instance}" if instance else owner)
             planned = through.plan(self._located(), owner, alive_in(context), interval, again, instance)
@@ -460,9 +462,16 @@ class AnnounceOperator(OnceonlyOperator):
 
 
 def owner_of(context: Any) -> str:
+    """The owner key of the task's run: that of its plan task, whatever the installation's id is by now."""
+    owner: str | None = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=OWNER)
+    return owner or run_here(context)
+
+
+def run_here(context: Any) -> str:
+    """The owner key of the task's run in this Airflow."""
     from onceonly.runtime.owners import airflow_run
 
-    return airflow_run(context["ti"].dag_id, context["run_id"])
+    return airflow_run(context["ti"].dag_id, context["run_id"], installation.of_task())
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from onceonly.airflow import installation
 from onceonly.airflow.versions import NEVER_EXPIRE, conf
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.errors import InvalidPipeline
@@ -42,11 +44,13 @@ def _is_of_a_deleted_run(known: Any, ti: Any) -> bool:
 
 def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
     """A pipeline's checkpoints belong to one DAG, else each would take its turn for the other's work."""
-    from onceonly.runtime.owners import parse_airflow_run
+    from onceonly.runtime.owners import installation_of, parse_airflow_run
 
     run = parse_airflow_run(latest.owner) if latest else None
-    if latest is None or run is None or run[0] == context["ti"].dag_id or not _runs(context, run[0]):
+    if latest is None or run is None or run[0] == context["ti"].dag_id:
         return
+    if installation_of(latest.owner) != installation.of_task() or not _runs(context, run[0]):
+        return  # a DAG of that name in this Airflow is not the one of another Airflow
     raise InvalidPipeline(
         f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
         f"Epoch {latest.epoch} was planned by '{run[0]}', which exists and is not paused.",
@@ -68,12 +72,18 @@ def _runs(context: Any, dag_id: str) -> bool:
 
 
 def alive_in(context: Any) -> Alive:
-    """Asks Airflow whether the owning run has ended; owners outside Airflow as `liveness` knows them."""
-    from onceonly.runtime.owners import alive, parse_airflow_run
+    """Ask Airflow whether the owning run has ended.
+
+    Owners outside of Airflow, and runs of another Airflow, of which this one knows nothing, are judged by their process
+    or their heartbeat (`owners.alive`).
+    """
+    from onceonly.runtime.owners import alive, installation_of, parse_airflow_run
+
+    here = cache(installation.of_task)
 
     def in_airflow(checkpoint: Checkpoint) -> bool:
         run = parse_airflow_run(checkpoint.owner)
-        if run is None:
+        if run is None or installation_of(checkpoint.owner) != here():
             return alive(checkpoint)
         try:
             return context["ti"].get_dagrun_state(*run) in ("queued", "running")

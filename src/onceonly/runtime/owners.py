@@ -28,16 +28,21 @@ def this_process() -> str:
     return f"cli:{socket.gethostname()}:{_here()}:{os.getpid()}:{_started(os.getpid())}"
 
 
-def airflow_run(dag_id: str, run_id: str) -> str:
-    """The owner key of a DAG run."""
-    return f"airflow:{dag_id}:{run_id}"
+def airflow_run(dag_id: str, run_id: str, installation: str = "") -> str:
+    """The owner key of a DAG run. `installation`: which of several Airflows runs it (`airflow/installation.py`)."""
+    return f"airflow{f'@{installation}' if installation else ''}:{dag_id}:{run_id}"
 
 
 def parse_airflow_run(owner: str) -> tuple[str, str] | None:
-    """(DAG id, run id) of an owner that is a DAG run."""
+    """(DAG id, run id) of an owner that is a DAG run, of whichever Airflow."""
     kind, _, rest = owner.partition(":")
     dag_id, _, run_id = rest.partition(":")
-    return (dag_id, run_id) if kind == "airflow" else None
+    return (dag_id, run_id) if kind.partition("@")[0] == "airflow" else None
+
+
+def installation_of(owner: str) -> str:
+    """The Airflow that runs the owner; empty: it names none."""
+    return owner.partition(":")[0].partition("@")[2]
 
 
 def alive(checkpoint: Checkpoint) -> bool:

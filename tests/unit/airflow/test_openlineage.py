@@ -130,7 +130,8 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def context() -> dict[str, Any]:
-    return {"ti": SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage"), "run_id": "a run"}
+    xcom = {"xcom_push": lambda **_: None, "xcom_pull": lambda **_: None}
+    return {"ti": SimpleNamespace(dag_id="flights", run_id="a run", task_id="stage", **xcom), "run_id": "a run"}
 
 
 def test_a_deferred_stage_tells_its_inputs_when_it_comes_back(staged: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +221,13 @@ def test_the_parent_of_sparks_own_events_is_the_task_where_airflow_asks_for_it(
         logical_date=None, run_after=datetime(2024, 1, 1, tzinfo=UTC), clear_number=0, run_id="a run", conf={}
     )
     ti: Any = SimpleNamespace(
-        dag_id="flights", task_id="stage", run_id="a run", try_number=1, map_index=-1, dag_run=run
+        xcom_pull=lambda **_: None,
+        dag_id="flights",
+        task_id="stage",
+        run_id="a run",
+        try_number=1,
+        map_index=-1,
+        dag_run=run,
     )
     ti.task = SimpleNamespace(dag_id="flights", task_id="stage")
     ti.get_template_context = lambda: {"dag_run": run, "task": ti.task}

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy import select
 
+from onceonly.airflow import installation
 from onceonly.airflow.ui import live
 from onceonly.airflow.ui.access import EditorDep, Viewer
 from onceonly.checkpoint.model import Checkpoint
@@ -81,9 +82,9 @@ def resolve(pipeline: str, epoch: int, said: Resolution, viewer: EditorDep) -> d
 
 
 def alive(checkpoint: Checkpoint) -> bool:
-    """Whether the DAG run that owns it has not ended; an owner outside Airflow as `liveness` knows it."""
+    """Whether the DAG run that owns it has not ended; another owner, or a run of another Airflow, by its heartbeat."""
     run = owners.parse_airflow_run(checkpoint.owner)
-    if run is None:
+    if run is None or owners.installation_of(checkpoint.owner) != installation.of_server():
         return owners.alive(checkpoint)
     with create_session() as session:
         state = session.scalar(select(DagRun.state).where(DagRun.dag_id == run[0], DagRun.run_id == run[1]))

@@ -53,7 +53,8 @@ def explained(request: Request, error: OnceonlyError) -> Response:
     status = 409 if request.method == "POST" else 503
     if _wants_page(request):
         return pages.render(request, "error.html", status, what=error.what, why=error.why, todo=error.todo)
-    told = {"what": error.what, "why": error.why, "todo": error.todo, "code": error.code}
+    code = {"code": error.code} if error.code else {}
+    told = {"what": error.what, "why": error.why, "todo": error.todo, **code}
     return JSONResponse(masking.shown(told), status)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from onceonly.airflow import installation
 from onceonly.checkpoint.model import Checkpoint, Event
 from onceonly.errors import OutcomeUnknown
 from onceonly.runtime.owners import airflow_run
@@ -51,7 +52,7 @@ def page(state: StateTable, pipeline: str, epochs: int, number: int) -> Page:
 
 
 def planned_by(state: StateTable, pipeline: str, dag_id: str, run_id: str) -> list[Checkpoint]:
-    return state.view(pipeline).planned_by(airflow_run(dag_id, run_id))
+    return state.view(pipeline).planned_by(airflow_run(dag_id, run_id, installation.of_server()))
 
 
 def duration(checkpoint: Checkpoint) -> timedelta | None:

@@ -13,10 +13,11 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from onceonly.airflow import installation
 from onceonly.airflow.ui import masking
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
-from onceonly.runtime.owners import parse_airflow_run
+from onceonly.runtime.owners import installation_of, parse_airflow_run
 from onceonly.views import formatting, queries
 
 _templates = Environment(
@@ -57,13 +58,17 @@ def words(detail: Mapping[str, Any]) -> str:
 
 
 def run_path(owner: str) -> str | None:
-    """Where Airflow shows the run that owns a checkpoint."""
+    """Where Airflow shows the run that owns a checkpoint; nowhere, if it is a run of another Airflow."""
     run = parse_airflow_run(owner)
+    if run and installation_of(owner) != installation.of_server():
+        return None
     return f"/dags/{quote(run[0], safe='')}/runs/{quote(run[1], safe='')}" if run else None
 
 
 def owner(key: str) -> str:
     run = parse_airflow_run(key)
+    if run and installation_of(key) != installation.of_server():
+        return f"{run[1]} (Airflow {installation_of(key)})"
     return run[1] if run else formatting.owner(key)
 
 
