@@ -26,7 +26,7 @@ from integration.projects.project import HOUR, START, Project, hour, make_projec
 from integration.services.postgres import postgres
 from patience import PATIENCE
 
-from onceonly.checkpoint.model import State
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
@@ -34,11 +34,12 @@ from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
-from onceonly.runtime.owners import airflow_run
+from onceonly.runtime.owners import airflow_run, installation_of
 from onceonly.statetable.table import StateTable
 
 pytestmark = [pytest.mark.integration]
 ROOT = Path(__file__).parents[3]
+HERE = "this-airflow"
 LINEAGE = importlib.util.find_spec("openlineage") is not None
 
 
@@ -253,12 +254,15 @@ def test_a_data_interval_is_the_window(airflow: Airflow, project: Project) -> No
     assert project.published("interval") == Counter([1])
 
 
-def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: Project, watched: Watched) -> None:
+def test_recovery_publishes_what_an_ended_run_staged(
+    airflow: Airflow, project: Project, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_ONCEONLY_INSTALLATION", HERE)
     project.set_gate(min_rows=1)
     produce(project, range(12))
     parts = project.parts
     through = factory.coordinator(parts)
-    gone = airflow_run("numbers_chained", "a run that was deleted")
+    gone = airflow_run("numbers_chained", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline(), gone, lambda _: True).checkpoint
     assert planned is not None
     factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
@@ -282,6 +286,47 @@ def test_recovery_publishes_what_an_ended_run_staged(airflow: Airflow, project: 
     assert {uri: extra["epoch"] for uri, extra in recovered["events"].items()} == {"onceonly://lake/interval": 1}
 
 
+def test_two_airflows_on_one_state_table(airflow: Airflow, project: Project, tmp_path: Path) -> None:
+    """The runs of one of them are unknown to the other: that is no sign that they have ended."""
+    produce(project, range(4))
+    assert airflow.run(project, "chained")["run"] == "success"
+    through = factory.coordinator(project.parts)
+    first = installation_of(latest(through).owner)
+    produce(project, range(4, 8))
+    live = airflow_run("numbers_chained", "at work", first)
+    planned = through.plan(project.pipeline(), live, lambda _: True).checkpoint
+    assert planned is not None
+    factory.stage(project.parts, through, planned.pipeline, planned.epoch, live)
+    with Airflow(tmp_path / "other", airflow.spark).initialised() as other:
+        assert other.run(project, "recovery")["run"] == "success"
+        assert latest(through).state is State.STAGED
+        busy = other.run(project, "chained")
+        assert (busy["tasks"]["plan"], "is still at work" in busy["log"] or "Busy" in busy["log"]) == ("failed", True)
+        assert airflow_recovers(airflow, project) and latest(through).state is State.COMMITTED
+        produce(project, range(8, 12))
+        assert other.run(project, "chained")["run"] == "success"
+    second = installation_of(latest(through).owner)
+    assert first and second and first != second
+    assert project.published() == Counter(range(12))
+
+
+def airflow_recovers(airflow: Airflow, project: Project) -> bool:
+    """In the environment of the first one, to which its own run is unknown: it was deleted."""
+    before = dict(os.environ)
+    os.environ.update(airflow.env())
+    try:
+        return bool(airflow.run(project, "recovery")["run"] == "success")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def latest(through: Coordinator) -> Checkpoint:
+    checkpoint = through.state.view("numbers_chained").latest
+    assert checkpoint is not None
+    return checkpoint
+
+
 def told_of_recovery(project: Project, watched: Watched) -> None:
     """OpenLineage: the checks of both gates, although the task failed, and what the one of them has published."""
     recover, announce = watched.event("recover", "FAIL"), watched.event("announce")
@@ -296,7 +341,7 @@ def told_of_recovery(project: Project, watched: Watched) -> None:
 
 def refused(project: Project, through: Coordinator, parts: LiveParts) -> Path:
     """Another pipeline that an ended run staged, whose table is not there; where it is."""
-    gone = airflow_run("numbers_interval", "a run that was deleted")
+    gone = airflow_run("numbers_interval", "a run that was deleted", HERE)
     planned = through.plan(project.pipeline("interval"), gone, lambda _: True, hour(0)).checkpoint
     assert planned is not None
     factory.stage(parts, through, planned.pipeline, planned.epoch, gone)
