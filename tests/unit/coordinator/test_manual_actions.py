@@ -387,3 +387,11 @@ def test_doubt_is_recorded_of_the_handle_it_was_about(tmp_path: Path, monkeypatc
     with pytest.raises(InDoubt):
         world.commit()
     assert world.now().in_doubt == {}
+
+
+def test_what_the_last_try_records_does_not_outdate_giving_up(tmp_path: Path) -> None:
+    world = waiting("refused", "doubt")(tmp_path)
+    seen = Person(world.coordinator).looks_at("flights", 1)
+    done = world.coordinator.give_up("flights", 1, "lake", "ann", "dropped", seen=seen)
+    assert (done.state, "lake" in done.given_up) == (State.COMMITTED, True)
+    assert "in_doubt" in world.events()
