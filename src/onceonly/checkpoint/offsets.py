@@ -16,6 +16,7 @@ from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
 NO_OFFSETS: Offsets = MappingProxyType({})
+LOG_REPLACED = "source-log-replaced"  # code of SourceLost: other records took the place of those that were read
 KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
 # What each is called, and what its offsets are. A table or folder has one partition, 0: the offsets are the table's
 # versions, or the decisions of the pipeline that writes the folder.
@@ -28,7 +29,7 @@ class TopicRange:
 
     Args:
         kind: of the source.
-        mark: by which a table or folder recognises what was pinned; None: it needs none.
+        mark: by which the source recognises what was pinned; None: it could not be marked.
         folders: of a table that is read by checkpoints of the pipeline that writes it: for each partition, which is one
             version, the folder in which the files of that checkpoint were staged, and how many they are. Of a folder of
             files: the manifest in place of that.

@@ -58,7 +58,7 @@ class Pins:
         if not self.interval:
             return self._previous(view)
         marked = (range_ for range_ in self._beside if range_.mark is not None)
-        return max(marked, key=lambda range_: range_.ends.get(0, 0), default=None)
+        return max(marked, key=lambda range_: sum(range_.ends.values()), default=None)
 
     def _previous(self, view: View) -> TopicRange | None:
         return offsets.range_of(view.latest.ranges, self.config.topic) if view.latest and not self.interval else None

@@ -24,6 +24,7 @@ from onceonly.registry.client import Registry
 from onceonly.sources import registered
 from onceonly.sources.consumer_group import Group, OffsetMetadata
 from onceonly.sources.registered import Registered
+from onceonly.sources.topic_marks import TopicMarks
 
 if TYPE_CHECKING:
     from onceonly.spark.decode import Malformed
@@ -129,9 +130,24 @@ class KafkaReader:
         stable = self._topic.offsets(partitions, LATEST)
         return {p: ends[p].offset for p in partitions}, {p: stable[p].offset for p in partitions}
 
+    # --- what was pinned
+
+    @cached_property
+    def _marks(self) -> TopicMarks:
+        return TopicMarks(self._kafka)
+
+    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """See `ChecksRanges`, and `topic_marks` for the mark."""
+        return self._marks.mark_next(range_, previous)
+
+    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        """See `Recognises`. Where a person leaves out what a replaced log holds, there is nothing to compare."""
+        return self._marks.mark(range_, previous)
+
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
             check_held(range_, self._of(range_.topic)._pinned_log())
+            self._marks.check(range_)
 
     def _of(self, topic: str) -> KafkaReader:
         """Itself, or of a pattern the one for that topic."""

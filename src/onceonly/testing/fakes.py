@@ -36,7 +36,7 @@ from onceonly.checkpoint.sink import (
     Traced,
 )
 from onceonly.checkpoint.sources import Sources
-from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind, TargetWentBack
+from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, SourceLost, StateBehind, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
 
 Failure = Literal[
@@ -74,6 +74,13 @@ class FakeSource:
         """A producer's open transaction keeps the last stable offset at `stable`; None ends it."""
         with self._changed() as topic:
             topic["partitions"][str(partition)]["stable"] = stable
+
+    def lose(self, partition: int, end: int) -> None:
+        """The broker that leads the partition next has nothing from `end` on, as after an unclean election."""
+        with self._changed() as topic:
+            log = topic["partitions"][str(partition)]
+            log["records"] = log["records"][:end]
+            log["leaders"] = [*log.get("leaders", []), end]
 
     def drop(self, partition: int) -> None:
         with self._changed() as topic:
@@ -113,6 +120,28 @@ class FakeSource:
     def verify(self, ranges: tuple[TopicRange, ...]) -> None:
         for range_ in ranges:
             offsets.check_held(range_, self.log())
+            self._check_mark(range_)
+
+    def marked(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        if previous:
+            self._check_mark(previous)
+        return self.recognised(range_, previous)
+
+    def recognised(self, range_: TopicRange, previous: TopicRange | None) -> TopicRange:
+        logs = self._topic()["partitions"]
+        epochs = {str(p): _leader_epoch(logs[str(p)], end - 1) for p, end in range_.ends.items() if str(p) in logs}
+        return replace(range_, mark=json.dumps(epochs))
+
+    def _check_mark(self, range_: TopicRange) -> None:
+        topic = self._topic()
+        for partition, epoch in json.loads(range_.mark or "{}").items():
+            log, end = topic["partitions"].get(partition), range_.ends[int(partition)]
+            if topic["id"] == range_.topic_id and log and epoch != _leader_epoch(log, end - 1):
+                raise SourceLost(
+                    f"{range_.called} partition {partition}: other records took the place of those before {end}.",
+                    todo="Restore the topic.",
+                    code=offsets.LOG_REPLACED,
+                )
 
     def report(self, done: Checkpoint, state_id: str) -> None:
         range_ = offsets.range_of(done.ranges, self.topic)
@@ -439,6 +468,11 @@ class FakeParts:
 
 def _empty() -> dict[str, Any]:
     return {"start": 0, "stable": None, "records": []}
+
+
+def _leader_epoch(log: Mapping[str, Any], offset: int) -> int:
+    """How often the log was cut off at or below this offset."""
+    return sum(end <= offset for end in log.get("leaders", []))
 
 
 def _stable(log: Mapping[str, Any]) -> int:
