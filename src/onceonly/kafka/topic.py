@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from onceonly.checkpoint.boundary_search import TOO_FAR, BoundarySearch, FirstRecord
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED, KafkaConnection
+from onceonly.kafka.patient_consumer import PatientConsumer
 
-TIMEOUT = 10.0  # seconds, for one request; also for one pause in a scan
+TIMEOUT = 10.0  # seconds, for one request; also without progress in a scan
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 LAST = datetime.max.replace(tzinfo=UTC)
 LAST_MILLIS = (LAST - EPOCH) // MILLISECOND
@@ -92,8 +93,8 @@ class TopicClient:
         """From `starts` on, the first committed record at or after `millis`, where there is one."""
         if not starts:
             return {}
-        with self._reading(starts) as consumer:
-            return self._scan(consumer, dict(starts), millis)
+        with self._reading(starts) as reader:
+            return self._scan(reader, dict(starts), millis)
 
     def search(self, starts: Mapping[int, int], searches: Mapping[int, BoundarySearch]) -> dict[int, FirstRecord]:
         """Read from `starts` on, give each committed record to its partition's search, and return what they found.
@@ -103,9 +104,9 @@ class TopicClient:
         """
         found: dict[int, FirstRecord] = {}
         waiting, limit = dict(starts), monotonic() + MAX_SEARCH_SECONDS
-        with self._reading(starts) as consumer:
+        with self._reading(starts) as reader:
             while waiting:
-                message = self._next(consumer)
+                message = self._await_message(reader)
                 partition, at_end = message.partition(), self._at_end(message)
                 if partition not in waiting:
                     continue
@@ -115,7 +116,7 @@ class TopicClient:
                 if first:
                     found[partition] = first
                 if first or at_end:
-                    self._done(consumer, waiting, partition)
+                    self._done(reader, waiting, partition)
         return found
 
     def _too_far(self, partition: int, start: int, reached: int) -> InvalidPipeline:
@@ -136,20 +137,20 @@ class TopicClient:
             NotCommitted: the log does not have all of it, or did not answer.
         """
         waiting = {partition: end for partition, (start, end) in partitions.items() if start < end}
-        with self._reading({partition: partitions[partition][0] for partition in waiting}) as consumer:
+        with self._reading({partition: partitions[partition][0] for partition in waiting}) as reader:
             while waiting:
-                message = self._next(consumer)
+                message = self._await_message(reader)
                 partition, at_end = message.partition(), self._at_end(message)
                 if message.offset() >= waiting.get(partition, 0):
-                    self._done(consumer, waiting, partition)
+                    self._done(reader, waiting, partition)
                 elif at_end:
                     raise self._unanswered(f"partition {partition} ends at {message.offset()}")
                 else:
                     yield message
 
     @contextmanager
-    def _reading(self, starts: Mapping[int, int]) -> Iterator[Any]:
-        from confluent_kafka import Consumer, TopicPartition
+    def _reading(self, starts: Mapping[int, int]) -> Iterator[PatientConsumer]:
+        from confluent_kafka import TopicPartition
 
         settings = {
             **self.client_config(),
@@ -161,32 +162,32 @@ class TopicClient:
             "fetch.wait.max.ms": 20,
             "queued.max.messages.kbytes": 16384,
         }
-        with closing(Consumer(settings)) as consumer:
-            consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
-            yield consumer
+        with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+            reader.consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
+            yield reader
 
-    def _next(self, consumer: Any) -> Any:
-        message = self._request(lambda: consumer.poll(TIMEOUT))
+    def _await_message(self, reader: PatientConsumer) -> Any:
+        message = self._request(reader.poll)
         if message is None:
-            raise self._unanswered(f"no record and no end of the log within {TIMEOUT:.0f} s")
+            raise self._unanswered(f"no record, no progress and no end of the log within {TIMEOUT:.0f} s")
         return message
 
-    def _done(self, consumer: Any, waiting: dict[int, int], partition: int) -> None:
+    def _done(self, reader: PatientConsumer, waiting: dict[int, int], partition: int) -> None:
         from confluent_kafka import TopicPartition
 
         waiting.pop(partition, None)  # what was fetched before the pause comes still
-        consumer.pause([TopicPartition(self._topic, partition)])
+        reader.consumer.pause([TopicPartition(self._topic, partition)])
 
-    def _scan(self, consumer: Any, waiting: dict[int, int], millis: int) -> dict[int, FirstRecord]:
+    def _scan(self, reader: PatientConsumer, waiting: dict[int, int], millis: int) -> dict[int, FirstRecord]:
         seen: dict[int, FirstRecord] = {}
         while waiting:
-            message = self._next(consumer)
+            message = self._await_message(reader)
             partition, at_end = message.partition(), self._at_end(message)
             if partition not in waiting or not (at_end or message.timestamp()[1] >= millis):
                 continue
             if not at_end:
                 seen[partition] = FirstRecord(message.offset(), _utc(message.timestamp()[1]))
-            self._done(consumer, waiting, partition)
+            self._done(reader, waiting, partition)
         return seen
 
     def _at_end(self, message: Any) -> bool:

@@ -7,6 +7,7 @@ from contextlib import closing
 
 from onceonly.errors import NotCommitted
 from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.patient_consumer import PatientConsumer
 from onceonly.kafka.topic import EARLIEST, LATEST, TIMEOUT, TopicClient
 
 
@@ -17,7 +18,7 @@ def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | No
         InvalidPipeline: no such topic, or the brokers refuse the credentials.
         NotCommitted: the brokers do not answer.
     """
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+    from confluent_kafka import KafkaError, TopicPartition
 
     client = TopicClient(topic, kafka)
     _, partitions = client.describe()
@@ -26,13 +27,14 @@ def values(topic: str, kafka: KafkaConnection, most: int) -> Iterator[bytes | No
     begins = {p: max(starts[p].offset, ends[p].offset - share) for p in partitions}
     waiting = {p for p in partitions if begins[p] < ends[p].offset}
     settings = {"group.id": "onceonly", "enable.auto.commit": False, "enable.partition.eof": True}  # never joined
-    with closing(Consumer({**client.client_config(), **settings, "isolation.level": "read_committed"})) as consumer:
-        consumer.assign([TopicPartition(topic, p, begins[p]) for p in waiting])
+    settings = {**client.client_config(), **settings, "isolation.level": "read_committed"}
+    with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+        reader.consumer.assign([TopicPartition(topic, p, begins[p]) for p in waiting])
         while waiting:
-            message = consumer.poll(TIMEOUT)
+            message = reader.poll()
             if message is None:
                 raise NotCommitted(
-                    f"topic '{topic}': no record and no end of the log within {TIMEOUT:.0f} s.",
+                    f"topic '{topic}': no record, no progress and no end of the log within {TIMEOUT:.0f} s.",
                     f"The Kafka broker at {kafka.describe()} did not answer.",
                     "This is safe to retry. Nothing was written.",
                 )

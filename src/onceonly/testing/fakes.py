@@ -131,7 +131,9 @@ class FakeSource:
         logs = self._topic()["partitions"]
         epochs = {str(p): _leader_epoch(logs[str(p)], end - 1) for p, end in range_.ends.items() if str(p) in logs}
         marked = json.loads(previous.mark or "{}") if previous else {}
-        kept = {p: epoch for p, epoch in marked.items() if previous and previous.ends[int(p)] == range_.ends.get(int(p))}
+        kept = {
+            p: epoch for p, epoch in marked.items() if previous and previous.ends[int(p)] == range_.ends.get(int(p))
+        }
         return replace(range_, mark=json.dumps({**epochs, **kept}))
 
     def _check_mark(self, range_: TopicRange) -> None:

@@ -8,6 +8,8 @@ import struct
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,7 @@ class Topic:
         self.admin.create_topics([NewTopic(self.name, partitions, 1, config=settings)])[self.name].result()
         until(lambda: len(self.reader.log().partitions) == partitions, PATIENCE, "the topic")
 
-    @property
+    @cached_property
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker, "log_level": 0})
 
@@ -81,10 +83,10 @@ def numbers(name: str, count: int) -> list[str]:
     return [f"{name}-{number}" for number in range(count)]
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[KafkaBroker]:
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that may be killed."""
-    own = KafkaBroker(tmp_path, machine.free_port())
+    own = KafkaBroker(tmp_path_factory.mktemp("own"), machine.free_port())
     own.launch()
     try:
         own.wait()
@@ -98,7 +100,9 @@ def lose_end(own: KafkaBroker, topic: str, offset: int) -> None:
     started = own.daemon.running()
     assert started is not None and started.pid is not None
     os.kill(started.pid, signal.SIGKILL)
-    until(lambda: own.daemon.running() is None, PATIENCE, "its end")
+    with suppress(ChildProcessError):
+        os.waitpid(started.pid, 0)
+    until(lambda: machine.is_free(started.port), PATIENCE, "its end")
     log = own.folder / "data" / f"{topic}-0" / f"{0:020}.log"
     data, at = log.read_bytes(), 0
     while at < len(data):

@@ -18,10 +18,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from onceonly.checkpoint.offsets import Interval
+from onceonly.kafka.patient_consumer import PatientConsumer
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TIMEOUT = 30.0  # seconds without a record and without progress
 COLUMNS = {
     "carrier": "carrier",
     "flight": "flight",
@@ -103,14 +105,15 @@ def _events(bootstrap: str, topic: str, schema: Path) -> pd.DataFrame:
 
 def _committed(bootstrap: str, topic: str) -> Iterator[bytes]:
     """Every value that a read_committed consumer sees."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
     settings = {"group.id": "onceonly-demo-proof", "isolation.level": "read_committed", "enable.partition.eof": True}
-    with closing(Consumer({"bootstrap.servers": bootstrap, "enable.auto.commit": False, **settings})) as consumer:
-        waiting = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in waiting])
+    settings |= {"bootstrap.servers": bootstrap, "enable.auto.commit": False}
+    with closing(PatientConsumer(settings, TIMEOUT)) as reader:
+        waiting = set(reader.consumer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
+        reader.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in waiting])
         while waiting:
-            message = consumer.poll(30)
+            message = reader.poll()
             if message is None:
                 raise TimeoutError(f"topic '{topic}' on {bootstrap} does not answer")
             if (error := message.error()) is None:
