@@ -155,7 +155,8 @@ class PlanOperator(OnceonlyOperator):
         if planned.gap:
             self.log.warning("%s", formatting.gap(self.pipeline.name, planned.gap))
         if checkpoint is None:
-            raise AirflowSkipException(f"{self.pipeline.name}: no new data, nothing to do")
+            why = formatting.held_offsets(planned.held) if planned.held else "nothing to do"
+            raise AirflowSkipException(f"{self.pipeline.name}: no new data, {why}")
         self.worked_on = checkpoint.epoch
         if checkpoint.state is State.COMMITTED:
             raise AirflowSkipException(f"{self.pipeline.name} epoch {checkpoint.epoch}: {_settled(checkpoint)}")

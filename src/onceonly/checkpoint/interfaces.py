@@ -83,6 +83,40 @@ class Recognises(Protocol):
         """As `marked`, whether the range can be read or not."""
 
 
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A producer's transaction that is open, and behind which nothing can be read.
+
+    Args:
+        offset: where it begins, which is the last stable offset.
+        held: how many offsets lie there.
+        hides_others: records of others, which are committed, lie behind it.
+        is_overdue: its brokers should have ended it by now.
+        since: when it began; None: not known.
+        producer: whose it is, for people: as much as the brokers show.
+    """
+
+    partition: int
+    offset: int
+    held: int
+    hides_others: bool
+    is_overdue: bool = False
+    since: datetime | None = None
+    producer: str = ""
+
+
+@runtime_checkable
+class ShowsTransactions(Protocol):
+    """A source of records whose producers write in transactions: a topic."""
+
+    def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
+        """Wait for a moment for transactions behind which something lies in `log`.
+
+        Returns:
+            The log as it is then; and, if it ends where it ended before, the transactions that are still open.
+        """
+
+
 @runtime_checkable
 class PinsSchemas(Protocol):
     """A source whose records name schemas that are kept elsewhere, where new ones may be registered at any time."""

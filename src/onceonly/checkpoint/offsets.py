@@ -95,16 +95,28 @@ Ranges = tuple[TopicRange, ...]
 
 @dataclass(frozen=True)
 class TopicLog:
-    """The present extent of a topic: partition -> (log start, last stable offset)."""
+    """The present extent of a topic: partition -> (log start, last stable offset).
+
+    Args:
+        written: partition -> high watermark, up to which a reader of everything sees records. Where a producer's
+            transaction is open, it lies above the last stable offset.
+    """
 
     topic: str
     topic_id: str
     partitions: Mapping[int, tuple[int, int]]
     kind: str = KAFKA
+    written: Offsets = field(default_factory=dict, compare=False)
 
     @property
     def called(self) -> str:
         return called(self)
+
+    @property
+    def held(self) -> dict[int, int]:
+        """How many offsets lie behind an open transaction, by partition, where there are any."""
+        held = {p: self.written.get(p, stable) - stable for p, (_, stable) in self.partitions.items()}
+        return {partition: count for partition, count in held.items() if count > 0}
 
 
 def called(source: TopicRange | TopicLog) -> str:

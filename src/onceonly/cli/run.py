@@ -118,7 +118,7 @@ class _Run:
             planned = self.through.plan(self.pipeline, self.owner, alive, interval, self.again)
             self.checkpoint, self.gap = planned.checkpoint, planned.gap
             words += [f"epoch {cp.epoch}, left by an earlier run, is {cp.state.value}" for cp in self.settled]
-            result, said = _nothing_to_do(planned.checkpoint, planned.fresh)
+            result, said = _nothing_to_do(planned.checkpoint, planned.fresh, planned.held)
             words.append(said)
         for note in planned.notes:
             self.steps.say(f"{self.pipeline.name}: {note}", "yellow")
@@ -232,8 +232,14 @@ def _time(text: str) -> datetime:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
 
 
-def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool) -> tuple[str, str]:
-    """(result, words): the result is empty when there is something to stage."""
+def _nothing_to_do(checkpoint: Checkpoint | None, fresh: bool, held: int = 0) -> tuple[str, str]:
+    """(result, words): the result is empty when there is something to stage.
+
+    Args:
+        held: with no new data: how many offsets lie behind open transactions of producers.
+    """
+    if checkpoint is None and held:
+        return "no_new_data", f"no new data: {formatting.held_offsets(held)}, nothing to do yet"
     if checkpoint is None:
         return "no_new_data", "no new data: every record is in a committed checkpoint, nothing to do"
     if checkpoint.state is not State.COMMITTED and fresh and checkpoint.replaces:

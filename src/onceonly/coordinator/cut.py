@@ -16,7 +16,7 @@ from onceonly.checkpoint.interfaces import Source
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval, Ranges
 from onceonly.coordinator.barrier import Barrier
-from onceonly.coordinator.messages import how_to_settle
+from onceonly.coordinator.messages import held_up, how_to_settle
 from onceonly.coordinator.pins import SKEW, Pins
 from onceonly.errors import Busy, InvalidPipeline, NotCommitted
 from onceonly.pipeline.definition import Pipeline
@@ -64,6 +64,25 @@ class Cut:
         for source in self._pipeline.sources:
             found = _capped(found, source)
         return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+
+    @property
+    def hides_records(self) -> bool:
+        """Whether records lie behind open transactions, as far as `ranges` has looked."""
+        return any(pins.log.held for pins in self._pins.values())
+
+    def await_transactions(self) -> int:
+        """Wait for a moment where records lie behind open transactions; `ranges` may find some of them afterwards.
+
+        Returns:
+            How many offsets lie behind open transactions.
+        Raises:
+            Busy: committed records do, or a transaction is open for longer than its brokers allow.
+        """
+        open_now = [(pins, each) for pins in self._pins.values() for each in pins.await_transactions()]
+        for pins, transaction in open_now:
+            if transaction.hides_others or transaction.is_overdue:
+                raise held_up(self._pipeline.name, pins.log, transaction)
+        return sum(transaction.held for _, transaction in open_now)
 
     def _topics(self, latest: Checkpoint | None) -> list[str]:
         """All that exist, and all that were read: one that vanished is missed by its own look at the log."""

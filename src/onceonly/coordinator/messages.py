@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Event, Row
-from onceonly.errors import Fenced, OnceonlyError, OutcomeUnknown
+from onceonly.checkpoint.offsets import TopicLog
+from onceonly.errors import Busy, Fenced, OnceonlyError, OutcomeUnknown
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
@@ -65,6 +67,24 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: {what}.",
         f"It is {checkpoint.state.value}, and {why}.",
         "The current attempt was not touched. This process stops.",
+    )
+
+
+def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
+    """The refusal to say that there is no new data while records wait behind somebody's open transaction."""
+    producer = f" of {transaction.producer}" if transaction.producer else ""
+    since = f", since {transaction.since:%Y-%m-%dT%H:%M:%SZ}" if transaction.since else ""
+    overdue = ", longer than its brokers should let it be" if transaction.is_overdue else ""
+    where = f"--topic {log.topic} --partition {transaction.partition}"
+    return Busy(
+        f"{name}: there is nothing that can be read, and records wait.",
+        f"{log.called} partition {transaction.partition}: a transaction{producer} is open from offset "
+        f"{transaction.offset} on{since}{overdue}. Nobody can read the {transaction.held} offsets behind it before it "
+        "ends.",
+        "Plan again: the brokers end it after its time-out (15 minutes at most by default). Look at its producer: "
+        f"kafka-transactions --bootstrap-server … describe-producers {where} (docs/kafka.md, Open transactions). "
+        "Nothing was written.",
+        code="open-transaction",
     )
 
 

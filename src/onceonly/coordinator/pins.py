@@ -8,7 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import TOO_FAR
-from onceonly.checkpoint.interfaces import ChecksRanges, FirstRecord, Recognises, Source
+from onceonly.checkpoint.interfaces import (
+    ChecksRanges,
+    FirstRecord,
+    OpenTransaction,
+    Recognises,
+    ShowsTransactions,
+    Source,
+)
 from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, TopicRange
 from onceonly.checkpoint.sink import Landed
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
@@ -38,6 +45,13 @@ class Pins:
         if self._log is None:
             self._log = self.source.log()
         return self._log
+
+    def await_transactions(self) -> list[OpenTransaction]:
+        """Wait for a moment for open transactions that hide records, and return those that still do."""
+        if not isinstance(self.source, ShowsTransactions) or not self.log.held:
+            return []
+        self._log, transactions = self.source.await_transactions(self.log)
+        return transactions
 
     def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
         """The range to pin, given what `view` shows as pinned; it may be empty.

@@ -27,12 +27,14 @@ class Planned:
     Args:
         gap: what no interval covers yet, between the one before and this one.
         notes: for people, of the targets.
+        held: with no new data: how many offsets lie behind open transactions of producers.
     """
 
     checkpoint: Checkpoint | None
     fresh: bool
     gap: Interval | None = None
     notes: tuple[str, ...] = ()
+    held: int = 0
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Planning:
     instance: str | None = None
     existing: Checkpoint | None = None
     row: Row | None = None
+    held: int = 0
 
     def decide(self, view: View) -> Row | None:
         if self.reprocess:
@@ -67,7 +70,7 @@ class Planning:
         about = self.row or self.existing
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
         gap = view.gap_before(self.cut.interval) if self.cut.interval else None
-        return Planned(view.require(about.epoch) if about else None, fresh, gap)
+        return Planned(view.require(about.epoch) if about else None, fresh, gap, 0 if about else self.held)
 
     # ---- the checkpoint that is there already
 
@@ -95,7 +98,11 @@ class Planning:
         """The row that pins the next checkpoint; None when there is nothing new."""
         ranges, interval = self.cut.ranges(view), self.cut.interval
         if not has_data(ranges) and interval is None and not self.cut.chooses_start(view):
-            return None
+            if self.cut.hides_records:
+                self.held = self.cut.await_transactions()
+                ranges = self.cut.ranges(view)
+            if not has_data(ranges):
+                return None
         body = {**self._origin, **self.cut.pinned(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()
         event = Event.PLANNED if has_data(ranges) or gated else Event.EMPTY

@@ -6,21 +6,14 @@ that the producer wrote. Only compaction rewrites it, which shows. See KIP-101 a
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from onceonly.kafka import batches
 from onceonly.kafka.admin import BrokerClient, check, id_text
 
 FIRST_FETCH_BYTES, MAX_FETCH_BYTES = 32 << 10, 1 << 30  # for one partition
-OUT_OF_RANGE = 1  # the error code
-# base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id,
-# producer epoch, base sequence, number of records
-HEADER = struct.Struct(">qiibIhiqqqhii")
-MAGIC = 2  # older batches have no leader epoch
-DELETE_HORIZON = 0x40  # an attribute that compaction sets
 CONSUMER = -1  # in place of a replica's id
 NO_EPOCH = -1
 
@@ -70,18 +63,18 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
 
 
 async def _read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch | None]:
-    batches: dict[int, Batch | None] = {}
-    for node, numbers in (await _partitions_by_leader(client, topic, ends)).items():
+    found: dict[int, Batch | None] = {}
+    for node, numbers in (await partitions_by_leader(client, topic, ends)).items():
         bytes_, waiting = FIRST_FETCH_BYTES, dict(numbers)
         while waiting:
             answers = await _fetch_ends(client, topic, waiting, node, bytes_)
-            batches |= answers
+            found |= answers
             waiting = {number: end for number, end in waiting.items() if number not in answers}
             if bytes_ == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log goes on
-                batches |= dict.fromkeys(waiting)
+                found |= dict.fromkeys(waiting)
                 break
             bytes_ = min(8 * bytes_, MAX_FETCH_BYTES)
-    return batches
+    return found
 
 
 async def _fetch_ends(
@@ -90,22 +83,23 @@ async def _fetch_ends(
     """Without the partitions whose batch did not fit. The broker gives the first one whole, however large it is."""
     from kafka.errors import OffsetNotAvailableError, ThrottlingQuotaExceededError
 
-    response = await client.send(_fetch_request(topic[0], ends, bytes_), node)
+    before = {number: end - 1 for number, end in ends.items()}
+    response = await client.send(batches.fetch_request(topic[0], before, bytes_, MAX_FETCH_BYTES), node)
     check(response.error_code)
-    batches: dict[int, Batch | None] = {}
+    found: dict[int, Batch | None] = {}
     for result in (partition for each in response.responses for partition in each.partitions):
         end, records = ends[result.partition_index], bytes(result.records or b"")
-        if result.error_code == OUT_OF_RANGE:
-            batches[result.partition_index] = None
+        if result.error_code == batches.OUT_OF_RANGE:
+            found[result.partition_index] = None
             continue
         check(result.error_code)
         if result.high_watermark < end:
             raise OffsetNotAvailableError  # a new leader does not know yet how far the log is replicated
-        if len(records) >= HEADER.size:
-            batches[result.partition_index] = _batch_with(records, end - 1)
-    if not batches and response.throttle_time_ms:
+        if len(records) >= batches.HEADER.size:
+            found[result.partition_index] = _batch_with(records, end - 1)
+    if not found and response.throttle_time_ms:
         raise ThrottlingQuotaExceededError
-    return batches
+    return found
 
 
 async def _read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int]) -> dict[int, int | None]:
@@ -113,7 +107,7 @@ async def _read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[i
 
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     ends: dict[int, int | None] = {}
-    for node, numbers in (await _partitions_by_leader(client, topic, epochs)).items():
+    for node, numbers in (await partitions_by_leader(client, topic, epochs)).items():
         wanted = [
             of_topic.OffsetForLeaderPartition(partition=number, current_leader_epoch=NO_EPOCH, leader_epoch=epoch)
             for number, epoch in numbers.items()
@@ -126,7 +120,7 @@ async def _read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[i
     return ends
 
 
-async def _partitions_by_leader(
+async def partitions_by_leader(
     client: BrokerClient, topic: Topic, partitions: Mapping[int, int]
 ) -> dict[int, dict[int, int]]:
     from kafka.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
@@ -144,35 +138,11 @@ async def _partitions_by_leader(
     return by_leader
 
 
-def _fetch_request(topic: str, ends: Mapping[int, int], bytes_: int) -> Any:
-    """A fetch outside of any session. Version 11 is the last one with topic names and without compact encoding."""
-    from kafka.protocol.consumer.fetch import FetchRequest
-
-    fetch = FetchRequest.FetchTopic
-    wanted = [
-        fetch.FetchPartition(partition=number, fetch_offset=end - 1, partition_max_bytes=bytes_)
-        for number, end in ends.items()
-    ]
-    return FetchRequest(
-        version=11,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=MAX_FETCH_BYTES,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[fetch(topic=topic, partitions=wanted)],
-    )
-
-
 def _batch_with(records: bytes, offset: int) -> Batch | None:
     """The batch that holds the offset; None if there is none, or one without a leader epoch's place."""
-    start = 0
-    while start + HEADER.size <= len(records):
-        base, length, epoch, magic, crc, attributes, delta, *_, count = HEADER.unpack_from(records, start)
-        if magic != MAGIC or base > offset:
+    for header in batches.headers(records):
+        if header.magic != batches.MAGIC or header.base_offset > offset:
             return None
-        if base + delta >= offset:
-            return Batch(epoch, base, crc, count != delta + 1 or bool(attributes & DELETE_HORIZON))
-        start += 12 + length
+        if header.last_offset >= offset:
+            return Batch(header.epoch, header.base_offset, header.crc, header.is_compacted)
     return None

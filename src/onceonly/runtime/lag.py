@@ -17,19 +17,21 @@ def behind(parts: LiveParts, summary: Summary) -> Lag:
     try:
         sources = parts.sources(Pipeline.from_json(summary.latest.definition))
         logs = [source.log() for source in sources.values()]
-        records = sum(_behind(log, summary) for log in logs if log.kind == KAFKA)
-        versions = sum(_behind(log, summary) for log in logs if log.kind != KAFKA)
+        by_topic = [_behind(log, summary) for log in logs if log.kind == KAFKA]
+        versions = sum(sum(_behind(log, summary)) for log in logs if log.kind != KAFKA)
     except Exception as error:
         return Lag(error=str(error))
     ends = [reach(summary.committed)] if summary.committed else []
     since = min([gap.start for gap in summary.gaps[:1]] + ends, default=None)
-    return Lag(records, since, summary.gaps, versions=versions)
+    records, held = sum(map(sum, by_topic)), sum(held for _, held in by_topic)
+    return Lag(records, since, summary.gaps, versions=versions, held=held)
 
 
-def _behind(log: TopicLog, summary: Summary) -> int:
-    """Offsets of the topic that no committed checkpoint covers."""
+def _behind(log: TopicLog, summary: Summary) -> tuple[int, int]:
+    """Offsets of the topic that no committed checkpoint covers: what can be read, and what open transactions hide."""
     done = range_of(summary.committed.ranges, log.topic) if summary.committed else None
     if done:
         same_topic(done.topic_id, log, "the last committed checkpoint")
     read = done.ends if done else {}
-    return sum(max(0, stable - max(start, read.get(p, 0))) for p, (start, stable) in log.partitions.items())
+    readable = sum(max(0, stable - max(start, read.get(p, 0))) for p, (start, stable) in log.partitions.items())
+    return readable, sum(log.held.values())

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
+from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
@@ -21,7 +22,7 @@ from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.registry.client import Registry
-from onceonly.sources import registered
+from onceonly.sources import open_transactions, registered
 from onceonly.sources.consumer_group import Group, OffsetMetadata
 from onceonly.sources.registered import Registered
 from onceonly.sources.topic_marks import TopicMarks
@@ -77,11 +78,22 @@ class KafkaReader:
         return self._topic.names()
 
     def log(self) -> TopicLog:
-        """The log start and last stable offset of every partition, by three requests."""
+        """The log start, last stable offset and high watermark of every partition, by four requests."""
         topic_id, partitions = self._topic.describe()
         starts = self._topic.offsets(partitions, EARLIEST)
-        ends = self._topic.offsets(partitions, LATEST)
-        return TopicLog(self._config.topic, topic_id, {p: (starts[p].offset, ends[p].offset) for p in partitions})
+        written, stable = self._ends(partitions)  # in this order: what arrives in between seems to wait for nobody
+        extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
+        return TopicLog(self._config.topic, topic_id, extent, written=written)
+
+    def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
+        """See `ShowsTransactions`."""
+        limit = monotonic() + MARKERS
+        while log.held and monotonic() < limit:
+            sleep(MARKERS / 10)
+            before, log = log, self.log()
+            if log.partitions != before.partitions:
+                return log, []
+        return log, open_transactions.find(self._kafka, log) if log.held else []
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: Offsets = NO_OFFSETS

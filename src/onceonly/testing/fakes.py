@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
-from onceonly.checkpoint.interfaces import Findings, Inspector
+from onceonly.checkpoint.interfaces import Findings, Inspector, OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.offsets import TopicLog, TopicRange
 from onceonly.checkpoint.sink import (
@@ -70,10 +70,14 @@ class FakeSource:
         with self._changed() as topic:
             topic["partitions"][str(partition)]["start"] = start
 
-    def hold(self, partition: int, stable: int | None) -> None:
-        """A producer's open transaction keeps the last stable offset at `stable`; None ends it."""
+    def hold(self, partition: int, stable: int | None, own: int = 1, overdue: bool = False) -> None:
+        """A producer's open transaction keeps the last stable offset at `stable`; None ends it.
+
+        Args:
+            own: how many records it has; what else comes behind it is of others.
+        """
         with self._changed() as topic:
-            topic["partitions"][str(partition)]["stable"] = stable
+            topic["partitions"][str(partition)].update(stable=stable, own=own, overdue=overdue)
 
     def lose(self, partition: int, end: int) -> None:
         """The broker that leads the partition next has nothing from `end` on, as after an unclean election."""
@@ -99,7 +103,18 @@ class FakeSource:
     def log(self) -> TopicLog:
         topic = self._topic()
         held = {int(p): (log["start"], _stable(log)) for p, log in topic["partitions"].items()}
-        return TopicLog(self.topic, topic["id"], held)
+        written = {int(p): len(log["records"]) for p, log in topic["partitions"].items()}
+        return TopicLog(self.topic, topic["id"], held, written=written)
+
+    def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
+        topic, now = self._topic(), self.log()
+        transactions = []
+        for partition, held in now.held.items():
+            shown = topic["partitions"][str(partition)]
+            hides_others, overdue = held > shown.get("own", 1), shown.get("overdue", False)
+            transaction = OpenTransaction(partition, shown["stable"], held, hides_others, overdue, None, "producer 1")
+            transactions.append(transaction)
+        return now, transactions
 
     def offsets_at(
         self, time: datetime, latest: datetime | None = None, floor: offsets.Offsets = offsets.NO_OFFSETS

@@ -25,6 +25,11 @@ def clock(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}"
 
 
+def held_offsets(held: int) -> str:
+    """What lies behind open transactions of producers."""
+    return f"{count(held, 'record')} of open transactions cannot be read before these have ended"
+
+
 def age(since: datetime) -> str:
     return span(datetime.now(UTC) - since)
 

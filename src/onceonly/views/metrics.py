@@ -54,6 +54,7 @@ OPENED = Metric("oldest_transaction", Kind.TIME, "When the oldest open Kafka tra
 USED = Metric("transaction_timeout_used_ratio", Kind.GAUGE, "The share of its time-out that has passed, by sink.")
 SOURCE_UP = Metric("source_up", Kind.GAUGE, "1 if the source answered, else 0.")
 LAG = Metric("lag_records", Kind.GAUGE, "Offsets of the topics that no committed checkpoint covers.")
+LAG_HELD = Metric("lag_held_records", Kind.GAUGE, "Those of them that lie behind a producer's open transaction.")
 LAG_VERSIONS = Metric("lag_versions", Kind.GAUGE, "Versions of tables, or decisions of folders, that none covers.")
 METRICS = (
     READABLE,
@@ -72,6 +73,7 @@ METRICS = (
     USED,
     SOURCE_UP,
     LAG,
+    LAG_HELD,
     LAG_VERSIONS,
 )
 
@@ -130,4 +132,5 @@ def _behind(lag: Lag, mine: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample(SOURCE_UP, mine, lag.error is None)
     if lag.records is not None:
         yield Sample(LAG, mine, lag.records)
+        yield Sample(LAG_HELD, mine, lag.held)
         yield Sample(LAG_VERSIONS, mine, lag.versions)

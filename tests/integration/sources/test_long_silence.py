@@ -29,7 +29,7 @@ from onceonly.sources.kafka import KafkaReader
 pytestmark = pytest.mark.integration
 
 ABORTED = 40  # records of a megabyte: one fetch brings one or two of them
-FETCH_SECONDS = 0.1
+FETCH_SECONDS = 0.25
 TIMEOUT_SECONDS = 1.0  # in place of ten
 
 
@@ -121,7 +121,7 @@ def test_aborted_records_are_no_silence(
 ) -> None:
     started = time.monotonic()
     assert read(aborted, slow) == ABORTED + 1
-    assert time.monotonic() - started > 1.5 * TIMEOUT_SECONDS
+    assert time.monotonic() - started > TIMEOUT_SECONDS
 
 
 def test_broker_that_hangs_is_silent(own: FarBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,7 @@ def _lag_words(found: Lag | None) -> dict[str, str]:
     if not found.records and not found.versions and not found.gaps:
         return {"state": "even", "text": "up to date", "why": ""}
     behind = [f"up to {count(found.records, 'record')}"] if found.records else []
+    behind += [f"{count(found.held, 'record')} behind open transactions"] if found.held else []
     behind += [count(found.versions, "version")] if found.versions else []
     since = [formatting.age(found.since)] if found.since else []
     return {"state": "behind", "text": ", ".join([*behind, *_count(found.gaps), *since]), "why": ""}
