@@ -83,6 +83,17 @@ class Recognises(Protocol):
         """As `marked`, whether the range can be read or not."""
 
 
+@runtime_checkable
+class FindsRecords(Protocol):
+    """A source in whose ranges there may be no record: a topic has offsets of markers, and of what was aborted."""
+
+    def has_records(self, range_: TopicRange) -> bool:
+        """Whether a reader finds a record in the range. It reads up to the first one."""
+
+    def first_offsets(self, range_: TopicRange) -> Offsets:
+        """Per partition the offset of the first record in the range, else the range's end."""
+
+
 @dataclass(frozen=True)
 class OpenTransaction:
     """A producer's transaction that is open, and behind which nothing can be read.

@@ -7,6 +7,7 @@ out from the same view that the PLANNED row is written from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -62,8 +63,29 @@ class Cut:
         tables = self.barrier.tables
         found = tuple(self._pins_of(topic).range(view, tables.get(topic)) for topic in self._topics(view.latest))
         for source in self._pipeline.sources:
-            found = _capped(found, source)
+            found = self._cap(found, source)
         return tuple(self._pins_of(range_.topic).marked(range_, view) for range_ in found)
+
+    def has_records(self, ranges: Ranges) -> bool:
+        """Whether there is something to read in one of the ranges.
+
+        Only a gate needs to know, so only for a gate it is looked for. Without one, offsets without a record are a
+        checkpoint like any other. A gate that wants rows would fail it, and the same offsets again, for ever.
+        """
+        if not self._pipeline.gate:
+            return offsets.has_data(ranges)
+        return any(self._pins_of(range_.topic).has_records(range_) for range_ in ranges)
+
+    def _cap(self, ranges: Ranges, source: SourceConfig) -> Ranges:
+        """At most as many offsets as the source allows, and with a gate at least one record, if there is one."""
+        capped = _capped(ranges, source)
+        if capped == ranges or self.interval or not self._pipeline.gate or self.has_records(capped):
+            return capped
+        behind = tuple(self._pins_of(range_.topic).from_first_record(range_) for range_ in ranges)
+        return tuple(
+            replace(far, partitions={p: (range_.starts[p], end) for p, end in far.ends.items()})
+            for range_, far in zip(ranges, _capped(behind, source), strict=True)
+        )
 
     @property
     def hides_records(self) -> bool:

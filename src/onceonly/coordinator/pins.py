@@ -10,6 +10,7 @@ from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import TOO_FAR
 from onceonly.checkpoint.interfaces import (
     ChecksRanges,
+    FindsRecords,
     FirstRecord,
     OpenTransaction,
     Recognises,
@@ -38,6 +39,8 @@ class Pins:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _log: TopicLog | None = None
     _answers: dict[Question, Mapping[int, FirstRecord]] = field(default_factory=dict)
+    _looked_at: Mapping[int, tuple[int, int]] | None = None  # by `has_records`, and what it has found there
+    _has_records: bool = False
     _beside: list[TopicRange] = field(default_factory=list)  # of intervals: those at whose boundaries it lies
 
     @property
@@ -52,6 +55,21 @@ class Pins:
             return []
         self._log, transactions = self.source.await_transactions(self.log)
         return transactions
+
+    def has_records(self, range_: TopicRange) -> bool:
+        """Whether there is something to read in the range."""
+        if not range_.span or not isinstance(self.source, FindsRecords):
+            return range_.span > 0
+        if self._looked_at != range_.partitions:
+            self._looked_at, self._has_records = range_.partitions, self.source.has_records(range_)
+        return self._has_records
+
+    def from_first_record(self, range_: TopicRange) -> TopicRange:
+        """The range without the offsets before its first record, in each partition."""
+        if not range_.span or not isinstance(self.source, FindsRecords):
+            return range_
+        first = self.source.first_offsets(range_)
+        return replace(range_, partitions={p: (first[p], end) for p, end in range_.ends.items()})
 
     def range(self, view: View, landed: tuple[Landed, ...] | None = None) -> TopicRange:
         """The range to pin, given what `view` shows as pinned; it may be empty.

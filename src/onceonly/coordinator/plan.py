@@ -97,11 +97,11 @@ class Planning:
     def _pin(self, view: View) -> Row | None:
         """The row that pins the next checkpoint; None when there is nothing new."""
         ranges, interval = self.cut.ranges(view), self.cut.interval
-        if not has_data(ranges) and interval is None and not self.cut.chooses_start(view):
+        if interval is None and not self.cut.chooses_start(view) and not self.cut.has_records(ranges):
             if self.cut.hides_records:
                 self.held = self.cut.await_transactions()
                 ranges = self.cut.ranges(view)
-            if not has_data(ranges):
+            if not self.cut.has_records(ranges):
                 return None
         body = {**self._origin, **self.cut.pinned(ranges)}
         gated = interval is not None and self.pipeline.gates_empty_intervals()

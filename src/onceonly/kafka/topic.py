@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -130,7 +130,7 @@ class TopicClient:
             code=TOO_FAR,
         )
 
-    def records(self, partitions: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
+    def records(self, partitions: Mapping[int, tuple[int, int]]) -> Generator[Any, None, None]:
         """The committed records from start to end of each partition, as confluent-kafka's messages.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from onceonly.sources.topic_marks import TopicMarks
 if TYPE_CHECKING:
     from onceonly.spark.decode import Malformed
 
+ANY_TIME = -(2**63)  # in milliseconds; producers may write any number
 MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
 
@@ -84,6 +85,17 @@ class KafkaReader:
         written, stable = self._ends(partitions)  # in this order: what arrives in between seems to wait for nobody
         extent = {partition: (starts[partition].offset, stable[partition]) for partition in partitions}
         return TopicLog(self._config.topic, topic_id, extent, written=written)
+
+    def has_records(self, range_: TopicRange) -> bool:
+        """See `FindsRecords`."""
+        with closing(self._of(range_.topic)._topic.records(dict(range_.partitions))) as records:
+            return next(records, None) is not None
+
+    def first_offsets(self, range_: TopicRange) -> Offsets:
+        """See `FindsRecords`."""
+        starts = {p: start for p, (start, end) in range_.partitions.items() if start < end}
+        first = self._of(range_.topic)._topic.first_seen(starts, ANY_TIME)
+        return {p: min(first[p].offset, end) if p in first else end for p, end in range_.ends.items()}
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         """See `ShowsTransactions`."""

@@ -106,6 +106,15 @@ class FakeSource:
         written = {int(p): len(log["records"]) for p, log in topic["partitions"].items()}
         return TopicLog(self.topic, topic["id"], held, written=written)
 
+    def has_records(self, range_: TopicRange) -> bool:
+        return bool(self.read(None, (range_,)))
+
+    def first_offsets(self, range_: TopicRange) -> offsets.Offsets:
+        first = dict(range_.ends)
+        for row in self.read(None, (range_,)):
+            first[row["partition"]] = min(first[row["partition"]], row["offset"])
+        return first
+
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         topic, now = self._topic(), self.log()
         transactions = []
