@@ -16,7 +16,7 @@ from onceonly.errors import SourceLost
 
 Offsets = Mapping[int, int]  # partition -> offset
 NO_OFFSETS: Offsets = MappingProxyType({})
-LOG_REPLACED = "source-log-replaced"  # code of SourceLost: other records took the place of those that were read
+LOG_REPLACED = "source-log-replaced"  # code of SourceLost: what was read was replaced by other records
 KAFKA, DELTA, FILES = "kafka", "delta", "files"  # kinds of sources
 # What each is called, and what its offsets are. A table or folder has one partition, 0: the offsets are the table's
 # versions, or the decisions of the pipeline that writes the folder.

@@ -70,7 +70,7 @@ class Cut:
         """Whether there is something to read in one of the ranges.
 
         Only a gate needs to know, so only for a gate it is looked for. Without one, offsets without a record are a
-        checkpoint like any other. A gate that wants rows would fail it, and the same offsets again, for ever.
+        checkpoint like any other. A gate that wants rows would fail it, and the same offsets again, forever.
         """
         if not self._pipeline.gate:
             return offsets.has_data(ranges)

@@ -70,7 +70,7 @@ async def _read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[in
             answers = await _fetch_ends(client, topic, waiting, node, bytes_)
             found |= answers
             waiting = {number: end for number, end in waiting.items() if number not in answers}
-            if bytes_ == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log goes on
+            if bytes_ == MAX_FETCH_BYTES and not answers:  # nothing is left there, although the log continues
                 found |= dict.fromkeys(waiting)
                 break
             bytes_ = min(8 * bytes_, MAX_FETCH_BYTES)

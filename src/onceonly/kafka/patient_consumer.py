@@ -1,7 +1,7 @@
 """A consumer that waits as long as it makes progress.
 
 A read_committed reader hands out nothing while it fetches and drops the records of aborted transactions, however fast.
-The position at which it fetches shows that it is at work. Only librdkafka's statistics have that position, since
+The position at which it fetches shows that it is not idle. Only librdkafka's statistics have that position, since
 `Consumer.position` follows the last record that was handed out.
 """
 

@@ -74,12 +74,12 @@ class TopicMarks:
 
     @contextmanager
     def _answering(self, note: str | None = None) -> Iterator[BrokerClient | None]:
-        """Yield a client; None where this connection or its user cannot ask the brokers for batches.
+        """Yield a client; None where this connection, or its user's grants, do not allow to fetch batches.
 
         A missing mark never stops a pipeline. A silent broker does: whether the log was replaced is not known then.
 
         Args:
-            note: what to warn of where the brokers cannot be asked.
+            note: what to warn of in that case.
         """
         client = None
         try:
@@ -162,7 +162,7 @@ def _replaced(range_: TopicRange, partition: int, mark: Batch, batch: Batch | No
         "their place.",
         f"A checkpoint was pinned up to offset {end}, where a record batch ended that began at {mark.base_offset}, of "
         f"leader epoch {mark.epoch}.{now}",
-        "Restore the topic, or decide how to go on (docs/kafka.md, A log that lost its end). Nothing was written.",
+        "Restore the topic, or decide how to continue (docs/kafka.md, A log that lost its end). Nothing was written.",
         LOG_REPLACED,
     )
 
@@ -172,8 +172,8 @@ def _warn_of_unknown(range_: TopicRange, partitions: list[int]) -> None:
     more = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
     _warn(
         f"{range_.called}: whether its log is still the one that was read is not known",
-        f"Of partition {shown}{more}, the records that were read last are gone (retention or compaction), and with "
-        "them what recognises them. The pipeline goes on.",
+        f"Of partition {shown}{more}, the records that were read last no longer exist (retention or compaction), nor "
+        "does their leader epoch. The pipeline continues.",
     )
 
 

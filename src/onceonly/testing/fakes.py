@@ -166,7 +166,7 @@ class FakeSource:
             log, end = topic["partitions"].get(partition), range_.ends[int(partition)]
             if topic["id"] == range_.topic_id and log and epoch != _leader_epoch(log, end - 1):
                 raise SourceLost(
-                    f"{range_.called} partition {partition}: other records took the place of those before {end}.",
+                    f"{range_.called} partition {partition}: the records before {end} were replaced by others.",
                     todo="Restore the topic.",
                     code=offsets.LOG_REPLACED,
                 )
