@@ -86,8 +86,8 @@ def test_highest_neighbour_decides_in_every_partition(tmp_path: Path) -> None:
     """The neighbours end at the same offset of partition 0, and partition 1 was replaced above the lower one."""
     world = World(tmp_path, mode="interval")
     world.put(2, 12, 14, 25, partition=1)
-    world.run("run-1", minutes(0, 10))
-    world.run("run-2", minutes(10, 20))
+    world.run("run-1", minutes(10, 20))
+    world.run("run-2", minutes(0, 10))
     world.source.lose(1, 2)
     world.put(15, 26, 27, partition=1)
     with pytest.raises(SourceLost) as error:
