@@ -65,9 +65,9 @@ class Topic:
         return reader.marked(chain(previous, reader.log()), previous)
 
     def elect_uncleanly(self) -> None:
-        partition = TopicPartition(self.name, 0)
+        partition, admin = TopicPartition(self.name, 0), self.cluster.admin  # until it has answered
         try:
-            self.cluster.admin.elect_leaders(ElectionType.UNCLEAN, [partition]).result(PATIENCE)
+            admin.elect_leaders(ElectionType.UNCLEAN, [partition]).result(PATIENCE)
         except KafkaException:  # it leads already
             return
 
