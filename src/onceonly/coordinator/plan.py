@@ -70,7 +70,7 @@ class Planning:
         about = self.row or self.existing
         fresh = self.row is not None and (self.existing is None or self.existing.epoch != self.row.epoch)
         gap = view.gap_before(self.cut.interval) if self.cut.interval else None
-        return Planned(view.require(about.epoch) if about else None, fresh, gap, 0 if about else self.held)
+        return Planned(view.require(about.epoch) if about else None, fresh, gap, held=0 if about else self.held)
 
     # ---- the checkpoint that is there already
 
