@@ -7,6 +7,7 @@ tried again, and the look shows the entry. What is more than an append is left t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import warnings
@@ -16,33 +17,36 @@ from deltalake import DeltaTable
 
 from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
+from onceonly.checkpoint.sink import Publication
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems.objects import Objects
-from onceonly.sinks.delta import arbitrated, errors, evidence, head, log, schema
+from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, schema
 from onceonly.sinks.delta.look import Look
 
 TRIES = 20  # conflicts with other writers, before an error is raised
 INTERVAL = 100  # commits between log checkpoints: delta-rs's default
 EVERY = "delta.checkpointInterval"
+CLEANUP = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log entries are deleted
 OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
 
 
-def publish(sink: str, uri: str, handle: Handle, decision: int) -> Outcome | None:
+def publish(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None = None) -> Outcome | None:
     """The outcome; None: it is not for a plain append here, and nothing was written.
 
     Raises:
         Fenced, StateBehind: see `evidence.outcome`.
+        TargetWentBack: see `history.require`.
         OutcomeUnknown: the log could not be written or read back. It is safe to call again.
     """
     if not arbitrated.by_puts():
         return None
     try:
-        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]))
+        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]), last)
     except OSError as error:
         raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
 
 
-def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | None:
+def _publish(sink: str, uri: str, handle: Handle, version: int, last: Publication | None) -> Outcome | None:
     files = Objects(uri)
     for _ in range(TRIES):
         target = _look(uri, handle)
@@ -50,15 +54,20 @@ def _publish(sink: str, uri: str, handle: Handle, version: int) -> Outcome | Non
             return None
         if done := evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
             return done
+        errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
+        history.require(sink, uri, last, handle["table_id"], target.transaction_version)
         adds = _adds(files, handle) if _is_plain(target, handle) else None
         if adds is None:
             return None
+        content = _entry(target, adds, handle["app_id"], version).encode()
         try:
-            files.create(log.entry(target.version() + 1), _entry(target, adds, handle["app_id"], version).encode())
+            files.create(log.entry(target.version() + 1), content)
         except FileExistsError:
             continue  # another writer was first, or this one, and its answer was lost
         _make_checkpoint(target)
-        return Outcome(detail={"rows": handle["rows"]})
+        digest = hashlib.sha256(content).hexdigest()
+        shown = uri, handle["table_id"], target.version() + 1, digest, handle["app_id"], version
+        return Outcome(detail={"rows": handle["rows"]}, proof=history.entry_proof(*shown))
     raise errors.unknown(handle, f"{TRIES} commits in a row conflicted with other writers of the table.")
 
 
@@ -112,6 +121,7 @@ def _make_checkpoint(before: Look) -> None:
             return
         table = DeltaTable(before.table_uri)
         table.create_checkpoint()
-        table.cleanup_metadata()
+        if before.metadata().configuration.get(CLEANUP, "true").lower() == "true":  # what delta-rs itself looks at
+            table.cleanup_metadata()
     except Exception as error:
         warnings.warn(f"{before.table_uri} got no log checkpoint: {error}", RuntimeWarning, stacklevel=2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import CannotPublish, OutcomeUnknown
+
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
 def another_table(sink: str, uri: str, handle: Handle, found: str | int | None) -> CannotPublish:
@@ -25,6 +29,18 @@ def vanished(sink: str, uri: str, handle: Handle, missing: int) -> CannotPublish
         "A VACUUM deletes files that were not published within its retention.",
         f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …, then send the records again.",
     )
+
+
+def refuse_expiring_evidence(sink: str, uri: str, configuration: Mapping[str, str]) -> None:
+    """Refuse to publish to a table that deletes transaction identifiers: that it shows none is no evidence."""
+    if retention := configuration.get(TRANSACTION_RETENTION):
+        raise CannotPublish(
+            f"sink '{sink}': {uri} deletes transaction identifiers ({retention}).",
+            "They are the evidence of what was published. A commit that is repeated after that would publish again.",
+            f"ALTER TABLE … UNSET TBLPROPERTIES ('{TRANSACTION_RETENTION}'), then: onceonly recover. "
+            "Nothing was published.",
+            code="transaction-retention",
+        )
 
 
 def unknown(handle: Handle, why: str) -> OutcomeUnknown:

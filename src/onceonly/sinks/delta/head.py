@@ -56,15 +56,22 @@ def read(uri: str) -> Head | None:
     Raises:
         OutcomeUnknown: the log is not whole, or cannot be read.
     """
+    return open_log(uri).head()
+
+
+def digest(uri: str, version: int) -> str | None:
+    """SHA-256 of that log entry; None: it is no longer there.
+
+    Raises:
+        OutcomeUnknown: it cannot be read.
+    """
     try:
-        if not local_path(uri):
-            stored = Stored(uri)
-            newest = newest_version(stored.found)
-            return None if newest < 0 else _read_back(stored, newest)
-        files, found = log.file_system(uri), log.entries(uri, log.LOG)
-        names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
-        newest = newest_version(names)
-        return None if newest < 0 else _read(files, names, newest)
+        if local_path(uri):
+            entry = log.began(log.file_system(uri), version)
+            return entry["entry"] if entry else None
+        return hashlib.sha256(Objects(uri).read(log.entry(version))).hexdigest()
+    except FileNotFoundError:
+        return None
     except BROKEN as error:
         raise _unreadable(uri, error) from error
 
@@ -89,6 +96,65 @@ class Stored:
 
 
 Files: TypeAlias = "pafs.FileSystem | Stored"
+
+
+class TableLog:
+    """The log of a table, as one listing shows it. Each call raises OutcomeUnknown where it cannot be read."""
+
+    def __init__(self, uri: str, files: Files, names: list[str]) -> None:
+        self.uri, self._files, self._names = uri, files, names
+
+    def head(self) -> Head | None:
+        """The newest version; None: there is no table."""
+        newest = newest_version(self._names)
+        try:
+            if newest < 0:
+                return None
+            if isinstance(self._files, Stored):
+                return _read_back(self._files, newest)
+            return _read(self._files, self._names, newest)
+        except BROKEN as error:
+            raise _unreadable(self.uri, error) from error
+
+    def digest(self, version: int) -> str | None:
+        """SHA-256 of that log entry; None: it is no longer there."""
+        entry = self._files.found.get(f"{version:020}.json") if isinstance(self._files, Stored) else None
+        if entry is None or not isinstance(self._files, Stored):
+            return digest(self.uri, version)
+        try:
+            return hashlib.sha256(self._files.files.read(entry.path, entry.tag)).hexdigest()
+        except FileNotFoundError:
+            return None
+        except BROKEN as error:
+            raise _unreadable(self.uri, error) from error
+
+    def commit_info(self, version: int) -> dict[str, Any]:
+        """What that commit says of itself; empty: nothing, or its log entry is no longer there."""
+        try:
+            lines = _lines(self._files, log.entry(version))
+            infos = (json.loads(line).get("commitInfo") for line in lines if b'"commitInfo"' in line)
+            return next((info for info in infos if info), {})
+        except (FileNotFoundError, KeyError):
+            return {}
+        except BROKEN as error:
+            raise _unreadable(self.uri, error) from error
+
+
+def open_log(uri: str) -> TableLog:
+    """The log of the table there, or an empty one.
+
+    Raises:
+        OutcomeUnknown: it cannot be listed.
+    """
+    try:
+        if not local_path(uri):
+            stored = Stored(uri)
+            return TableLog(uri, stored, list(stored.found))
+        found = log.entries(uri, log.LOG)
+        names = [info.base_name for info in found if info.size or ENTRY.fullmatch(info.base_name)]
+        return TableLog(uri, log.file_system(uri), names)
+    except BROKEN as error:
+        raise _unreadable(uri, error) from error
 
 
 def table(uri: str) -> log.Table | None:
@@ -204,8 +270,11 @@ def _of_file(files: Files, path: str) -> list[dict[str, Any]]:
     """Its `txn`, `metaData` and `protocol` actions."""
     if path.endswith(".parquet"):
         return _of_checkpoint(files, path)
-    lines = files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
-    return [json.loads(line) for line in lines if any(word in line for word in WANTED)]
+    return [json.loads(line) for line in _lines(files, path) if any(word in line for word in WANTED)]
+
+
+def _lines(files: Files, path: str) -> Iterator[bytes]:
+    return files.lines(path) if isinstance(files, Stored) else log.lines(files, path)
 
 
 def _of_checkpoint(files: Files, path: str) -> list[dict[str, Any]]:

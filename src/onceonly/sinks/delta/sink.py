@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.sink import (
+    History,
     Inspectable,
     KeepsCopies,
     KeepsNames,
     Landed,
+    ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
@@ -45,6 +48,7 @@ from onceonly.sinks.delta import (
     evidence,
     gate_view,
     head,
+    history,
     log,
     replacing,
     schema,
@@ -64,7 +68,7 @@ now = time.time  # it advances while the machine is suspended, unlike time.monot
 TRIES = 20  # commits that may lose to other writers of the target before an error is raised
 
 
-class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned, Inspectable):
+class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replaceable, Versioned, Inspectable):
     """Writes to the table of a `DeltaSink`.
 
     Args:
@@ -146,13 +150,18 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         Raises:
             CannotPublish: the target or the staged files were changed; needs manual resolution.
             StateBehind: the target has a decision that the state table does not have.
+            TargetWentBack: the target lacks the sink's last recorded publication.
             Fenced: it was given up.
             OutcomeUnknown: the log could not be written or read back. It is safe to call again.
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
         began = now()
-        outcome = self._appended(handle, decision) or self._seen(handle, decision) or self._commit(handle, decision)
+        outcome = (
+            self._appended(handle, decision, last)
+            or self._outcome_in_log(handle, decision)
+            or self._commit(handle, decision, last)
+        )
         if not outcome.already and (took := now() - began) > LATE:
             self._confirm(handle, decision, took)
         try:
@@ -160,21 +169,23 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             log.keep(self.uri)  # by whomever it was written: once PUBLISHED is recorded, nobody looks again
         except OSError as error:
             raise errors.unknown(handle, f"the table's log could not be written to disk: {error}") from error
-        return outcome
+        return outcome if outcome.proof else replace(outcome, proof=history.proof(self.uri, handle, decision))
 
     def _settle_spark_files(self, handle: Handle, decision: int, outcome: Outcome) -> None:
         """Files that Spark wrote, here or in a process that may have died before it came to this."""
         through = handle["publish"] == "spark" or "through" in outcome.detail
         if through or (outcome.already and local_path(self.uri)):
-            version = self._version_of(handle, evidence.version(decision, handle["folder"]))
+            version = history.published_version(
+                self.uri, handle["app_id"], evidence.version(decision, handle["folder"])
+            )
             if version is not None:
                 spark_files.settle(self.name, self.uri, handle, version)
 
-    def _appended(self, handle: Handle, decision: int) -> Outcome | None:
+    def _appended(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
         """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
-        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision)
+        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision, last)
 
-    def _seen(self, handle: Handle, decision: int) -> Outcome | None:
+    def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
         """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""
         try:
             shown = head.read(self.uri)
@@ -187,20 +198,20 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
 
     def _confirm(self, handle: Handle, decision: int, took: float) -> None:
         """Where the log was shortened meanwhile, the name of an old entry is free again, and nobody reads that one."""
-        if self._seen(handle, decision) is None:
+        if self._outcome_in_log(handle, decision) is None:
             why = f"Writing its log entry took {took:,.0f} s, and the table's log does not contain it."
             raise errors.unknown(handle, why)
 
-    def _commit(self, handle: Handle, decision: int) -> Outcome:
+    def _commit(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
         known = _merging(handle)
         for _ in range(TRIES):
-            target = self._target(handle)
-            if done := self._shown(target, handle, decision):
+            target = self._target(handle, last)
+            if done := self._outcome_in(target, handle, decision, last):
                 return done
             try:
                 if schema.add(target, handle):
                     continue  # another snapshot now, in which it may be published
-                return self._publish(target, handle, decision, known)
+                return self._publish(target, handle, decision, last, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
@@ -255,18 +266,16 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         stage.check(self.config, looked)
         return looked
 
-    def landed(self, handle: Handle, decision: int) -> Landed:
-        version = self._version_of(handle, evidence.version(decision, handle["folder"]))
-        return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
+    def compare(self, last: Publication) -> History:
+        return history.compare(self.uri, last)
 
-    def _version_of(self, handle: Handle, wanted: int) -> int | None:
-        for version, number in head.transactions(self.uri, handle["app_id"]):
-            match evidence.shown(number, wanted):
-                case evidence.Shown.OURS:
-                    return version
-                case evidence.Shown.EARLIER:  # an application's numbers grow
-                    return None
-        return None
+    def proof_now(self, last: Publication) -> Publication | None:
+        return history.proof_now(self.uri, last)
+
+    def landed(self, handle: Handle, decision: int) -> Landed:
+        wanted = evidence.version(decision, handle["folder"])
+        version = history.published_version(self.uri, handle["app_id"], wanted)
+        return Landed(handle["table_id"], version, handle["folder"], handle["files"], "merge" not in handle)
 
     def check_replace(self, old: Handle) -> None:
         replacing.check(self.config, self.uri, old)
@@ -304,18 +313,34 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         target = None if self.config.add_columns else log.open_table(self.uri)
         return [field.name for field in target.schema().fields] if target else None
 
-    def _target(self, handle: Handle) -> DeltaTable:
+    def _target(self, handle: Handle, last: Publication | None) -> DeltaTable:
         target = log.open_table(self.uri)
-        if target is None or target.metadata().id != handle["table_id"]:
-            raise errors.another_table(self.name, self.uri, handle, target.metadata().id if target else None)
+        table_id = str(target.metadata().id) if target else None
+        if target is None or table_id != handle["table_id"]:
+            if last is not None and not history.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
+                there = f"It is another table (id {table_id})." if table_id else "There is no table."
+                raise history.went_back(self.name, self.uri, last, there)
+            raise errors.another_table(self.name, self.uri, handle, table_id)
         return target
 
-    def _look(self, handle: Handle, decision: int) -> Outcome | None:
-        return self._shown(self._target(handle), handle, decision)
+    def _outcome_in(
+        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None
+    ) -> Outcome | None:
+        """The outcome that a snapshot shows; None: it may be published to it.
 
-    def _shown(self, target: DeltaTable, handle: Handle, decision: int) -> Outcome | None:
+        Raises:
+            TargetWentBack: the snapshot lacks what was published before.
+            CannotPublish: what it shows is no evidence, because the table deletes transaction identifiers.
+        """
         wanted = evidence.version(decision, handle["folder"])
-        return evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), wanted)
+        done = evidence.outcome(self.name, handle, target.transaction_version(handle["app_id"]), wanted)
+        if done is None:
+            errors.refuse_expiring_evidence(self.name, self.uri, target.metadata().configuration)
+            history.require(self.name, self.uri, last, str(target.metadata().id), target.transaction_version)
+        return done
+
+    def _outcome_now(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
+        return self._outcome_in(self._target(handle, last), handle, decision, last)
 
     def _close(self, target: DeltaTable, app_id: str, decision: int) -> None:
         version = evidence.given_up(decision)
@@ -325,13 +350,15 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
         with suppress(CommitFailedError):  # another writer was first: there is another look
             entry.commit(target, [], [], app_id, version)
 
-    def _publish(self, target: DeltaTable, handle: Handle, decision: int, known: merge.Known | None) -> Outcome:
+    def _publish(
+        self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None, known: merge.Known | None
+    ) -> Outcome:
         folder = handle["folder"]
         version = evidence.version(decision, folder)
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:
-            if done := self._look(handle, decision):
+            if done := self._outcome_now(handle, decision, last):
                 return done  # another process has published them meanwhile, and settled the folder
             raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
         altered = schema.is_altered(target, handle)
@@ -342,7 +369,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, Replaceable, Versioned,
             return merge.publish(target, self.uri, handle, version, adds, known)
         out = replacing.taken_out(self.name, target, handle, adds, altered)
         if handle["publish"] == "spark" or altered:
-            look = partial(self._look, handle, decision)
+            look = partial(self._outcome_now, handle, decision, last)
             return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
         entry.commit(target, log.as_target_adds(adds, folder), log.as_removes(out), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})

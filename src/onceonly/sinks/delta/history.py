@@ -1,0 +1,189 @@
+"""Whether a table still has what was published to it: its proof, and how a table compares with one.
+
+The transaction number alone tells that a table went back, because it never decreases and outlives log entries. The
+digest of the log entry also tells another history with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.errors import TargetWentBack
+from onceonly.filesystems.paths import local_path, spark_uri
+from onceonly.sinks.delta import errors, evidence, head
+
+MAX_ENTRIES_REMARKED = 500  # log entries since the publication that are searched for what others did
+# Operations after which published rows may be gone, as commits name them; others only add rows or move them.
+REMOVING = ("DELETE", "UPDATE", "MERGE", "RESTORE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE", "DROP COLUMNS")
+
+
+def proof(uri: str, handle: Handle, decision: int) -> dict[str, Any]:
+    """The proof of a publication that the table's log shows.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    number = evidence.version(decision, handle["folder"])
+    version = published_version(uri, handle["app_id"], number)
+    digest = None if version is None else head.digest(uri, version)
+    return entry_proof(uri, handle["table_id"], version, digest, handle["app_id"], number)
+
+
+def entry_proof(
+    uri: str, table_id: str | None, version: int | None, digest: str | None, app_id: str, number: int
+) -> dict[str, Any]:
+    """The proof of a publication.
+
+    Args:
+        version: the table's version that published it; None: its log entry has expired.
+        digest: of that log entry (SHA-256).
+        number: of the transaction; 0: the table shows none.
+    """
+    return {
+        "target": place(uri),
+        "table_id": table_id,
+        "version": version,
+        "entry": digest,
+        "app_id": app_id,
+        "txn": number,
+    }
+
+
+def published_version(uri: str, app_id: str, wanted: int) -> int | None:
+    """The version of the table that published a transaction; None: the log no longer has it."""
+    for version, number in head.transactions(uri, app_id):
+        match evidence.shown(number, wanted):
+            case evidence.Shown.OURS:
+                return version
+            case evidence.Shown.EARLIER:  # an application's numbers grow
+                return None
+    return None
+
+
+def place(uri: str) -> str:
+    """The location of a table: one text for all spellings of its URI."""
+    return str(local_path(uri) or spark_uri(uri)).rstrip("/")
+
+
+def is_elsewhere(uri: str, last: Publication | None) -> bool:
+    """Whether nothing is recorded as published to the table at `uri`."""
+    return last is None or not last.proof or last.proof["target"] != place(uri)
+
+
+def require(
+    sink: str, uri: str, last: Publication | None, table_id: str, number_of: Callable[[str], int | None]
+) -> None:
+    """Raise TargetWentBack unless the snapshot of a table shows the sink's last recorded publication.
+
+    Args:
+        number_of: the snapshot's transaction number of an app id.
+    """
+    if last is None or is_elsewhere(uri, last):
+        return
+    if table_id != last.proof["table_id"]:
+        raise went_back(sink, uri, last, f"It is another table (id {table_id}).")
+    number = number_of(last.proof["app_id"]) or 0
+    if number < last.proof["txn"]:
+        shown = f"decision {evidence.decision_of(number)}" if number else "no decision of this sink"
+        raise went_back(sink, uri, last, f"It shows {shown}.")
+
+
+def went_back(sink: str, uri: str, last: Publication, why: str) -> TargetWentBack:
+    return TargetWentBack(
+        f"sink '{sink}': {uri} lacks what was published to it.",
+        f"Decision {last.decision} (epoch {last.epoch}) is recorded as published there, to the table with the id "
+        f"{last.proof['table_id']}. {why} Was it restored from an older copy, or is its volume not mounted?",
+        "Bring that table back, then: onceonly recover. Nothing was published.",
+        code="target-went-back",
+    )
+
+
+def compare(uri: str, last: Publication) -> History:
+    """How the table compares with a recorded publication. Cost: the head of its log, and single log entries.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    if is_elsewhere(uri, last):
+        return History(Answer.ELSEWHERE, f"it was published to {last.proof.get('target', 'an unknown place')}")
+    table_log = head.open_log(uri)
+    shown = table_log.head()
+    if shown is None:
+        return History(Answer.WENT_BACK, f"there is no table at {uri}")
+    if shown.table_id != last.proof["table_id"]:
+        return History(
+            Answer.WENT_BACK, f"{uri} is another table: its id is {shown.table_id}, not {last.proof['table_id']}"
+        )
+    difference = _difference(table_log, shown, last)
+    if difference:
+        decision = evidence.decision_of(shown.txns.get(last.proof["app_id"], 0))
+        return History(Answer.WENT_BACK, difference, min(decision, last.decision - 1))
+    if difference is None:
+        why = f"log entry {last.proof['version']} of {uri} and its transaction identifiers have expired"
+        return History(Answer.UNKNOWN, why, remarks=_remarks(table_log, shown, last))
+    return History(Answer.SAME, remarks=_remarks(table_log, shown, last))
+
+
+def proof_now(uri: str, last: Publication) -> Publication | None:
+    """The last publication that the table shows, with a proof of the table as it is; None: there is no table.
+
+    Raises:
+        OutcomeUnknown: the log cannot be read.
+    """
+    table_log = head.open_log(uri)
+    shown = table_log.head()
+    if shown is None:
+        return None
+    app_id = last.proof["app_id"]
+    number = shown.txns.get(app_id, 0)
+    decision = evidence.decision_of(number)
+    now = entry_proof(uri, shown.table_id, shown.version, table_log.digest(shown.version), app_id, number)
+    return Publication(last.epoch if decision == last.decision else 0, decision, now)
+
+
+def _difference(table_log: head.TableLog, shown: head.Head, last: Publication) -> str | None:
+    """Why the table is not the one that was published to; empty: it is; None: it can no longer be known."""
+    version, digest, wanted = last.proof["version"], last.proof["entry"], last.proof["txn"]
+    number = shown.txns.get(last.proof["app_id"])
+    if version is not None and shown.version < version:
+        return f"its log ends at version {shown.version}, and version {version} published epoch {last.epoch}"
+    if number is not None and number < wanted:
+        return f"it shows decision {evidence.decision_of(number)}, and decision {last.decision} was published to it"
+    entry = table_log.digest(version) if version is not None and digest else None
+    if entry is not None:
+        return "" if entry == digest else f"its version {version} is another commit than the one that published"
+    if number is not None or not wanted:
+        return ""
+    if errors.TRANSACTION_RETENTION in (shown.told["metaData"].get("configuration") or {}):
+        return None
+    return f"it shows no decision of this sink, and decision {last.decision} was published to it"
+
+
+def _remarks(table_log: head.TableLog, shown: head.Head, last: Publication) -> tuple[str, ...]:
+    """What others did since then that may have removed published rows."""
+    if last.proof["version"] is None:
+        return ()
+    since = range(max(last.proof["version"], shown.version - MAX_ENTRIES_REMARKED) + 1, shown.version + 1)
+    with ThreadPoolExecutor(head.AT_ONCE) as pool:
+        commits = list(zip(since, pool.map(table_log.commit_info, since), strict=True))
+    removing = [(version, operation) for version, info in commits if (operation := _removing_operation(info))]
+    newest = {operation: version for version, operation in removing}
+    times = Counter(operation for _, operation in removing)
+    return tuple(
+        f"{operation} by another writer since then, last in version {version} of {times[operation]:,}"
+        for operation, version in sorted(newest.items())
+    )
+
+
+def _removing_operation(info: Mapping[str, Any]) -> str | None:
+    operation = str(info.get("operation", "")).upper()
+    parameters = info.get("operationParameters")
+    mode = parameters.get("mode", "") if isinstance(parameters, Mapping) else ""
+    if operation == "WRITE" and str(mode).strip('"').upper() == "OVERWRITE":
+        return "WRITE (overwrite)"
+    return operation if operation.startswith(REMOVING) else None
