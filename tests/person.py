@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import Interval
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
@@ -56,6 +57,9 @@ class Person:
 
     def rewind(self, name: str, epoch: int, who: str, reason: str) -> Checkpoint:
         return self._coordinator.rewind(name, epoch, who, reason, self.looks_at(name))
+
+    def accept_loss(self, name: str, sink: str, said: Acceptance) -> list[Checkpoint]:
+        return self._coordinator.accept_loss(name, sink, replace(said, seen=self.looks_at(name)))
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
         return self._coordinator.forward(pipeline, replace(said, seen=self.looks_at(pipeline.name)))

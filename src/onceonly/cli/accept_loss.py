@@ -8,14 +8,17 @@ import click
 from rich.text import Text
 
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.cli import changing
+from onceonly.cli import changing, looking
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, person, print_json
+from onceonly.cli.looking import seen_option
+from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
     from onceonly.coordinator.accept_loss import Loss
+    from onceonly.coordinator.coordinator import Coordinator
 
 
 @click.command("accept-loss", short_help="Accept that a target lacks checkpoints.")
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
     "--removed", is_flag=True, help="Rows that a rewind had taken out, and that are there again, were removed by hand."
 )
 @click.option("--reason", required=True, help="Recorded with your name, and shown by `onceonly describe`.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@seen_option
 @json_option
-def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool, as_json: bool) -> None:
+def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, seen: int | None, as_json: bool) -> None:
     """Record that the target of SINK lacks checkpoints of PIPELINE that were published to it.
 
     Use it if a target was restored from an older copy or no longer exists, and nothing newer can be restored. What is
@@ -38,7 +41,7 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool,
     A target that is there again after that is noticed as well: this command then records what it shows.
 
     \b
-    --json does not ask, and prints {"pipeline", "sink", "target", "why",
+    --json prints {"pipeline", "sink", "target", "why",
     "missing", "found": [{"epoch", "interval", "rows"}]}: what is missing now,
     and what was recorded as missing and is there again.
     """
@@ -47,16 +50,27 @@ def accept_loss(pipeline: str, sink: str, removed: bool, reason: str, yes: bool,
     settings = Settings.from_env()
     queries.check_known(queries.required(settings), pipeline)
     through = changing.coordinator(settings)
-    loss = through.loss(pipeline, sink)
-    if not as_json:
+    number = through.state.view(pipeline).head.changed
+    loss = _loss(through, pipeline, sink, seen)
+    if loss and not as_json:
         _print(loss)
-        if not yes:
-            click.confirm("Continue without these rows?", abort=True)
-    through.accept_loss(pipeline, sink, Acceptance(person(), reason, removed))
+    question, look = "Continue without these rows?", f"onceonly status {pipeline}"
+    looked = looking.confirm(seen, number, question, pipeline, look, as_json)
+    through.accept_loss(pipeline, sink, Acceptance(person(), reason, removed, looked))
     if as_json:
-        return print_json(queries.without_secrets(_json(loss)))
+        return print_json(queries.without_secrets(_json(loss) if loss else {"pipeline": pipeline, "sink": sink}))
     words = f"{pipeline}: sink '{sink}' continues from its target as it is, recorded by {person()}: {reason}"
     show.console().print(Text.assemble(("✓ ", "green"), words))
+
+
+def _loss(through: Coordinator, pipeline: str, sink: str, seen: int | None) -> Loss | None:
+    """What is lost; None, where this very acceptance is recorded already."""
+    try:
+        return through.loss(pipeline, sink)
+    except InvalidPipeline:
+        if seen is None:
+            raise
+        return None  # the acceptance itself tells a repetition from what it refuses
 
 
 def _print(loss: Loss) -> None:

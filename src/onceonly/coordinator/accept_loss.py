@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, canonical
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.coordinator import target_history
+from onceonly.coordinator.manual import Action, Seen, pipeline_of
 from onceonly.coordinator.messages import how_to_settle
 from onceonly.coordinator.target_history import Comparison, named, publications_of
 from onceonly.errors import InvalidPipeline
@@ -62,11 +64,26 @@ class Acceptance:
 
     Args:
         removed: rows that a rewind had taken out, and that are there again, were removed by hand.
+        seen: what the person was shown of the pipeline.
     """
 
     who: str
     reason: str
     removed: bool = False
+    seen: Seen | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What each row says of it."""
+        return {"who": self.who, "reason": self.reason, **({"seen": self.seen.seq} if self.seen else {})}
+
+    def action(self, sink: str) -> Action:
+        return Action(Event.ACCEPTED, self.seen, pipeline_of, self.body, {"sink": sink})
+
+    def has_written(self, sink: str, row: Row) -> bool:
+        """Whether an earlier step of this very acceptance wrote the row."""
+        is_step = row.event in (Event.MISSING, Event.FOUND) and row.sink == sink
+        return is_step and all(row.body.get(key) == value for key, value in self.body.items())
 
 
 def find(state: StateTable, parts: Parts, name: str, sink: str) -> Loss:
@@ -86,11 +103,18 @@ def accept(transitions: Transitions, parts: Parts, name: str, sink: str, said: A
     """Record that the target lacks these checkpoints, and continue from the target as it is.
 
     Raises:
-        InvalidPipeline: as `find`; or a decision is not settled: what is missing is recorded.
+        InvalidPipeline: as `find`; the pipeline has changed since the person looked; or a decision is not settled: what
+            is missing is recorded.
     """
+    action, is_own = said.action(sink), partial(said.has_written, sink)
+    view = transitions.state.view(name)
+    if action.record(view):
+        return view
+    action.require_unchanged(view, is_own)
     first = find(transitions.state, parts, name, sink)
     loss: Loss | None = first
     while loss:
+        action.require_unchanged(loss.comparison.view, is_own)
         if loss.returned and not said.removed:
             raise _returned(loss)
         recorded = _record(transitions, loss, said)  # raises InvalidPipeline before the last row
@@ -158,7 +182,7 @@ def _record(transitions: Transitions, loss: Loss, said: Acceptance) -> View | No
 
 def _rows(loss: Loss, said: Acceptance) -> Iterator[tuple[Event, Checkpoint, Mapping[str, Any]]]:
     sink = loss.comparison.sink
-    body = {"who": said.who, "reason": said.reason}
+    body = said.body
     for checkpoint in loss.found:
         yield Event.FOUND, checkpoint, body
     for checkpoint in loss.missing:

@@ -248,6 +248,8 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         with self._failing("commit") as failure:
             if failure == "lost":
                 handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
+            if failure == "doubt" and "judged" in handle:
+                self.show_evidence()
             if failure == "doubt" and "judged" not in handle:
                 self._fail_first("commit", "doubt")
                 raise InDoubt(

@@ -237,11 +237,12 @@ def cannot_be_taken_back(here: Here) -> list[Any]:
 LAKE = ["flights", "lake", "--reason", "x"]
 
 
-def has_lost_its_target(*args: Any) -> Provoke:
+def has_lost_its_target(then: Callable[[Here], None] = lambda here: None) -> Provoke:
     def provoke(here: Here) -> list[Any]:
         here.world.run("run-1")
         shutil.rmtree(here.world.lake.folder)
-        return [*LAKE, *args]
+        then(here)
+        return LAKE
 
     return provoke
 
@@ -418,8 +419,8 @@ CODES: dict[str, dict[int, Provoke]] = {
         3: cannot_be_taken_back,
     },
     "accept-loss": {
-        0: has_lost_its_target("--yes"),
-        1: has_lost_its_target(),  # the question is not answered with yes
+        0: has_lost_its_target(),
+        1: has_lost_its_target(Here.read_only),
         2: has_its_target,
     },
     "skip": {

@@ -22,7 +22,13 @@ from onceonly.runtime import factory
 from onceonly.settings import Settings
 
 pytestmark = pytest.mark.slow
-COMMAND_OF = {"resolve_doubt": "resolve", "give_up": "resolve", "skip_offsets": "skip", "forward": "state forward"}
+COMMAND_OF = {
+    "resolve_doubt": "resolve",
+    "give_up": "resolve",
+    "skip_offsets": "skip",
+    "forward": "state forward",
+    "accept_loss": "accept-loss",
+}
 APPROVE = ("approve", "flights", "1", "--reason", "a known gap")
 
 

@@ -3,23 +3,24 @@
 from typing import ClassVar
 
 import pytest
+from person import Person
 from unit.chain import TEN, Chain, Parts
 from unit.lightdelta import LightDelta
 
 from onceonly.checkpoint.model import Outcome
-from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication
+from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import ActionNeeded
 
 
-class Proving(LightDelta, ProvesHistory):
+class Proving(LightDelta):
     """Its target goes back where `lost` says so."""
 
     lost: ClassVar[set[str]] = set()
     decision = 0
 
     def commit(self, handle, decision, receipts, last=None):
-        done = super().commit(handle, decision, receipts, last)
+        done = super().commit(handle, decision, receipts)
         return Outcome(done.already, done.detail, {"target": self.uri})
 
     def compare(self, last):
@@ -79,7 +80,7 @@ def test_the_pipeline_before_is_not_stopped(chain):
 
 def accept(chain: Chain) -> None:
     Proving.lost.add("lake")
-    chain.through.accept_loss("first", "lake", Acceptance("ann", "lost"))
+    Person(chain.through).accept_loss("first", "lake", Acceptance("ann", "lost"))
 
 
 def test_what_is_missing_is_not_read(chain, monkeypatch):

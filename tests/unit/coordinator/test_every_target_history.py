@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from person import Person
 from unit.lightdelta import LightDelta, LightParts
 from unit.lightfiles import FileParts, LightFiles
 from unit.world import World
@@ -163,7 +164,7 @@ def test_an_accepted_copy_is_continued(lake):
     lake.put(10)
     lake.run("run-2")
     lake.exchange("lake", "old")
-    missing = lake.coordinator.accept_loss("flights", "lake", Acceptance("ann", "the copy is all there is"))
+    missing = Person(lake.coordinator).accept_loss("flights", "lake", Acceptance("ann", "the copy is all there is"))
     assert [each.epoch for each in missing] == [2]
     lake.put(11)
     lake.run("run-3")
@@ -172,7 +173,7 @@ def test_an_accepted_copy_is_continued(lake):
 
 def test_an_accepted_absence_lets_the_next_stage_make_it(lake):
     lake.exchange("lake")
-    lake.coordinator.accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
+    Person(lake.coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
     lake.put(10)
     lake.run("run-2")
     assert (lake.values("lake"), lake.values("files")) == ([10], [*FIVE, 10])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from unit.coordinator.test_gating import Gated
 from unit.world import World, minutes
 
 from onceonly.checkpoint.model import Checkpoint, Event, State
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
@@ -91,6 +93,13 @@ def with_a_gap(folder: Path) -> World:
     return world
 
 
+def with_a_lost_target(folder: Path) -> World:
+    world = chained(folder)
+    world.plan("run-3")
+    shutil.rmtree(world.lake.folder)
+    return world
+
+
 def stage_again(world: World) -> None:
     Person(world.coordinator).abort("flights", 1, "wrong transform", who="bob")
     world.plan("run-2")
@@ -164,6 +173,13 @@ CASES = {
         lambda world: world.run("run-3"),
         None,
         Event.EMPTY,
+    ),
+    "accept_loss": Case(
+        with_a_lost_target,
+        lambda through, seen, who: through.accept_loss("flights", "lake", Acceptance(who, "the disk", seen=seen))[-1],
+        lambda world: Person(world.coordinator).abort("flights", 3, "not now", who="bob"),
+        None,
+        Event.MISSING,  # the first row of it
     ),
 }
 every_action = pytest.mark.parametrize("name", CASES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
@@ -102,7 +103,7 @@ def test_rewind_below_the_cut_reads_it_again(world: World) -> None:
     world.put(20, 21, 22)
     with pytest.raises(SourceLost):
         world.plan("run-3")
-    world.coordinator.rewind("flights", 1, "ann", "the broker lost its disk")
+    Person(world.coordinator).rewind("flights", 1, "ann", "the broker lost its disk")
     world.run("run-3")
     assert values(world.lake) == [0, 1, 2, 3, 4, 20, 21, 22]
 
@@ -111,7 +112,7 @@ def test_rewind_above_the_cut_does_not_help(world: World) -> None:
     world.put(5, 6)
     world.run("run-2")
     lose_end(world)
-    world.coordinator.rewind("flights", 1, "ann", "a try")
+    Person(world.coordinator).rewind("flights", 1, "ann", "a try")
     with pytest.raises(SourceLost):
         world.plan("run-3")
 
@@ -119,7 +120,7 @@ def test_rewind_above_the_cut_does_not_help(world: World) -> None:
 def test_skipped_offsets_accept_the_new_log(world: World) -> None:
     lose_end(world)
     end = world.source.log().partitions[0][1]
-    world.coordinator.skip_offsets("flights", Skip("flights", 0, end, "ann", "the broker lost its disk"))
+    Person(world.coordinator).skip_offsets("flights", Skip("flights", 0, end, "ann", "the broker lost its disk"))
     world.put(30)
     done = world.run("run-2")
     assert (done.state, done.ranges[0].partitions) == (State.COMMITTED, {0: (end, end + 1)})
@@ -134,6 +135,6 @@ def test_skip_in_one_partition_does_not_accept_another(tmp_path: Path) -> None:
         world.source.lose(partition, 1)
         world.put(*range(20, 27), partition=partition)
     end = world.source.log().partitions[1][1]
-    world.coordinator.skip_offsets("flights", Skip("flights", 1, end, "ann", "the broker lost its disk"))
+    Person(world.coordinator).skip_offsets("flights", Skip("flights", 1, end, "ann", "the broker lost its disk"))
     with pytest.raises(SourceLost):
         world.plan("run-2")

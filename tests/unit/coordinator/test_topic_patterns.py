@@ -55,8 +55,8 @@ def test_rewind_remembers_a_topic_that_appeared_later(tmp_path: Any) -> None:
     world.run("run-2")
     put(world, "orders-us", 12)
     world.run("run-3")
-    world.coordinator.rewind("flights", 2, "me", "again")
-    world.coordinator.rewind("flights", 1, "me", "further")
+    Person(world.coordinator).rewind("flights", 2, "me", "again")
+    Person(world.coordinator).rewind("flights", 1, "me", "further")
     assert pinned(world, 5) == {"orders-eu": {0: (1, 1), 1: (0, 0)}, "orders-us": {0: (0, 0)}}
     world.run("run-6")
     assert sorted(values(world.lake)) == [1, 2, 10, 11, 12]
@@ -70,7 +70,7 @@ def test_records_that_expired_before_the_rewind_are_missed(tmp_path: Any, name: 
     world.run("run-1")
     put(world, name, 10, 11, 12, partition=1)
     world.run("run-2")
-    world.coordinator.rewind("flights", 1, "me", "again")
+    Person(world.coordinator).rewind("flights", 1, "me", "again")
     topic(world, name).expire(1, 2)
     with pytest.raises(SourceLost, match=f"topic '{name}' partition 1: offsets 0 to 1 no longer exist"):
         world.run("run-4")
@@ -85,7 +85,7 @@ def test_rewind_over_an_aborted_start_remembers_the_topic(tmp_path: Any) -> None
     put(world, "orders-us", 10, 11)
     world.plan("run-3")
     world.abort(3)
-    world.coordinator.rewind("flights", 1, "me", "again")
+    Person(world.coordinator).rewind("flights", 1, "me", "again")
     topic(world, "orders-us").expire(0, 1)
     with pytest.raises(SourceLost, match="topic 'orders-us'"):
         world.run("run-5")
@@ -316,7 +316,7 @@ def test_forward_names_every_topic_that_matches(world: World) -> None:
     topic(world, "orders-us").append(0, (NOON, 11))
     said = Forward(3, "me", "restored", {"orders-eu": {0: 2}})
     with pytest.raises(InvalidPipeline, match="It reads orders-us, too"):
-        world.coordinator.forward(world.pipeline, said)
-    world.coordinator.forward(world.pipeline, replace(said, ends={"orders-eu": {0: 2}, "orders-us": {0: 1}}))
+        Person(world.coordinator).forward(world.pipeline, said)
+    Person(world.coordinator).forward(world.pipeline, replace(said, ends={"orders-eu": {0: 2}, "orders-us": {0: 1}}))
     world.run("run-1")
     assert values(world.lake) == [11]

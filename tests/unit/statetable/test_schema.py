@@ -158,7 +158,7 @@ def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
         else:
             shutil.rmtree(folder)
             kept.rename(folder)
-        coordinator.accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
+        Person(coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
 
 
 def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:
