@@ -94,7 +94,7 @@ FIXES = [
     Mutant(
         "given up out of order",
         RESOLVE,
-        "            _refuse_out_of_order(view, view.require(epoch), sink)\n",
+        "                _refuse_out_of_order(view, view.require(epoch), sink)\n",
         "",
         "give-up-second",
     ),
