@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas
 import pytest
+from contract.fake_breaks import FAKE_BREAKS
 from deltalake import DeltaTable
 from integration.readers.kafka_reader import new_topic, until, values
 from integration.services.hdfs import Hdfs
@@ -140,6 +141,8 @@ class Topic(Folder):
 
 
 class TestFake(SinkContract):
+    breaks = FAKE_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return Fake(str(tmp_path / "out"))

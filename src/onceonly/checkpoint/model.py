@@ -48,6 +48,7 @@ class Event(Enum):
     STAGED = "staged"
     VERDICT = "verdict"  # the gate's, on the staged rows; one per attempt, the first one counts
     APPROVED = "approved"  # by a person, with a reason: may be published although the gate failed it
+    REFUSED = "refused"  # one sink, by its rehearsal: not decided until a person has acted
     COMMITTING = "committing"  # the decision
     REPLACED = "replaced"  # one sink's handle: what the old one names will never be published
     IN_DOUBT = "in_doubt"  # one sink: the evidence no longer exists, so manual resolution is needed
@@ -72,6 +73,7 @@ TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.STAGED: (frozenset({State.PLANNED}), State.STAGED),
     Event.VERDICT: (frozenset({State.STAGED}), State.STAGED),
     Event.APPROVED: (frozenset({State.STAGED}), State.STAGED),
+    Event.REFUSED: (frozenset({State.STAGED}), State.STAGED),
     Event.COMMITTING: (frozenset({State.STAGED}), State.COMMITTING),
     Event.REPLACED: (frozenset({State.COMMITTING}), State.COMMITTING),
     Event.IN_DOUBT: (frozenset({State.COMMITTING}), State.COMMITTING),
@@ -195,6 +197,8 @@ class Checkpoint:
     verdict: Mapping[str, Any] | None = None  # on the current attempt
     approved: Mapping[str, Any] | None = None  # the manual approval of the current attempt
     failed_attempts: frozenset[int] = frozenset()  # those that the gate failed
+    refused: Mapping[str, Any] | None = None  # the current attempt: which sink waits for a person, and why
+    unfit_attempts: frozenset[int] = frozenset()  # ended by a rehearsal, since a person last aborted the checkpoint
     gone: frozenset[tuple[int, str]] = frozenset()  # (attempt, sink) that a person declared permanently unreachable
     decision: int | None = None
     in_doubt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -251,6 +255,11 @@ class Checkpoint:
     def needs_manual_decision(self) -> bool:
         """Whether the gate failed it and only a person may approve or abort it."""
         return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
+
+    @property
+    def has_to_be_staged_again(self) -> bool:
+        """Whether a rehearsal ended its last attempt, and nobody has staged it again."""
+        return self.state in (State.ABORTING, State.ABORTED) and self.attempt in self.unfit_attempts
 
     @property
     def held(self) -> bool:
@@ -343,7 +352,9 @@ def canonical(data: Any) -> str:
 
 OF_A_TARGET = frozenset({Event.MISSING, Event.FOUND, Event.ACCEPTED})
 OF_A_SINK = OF_A_TARGET | {Event.REPLACED, Event.IN_DOUBT, Event.PUBLISHED, Event.GIVEN_UP}
-NOTHING_STAGED: Mapping[str, Any] = {"handles": {}, "bad": {}, "verdict": None, "approved": None, "staging": None}
+NOTHING_STAGED: Mapping[str, Any] = {
+    **{"handles": {}, "bad": {}, "verdict": None, "approved": None, "refused": None, "staging": None}
+}
 
 
 def _names(definition: Mapping[str, Any]) -> tuple[str, ...]:
@@ -367,18 +378,26 @@ def _changes(known: Checkpoint, row: Row) -> dict[str, Any]:
             return {"handles": row.body["handles"], "bad": row.body.get("bad", {}), "staging": None}
         case Event.VERDICT | Event.APPROVED:
             return _judged(known, row)
+        case Event.REFUSED:
+            return {"refused": {"sink": row.sink, **row.body}}
         case Event.COMMITTING:
-            return {"decision": row.decision}
+            copied = row.body.get("handles", {})  # those that the rehearsal has changed
+            return {"decision": row.decision, "handles": {**known.handles, **copied}, "refused": None}
         case event if event in OF_A_SINK:
             return _of_a_target(known, row) if event in OF_A_TARGET else _of_a_sink(known, row)
-        case Event.ABORTING:
-            return {"reason": row.body.get("reason"), "staging": None}
-        case Event.ABORTED:
-            left = {(number, sink) for number in known.claims for sink in row.body.get("gone", ())}
-            claims = {number: replace(claim, slot=None) for number, claim in known.claims.items()}
-            return {"claims": claims, "gone": known.gone | left}
+        case Event.ABORTING | Event.ABORTED:
+            return _of_an_abort(known, row)
         case _:
             return {}
+
+
+def _of_an_abort(known: Checkpoint, row: Row) -> dict[str, Any]:
+    if row.event is Event.ABORTING:
+        unfit = known.unfit_attempts | {row.attempt} if "unfit" in row.body else frozenset()
+        return {"reason": row.body.get("reason"), "staging": None, "refused": None, "unfit_attempts": unfit}
+    left = {(number, sink) for number in known.claims for sink in row.body.get("gone", ())}
+    claims = {number: replace(claim, slot=None) for number, claim in known.claims.items()}
+    return {"claims": claims, "gone": known.gone | left}
 
 
 def _still_pinned(known: Checkpoint, row: Row) -> Mapping[str, Any]:

@@ -28,8 +28,11 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.offsets import Offsets
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import ActionNeeded, CannotPublish, Fenced, InvalidPipeline
 from onceonly.pipeline.shapes import Count
+
+# What `Sink.rehearse` raises if a person has to act before it can be published
+REFUSALS = (ActionNeeded, CannotPublish, InvalidPipeline, Fenced)
 
 
 @dataclass(frozen=True)

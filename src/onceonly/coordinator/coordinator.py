@@ -17,31 +17,22 @@ from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 from onceonly.checkpoint.offsets import Interval
 from onceonly.checkpoint.sink import PooledTransaction
-from onceonly.coordinator import (
-    accept_loss,
-    barrier,
-    forward,
-    gate,
-    lineage,
-    rewind,
-    skip,
-    skip_offsets,
-    target_history,
-)
+from onceonly.coordinator import accept_loss, barrier, forward, lineage, rewind, skip, skip_offsets, target_history
 from onceonly.coordinator.accept_loss import Acceptance, Loss
 from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import because, fenced, unsettled, unswept
+from onceonly.coordinator.messages import fenced, not_committed_yet, unsettled, unswept
 from onceonly.coordinator.plan import Planned, Planning
-from onceonly.coordinator.publish import Publisher
+from onceonly.coordinator.publish import Publisher, Rehearsed
+from onceonly.coordinator.rehearsal import Rehearser
 from onceonly.coordinator.rename import refuse_renamed
 from onceonly.coordinator.resolve import Resolver
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.coordinator.stage import Produce, Stager
 from onceonly.coordinator.sweep import sweep
-from onceonly.errors import Fenced, GateFailed, NotCommitted, OnceonlyError
+from onceonly.errors import Fenced, GateFailed, OnceonlyError, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify, Transitions
@@ -59,6 +50,7 @@ class Coordinator:
         self._publisher = Publisher(self._transitions, parts)
         self._stager = Stager(self._transitions, parts, self._publisher)
         self._gatekeeper = Gatekeeper(self._transitions, parts)
+        self._rehearser = Rehearser(self._transitions, parts, self._publisher)
         self._resolver = Resolver(self._transitions, self._publisher)
 
     # ---- plan
@@ -160,33 +152,36 @@ class Coordinator:
     # ---- commit
 
     def commit(self, name: str, epoch: int) -> Checkpoint:
-        """Take the decision, then publish it and every earlier one that is still waiting.
+        """Rehearse, take the decision, and publish it; each earlier decision that is still waiting comes first.
 
         Raises:
-            NotCommitted: not staged, aborted, or not let through by its gate: there is nothing to publish.
+            StageAgain: what was staged could not be published any more. The attempt was aborted, and nothing decided:
+                stage it again.
+            ActionNeeded: it stays staged, and is not decided, until a person has acted.
+            NotCommitted: not staged, aborted, not let through by its gate, or a sink gave no answer (code "no-answer"):
+                nothing was decided; call again.
             OnceonlyError: a sink did not publish; the decision stands, call again.
         """
 
-        def decide(view: View) -> Row | None:
-            checkpoint = view.require(epoch)
-            if checkpoint.state in (State.COMMITTING, State.COMMITTED):
-                return None
-            if checkpoint.state is not State.STAGED:
-                raise NotCommitted(
-                    f"{name} epoch {epoch} cannot be committed.",
-                    f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
-                    f"Plan and stage it again: onceonly describe {name} {epoch}",
-                )
-            gate.require(checkpoint)
-            return view.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=view.head.decision + 1)
+        try:
+            view, rehearsed = self._rehearser.decide(name, epoch)
+        except StageAgain:
+            now = self.state.view(name).require(epoch)
+            if now.state is State.ABORTING:
+                self._finish_abort(now)
+            raise
+        return self._publish(view, epoch, rehearsed)
 
-        view = self._transitions.change(name, decide)
+    def _publish(self, view: View, epoch: int, rehearsed: Rehearsed) -> Checkpoint:
         if view.require(epoch).state is not State.COMMITTED:
-            view, errors = self._publisher.publish(view)
-            if errors:
-                raise errors[0]
-        self._report(view.require(epoch))
-        return view.require(epoch)
+            view, failures = self._publisher.publish(view, rehearsed)
+            if failures:
+                raise failures[0].error
+        done = view.require(epoch)
+        if done.state is not State.COMMITTED:
+            raise not_committed_yet(done)
+        self._report(done)
+        return done
 
     def _report(self, done: Checkpoint) -> None:
         """Show how far the pipeline is. Nothing depends on it, so a failure only causes a warning."""
@@ -308,6 +303,8 @@ class Coordinator:
             self.commit(staged.pipeline, staged.epoch)
         except GateFailed:
             self.abort(staged.pipeline, staged.epoch, "the gate failed it", staged.owner)
+        except StageAgain:
+            return  # aborted by the commit: nobody stages it now, and a next run uses the same offsets
 
     def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""
@@ -342,16 +339,18 @@ class Coordinator:
         Raises:
             InvalidPipeline: something is unsettled, a sink cannot take its rows back, targets are ahead of the state
                 table, or the pipeline has changed since the person looked; nothing was changed.
+            NotCommitted: the rehearsal did not pass; nothing was changed.
             OnceonlyError: a sink did not do it; the decision stands, recover finishes it.
         """
         action = rewind.action(epoch, who, reason, seen)
 
-        def decide(view: View) -> Row:
-            self._refuse_restored(view, epoch)
-            return rewind.row(view, epoch, rewind.retractions(view, epoch, self.parts, self.state.id), action)
-
-        view = self._transitions.change(name, action.guard(decide))
-        return self.commit(name, _epoch_of(action, view))
+        recorded = action.record(self.state.view(name))
+        if recorded:
+            return self.commit(name, recorded.epoch)
+        action.require_unchanged(self.state.view(name))
+        self._refuse_restored(self.state.view(name), epoch)
+        view, rehearsed = self._rehearser.decide_rewind(name, epoch, action)
+        return self._publish(view, _epoch_of(action, view), rehearsed)
 
     def forward(self, pipeline: Pipeline, said: Forward) -> Checkpoint:
         """Continue after what the targets show, where the state table is behind them, or new beside them.

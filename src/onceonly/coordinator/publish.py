@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Parts
@@ -18,31 +20,49 @@ from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What keeps a decided checkpoint from being settled. `sink`: the one that was not published, if it is one."""
+
+    checkpoint: Checkpoint
+    sink: str | None
+    error: Exception
+
+
+Rehearsed = Mapping[tuple[int, str], Sink]
+NONE: Rehearsed = MappingProxyType({})
+
+
 class Publisher:
     """Publishes what is decided, and discards what never will be."""
 
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def publish(self, view: View) -> tuple[View, list[Exception]]:
-        """Carry out all decisions that `view` shows. Returns the view after it, and the first error of each sink."""
+    def publish(self, view: View, rehearsed: Rehearsed = NONE) -> tuple[View, list[Failure]]:
+        """Carry out all decisions that `view` shows. Returns the view after it, and the first failure of each sink.
+
+        Args:
+            rehearsed: by epoch and name, the sinks that have rehearsed it in this process, and may use what they have
+                computed.
+        """
         held: set[str] = set()
-        errors: list[Exception] = []
+        failures: list[Failure] = []
         deciding = [checkpoint for checkpoint in view.open if checkpoint.state is State.COMMITTING]
         for checkpoint in sorted(deciding, key=lambda cp: cp.decision or 0):
             for sink in checkpoint.waiting:
                 if sink in held:
                     continue
                 try:
-                    view = self._publish_sink(view, checkpoint, sink)
+                    view = self._publish_sink(view, checkpoint, sink, rehearsed.get((checkpoint.epoch, sink)))
                 except Exception as error:
                     held.add(sink)
-                    errors.append(_classified(error, checkpoint, sink))
+                    failures.append(Failure(checkpoint, sink, _classified(error, checkpoint, sink)))
             try:
                 view = self.finish(view, checkpoint.epoch)
             except Exception as error:
-                errors.append(unsettled(error, checkpoint))
-        return view, errors
+                failures.append(Failure(checkpoint, None, unsettled(error, checkpoint)))
+        return view, failures
 
     def finish(self, view: View, epoch: int) -> View:
         """Record COMMITTED once no sink is waiting; then remove what was kept until then."""
@@ -96,10 +116,10 @@ class Publisher:
 
     # ---- one sink
 
-    def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str) -> View:
+    def _publish_sink(self, view: View, checkpoint: Checkpoint, sink: str, rehearsed: Sink | None) -> View:
         receipts = _Recorded(self._transitions, view, checkpoint.epoch, sink)
         try:
-            live = self.sink(checkpoint, sink)
+            live = rehearsed or self.sink(checkpoint, sink)
             last = target_history.last_publication(live, view)
             outcome = live.commit(checkpoint.handles[sink], checkpoint.decision or 0, receipts, last)
         except Exception as error:

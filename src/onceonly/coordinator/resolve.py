@@ -111,9 +111,9 @@ class Resolver:
         view = self._transitions.state.view(name)
         if not action.record(view):
             view = self._record_resolution(view, epoch, sink, committed, action)
-        _, errors = self._publisher.publish(view)
-        if errors:
-            raise errors[0]
+        _, failures = self._publisher.publish(view)
+        if failures:
+            raise failures[0].error
         return self._transitions.state.view(name).require(epoch)
 
     def _record_resolution(self, view: View, epoch: int, sink: str, committed: bool, action: Action) -> View:

@@ -1,6 +1,6 @@
 """The contract of a sink, as a test suite that every sink has to pass.
 
-    from onceonly.testing.contract import SinkContract, Target
+    from onceonly.testing.contract import Break, SinkContract, Target
 
     @dataclass(frozen=True)
     class Lines(Target):
@@ -10,6 +10,8 @@
         def traces(self, txn): ...  # everything that has the transaction's name
 
     class TestLines(SinkContract):
+        breaks = (Break("staged file removed", remove_file, "again"),)  # see rehearsal_contract
+
         @pytest.fixture
         def target(self, tmp_path):
             return Lines(str(tmp_path / "out"))
@@ -19,15 +21,9 @@ If `stage` needs DataFrames, override the fixture `make_rows`. Tests of optional
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
-import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,70 +31,10 @@ import pytest
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import Inspectable, KeepsCopies, KeepsNames, Replaceable, Revocable, Sink, Traced
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
-from onceonly.testing.fakes import FakeReceipts
+from onceonly.testing.rehearsal_contract import RehearsalContract
+from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
 
-SINK = "lake"  # the name of the sink under test
-Rows = Callable[..., Any]  # numbers -> the argument of `stage`: rows with a column n
-Stage = Callable[..., Handle]  # transaction, numbers -> the handle after a round trip through JSON
-
-
-class Target(ABC):
-    """An output by name. A frozen dataclass of plain data, so that another process can use it, too.
-
-    These say what the output can show:
-        shows_decisions: the last published decision, and its transaction.
-        shows_each: the outcome of every transaction, not only of the last one.
-        tells_first: of several parallel commits, exactly one reports that it was the first.
-        is_atomic: a commit and a fence in parallel end in one of the two, for all rows.
-    """
-
-    shows_decisions: bool = True
-    shows_each: bool = False
-    tells_first: bool = True
-    is_atomic: bool = True
-
-    @abstractmethod
-    def sink(self) -> Sink:
-        """A new one for each call, because a sink must not depend on its memory. Its name is `SINK`."""
-
-    @abstractmethod
-    def published(self) -> list[int]:
-        """The rows that a reader sees, sorted."""
-
-    @abstractmethod
-    def traces(self, txn: Transaction) -> list[Any]:
-        """Everything that has the transaction's name, except published rows."""
-
-
-class GivenUp:
-    """The `Receipts` of a sink that was given up."""
-
-    def replace(self, old: Handle, new: Handle) -> Handle:
-        raise Fenced("it was given up")
-
-
-@dataclass(frozen=True)
-class Committer:
-    """Commits and fences like the coordinator, with the recorded handle."""
-
-    target: Target
-    receipts: str
-
-    def commit(self, handle: Handle, decision: int) -> Outcome:
-        recorded = self._recorded(handle)
-        return self.target.sink().commit(recorded.current(handle), decision, recorded)
-
-    def fence(self, handle: Handle, decision: int) -> Outcome | None:
-        """Fence the handle that is recorded now."""
-        return self.target.sink().fence(self._recorded(handle).current(handle), decision)
-
-    def commit_given_up(self, handle: Handle, decision: int) -> Outcome:
-        """Commit while the state table shows that the sink was given up."""
-        return self.target.sink().commit(self._recorded(handle).current(handle), decision, GivenUp())
-
-    def _recorded(self, handle: Handle) -> FakeReceipts:
-        receipt = hashlib.sha256(json.dumps(handle, sort_keys=True).encode()).hexdigest()
-        return FakeReceipts(Path(self.receipts) / receipt)
+__all__ = ["SINK", "Break", "Committer", "Rows", "SinkContract", "Stage", "Target"]
 
 
 def commit_twice_at_once(committer: Committer, handle: Handle) -> list[Outcome]:
@@ -123,44 +59,8 @@ def held(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     return [txn for txn in txns if sink.holds(txn)] if isinstance(sink, KeepsNames) else None
 
 
-class SinkContract:
+class SinkContract(RehearsalContract):
     """Subclass it as `Test…`, with a fixture `target`."""
-
-    state_id: str
-
-    @pytest.fixture
-    def target(self) -> Target:
-        raise NotImplementedError("Override the fixture `target`: see onceonly.testing.contract.")
-
-    @pytest.fixture
-    def make_rows(self) -> Rows:
-        """Override it if `stage` needs DataFrames."""
-        return lambda *numbers: [{"n": number} for number in numbers]
-
-    @pytest.fixture
-    def session(self) -> Any:
-        """A Spark session, if reading the staged rows on Spark should be tested, too."""
-        return None
-
-    @pytest.fixture(autouse=True)
-    def own_state_table(self) -> None:
-        """Each test has its own state table. The services may be shared."""
-        self.state_id = uuid.uuid4().hex
-
-    @pytest.fixture
-    def committer(self, target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Committer]:
-        yield Committer(target, str(tmp_path_factory.mktemp("receipts")))
-
-    @pytest.fixture
-    def stage(self, target: Target, make_rows: Rows) -> Stage:
-        def stage(txn: Transaction, *numbers: int) -> Handle:
-            handle: Handle = json.loads(json.dumps(target.sink().stage(txn, make_rows(*numbers))))
-            return handle
-
-        return stage
-
-    def txn(self, epoch: int = 1, attempt: int = 1, pipeline: str = "flights") -> Transaction:
-        return Transaction(self.state_id, pipeline, SINK, epoch, attempt, f"{epoch:04x}{attempt:04x}0000")
 
     def test_nothing_is_visible_before_the_commit(self, target: Target, stage: Stage) -> None:
         stage(self.txn(), 1, 2, 3)

@@ -59,6 +59,7 @@ LEGAL = {
     (State.PLANNED, Event.ABORTING): State.ABORTING,
     (State.STAGED, Event.VERDICT): State.STAGED,
     (State.STAGED, Event.APPROVED): State.STAGED,
+    (State.STAGED, Event.REFUSED): State.STAGED,
     (State.STAGED, Event.COMMITTING): State.COMMITTING,
     (State.STAGED, Event.ABORTING): State.ABORTING,
     (State.COMMITTING, Event.REPLACED): State.COMMITTING,

@@ -9,7 +9,7 @@ from unit.world import World
 
 from onceonly.checkpoint.model import Event, State
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown
+from onceonly.errors import Fenced, InDoubt, InvalidPipeline, OutcomeUnknown
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.testing.fakes import FakeSink, FakeSource
@@ -301,16 +301,16 @@ def test_a_committer_that_hangs_publishes_nothing_after_its_sink_was_given_up(wo
     decided(world)
     publish, hung = FakeSink._publish, []
 
-    def hang(self, handle, decision):
+    def hang(self, handle, decision, last):
         if not hung:
             hung.append(True)
             monkeypatch.setattr(FakeSink, "_publish", lambda *_: (_ for _ in ()).throw(OSError("no answer")))
             Person(world.coordinator).give_up("flights", 1, "lake", "ann", "it does not answer")
             monkeypatch.setattr(FakeSink, "_publish", publish)
-        return publish(self, handle, decision)
+        return publish(self, handle, decision, last)
 
     monkeypatch.setattr(FakeSink, "_publish", hang)
-    monkeypatch.setattr("onceonly.testing.fakes._lock", unlocked)
+    monkeypatch.setattr("onceonly.testing.fake_sink.locked", unlocked)
     with pytest.raises(Fenced):
         world.commit()
     assert (values(world.lake), list(world.now().given_up)) == ([], ["lake"])
@@ -365,9 +365,9 @@ def test_a_later_decision_is_not_given_up_before_an_earlier_one(tmp_path):
     world = World(tmp_path, mode="interval")
     world.put(11)
     world.staged(2)
-    world.lake.fail("commit", *["refused"] * 99)
+    world.lake.fail("commit", *["doubt"] * 99)
     for epoch in (1, 2):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(InDoubt):
             world.commit(epoch)
     with pytest.raises(InvalidPipeline, match="Epoch 1, which was decided before it, still waits") as refused:
         Person(world.coordinator).give_up("flights", 2, "lake", "ann", "it was altered")

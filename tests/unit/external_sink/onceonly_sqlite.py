@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly import CannotPublish, Fenced, InvalidPipeline, OutcomeUnknown
-from onceonly.errors import StateBehind
+from onceonly.errors import StageAgain, StateBehind
 from onceonly.sinks import (
     Context,
     Handle,
@@ -65,14 +65,20 @@ class SqliteWriter(Sink, Traced, Inspectable):
             db.execute("INSERT OR REPLACE INTO staged VALUES (?, ?)", (txn.name, json.dumps(found)))
         return {"txn": txn.name, "app_id": txn.app_id, "rows": len(found), "target": self._path}
 
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        with self._transaction() as db:
+            if not self._is_published(db, handle, decision):
+                try:
+                    self._rows(db, handle)
+                except CannotPublish as error:
+                    raise StageAgain(error.what, error.why, code="staged-rows-missing") from error
+        return handle
+
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         done = {"rows": handle["rows"]}
         with self._transaction() as db:
-            last = self._last(db, handle)
-            if last == (decision, handle["txn"]):
+            if self._is_published(db, handle, decision):
                 return Outcome(already=True, detail=done)
-            if last[0] >= decision:
-                raise self._overtaken(handle, decision, last)
             rows = [(handle["txn"], json.dumps(row)) for row in self._rows(db, handle)]
             db.executemany(f"INSERT INTO {self._table} VALUES (?, ?)", rows)
             db.execute("DELETE FROM staged WHERE txn = ?", (handle["txn"],))
@@ -110,6 +116,15 @@ class SqliteWriter(Sink, Traced, Inspectable):
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
         with self._transaction() as db:
             return spark.createDataFrame(self._rows(db, handle))
+
+    def _is_published(self, db: sqlite3.Connection, handle: Handle, decision: int) -> bool:
+        """Raises StateBehind or Fenced if another transaction has this decision, or a later one was published."""
+        shown = self._last(db, handle)
+        if shown == (decision, handle["txn"]):
+            return True
+        if shown[0] >= decision:
+            raise self._overtaken(handle, decision, shown)
+        return False
 
     def _rows(self, db: sqlite3.Connection, handle: Handle) -> list[dict[str, Any]]:
         found = db.execute("SELECT rows FROM staged WHERE txn = ?", (handle["txn"],)).fetchone()

@@ -27,7 +27,7 @@ from onceonly.runtime.factory import LiveParts
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context
 from onceonly.testing import contract
-from onceonly.testing.contract import SINK, SinkContract
+from onceonly.testing.contract import SINK, Break, SinkContract
 from onceonly.testing.fakes import FakeParts, FakeSource
 from onceonly.views import formatting, queries
 
@@ -288,7 +288,14 @@ class Database(contract.Target):
             return db.execute("SELECT txn FROM staged WHERE txn = ?", (txn.name,)).fetchall()
 
 
+def remove_staged_rows(target: Any, handle: Any, txn: Transaction) -> None:
+    with sqlite3.connect(target.path) as db:
+        db.execute("DELETE FROM staged WHERE txn = ?", (txn.name,))
+
+
 class TestSqlite(SinkContract):
+    breaks = (Break("staged rows removed", remove_staged_rows, "again", first=True),)
+
     @pytest.fixture
     def target(self, tmp_path: Path, sqlite: Any) -> contract.Target:
         return Database(str(tmp_path / "lake.db"))

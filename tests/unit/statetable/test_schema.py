@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.coordinator.stage import Produced
-from onceonly.errors import CannotPublish, InDoubt
+from onceonly.errors import CannotPublish, InDoubt, NotCommitted
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
@@ -65,6 +66,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     Person(coordinator).skip("flights", Interval(NOON + 3 * HOUR, NOON + 4 * HOUR), "ann", "a strike")
     _replace_interval_and_rewind(coordinator, parts)
     _hold_and_approve(coordinator, parts)
+    _refuse_and_copy(coordinator, parts)
     _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
     _lose_a_target(coordinator, parts)
@@ -159,6 +161,17 @@ def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
             shutil.rmtree(folder)
             kept.rename(folder)
         Person(coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
+
+
+def _refuse_and_copy(coordinator: Coordinator, parts: FakeParts) -> None:
+    """Rehearsals that refuse, that end the attempt, and that pass with a copy."""
+    rehearsed = Pipeline(**{**vars(FLIGHTS), "name": "rehearsed", "transform": "jobs.flights:rehearsed"})
+    coordinator.plan(rehearsed, "run-1", nobody, Interval(NOON, NOON + HOUR))
+    for failure in ("action", "again", "copied"):
+        coordinator.stage("rehearsed", 1, parts.produce)
+        parts.sink(rehearsed, "lake").fail("rehearse", failure)
+        with suppress(NotCommitted):
+            coordinator.commit("rehearsed", 1)
 
 
 def _give_up_before_the_decision(coordinator: Coordinator, parts: FakeParts) -> None:

@@ -187,7 +187,8 @@ def guarded(sink: S, kind: str) -> S:
     for name in GUARDED:
         if method := getattr(sink, name, None):
             setattr(sink, name, _checking(method, sink.name, kind, sink.handle_shape))
-    setattr(sink, "stage", _staging(sink.stage, sink.name, sink.handle_shape))  # noqa: B010 - a method, for mypy
+    for name in ("stage", "rehearse"):  # they return one
+        setattr(sink, name, _staging(getattr(sink, name), sink.name, sink.handle_shape))
     return sink
 
 

@@ -1,0 +1,325 @@
+"""The rehearsal before a decision: each sink goes through what its commit will do, up to the write that counts.
+
+A decision cannot be taken back, so it is taken only if every sink has just shown that it can publish. What a sink says
+instead decides what happens to the checkpoint:
+
+    StageAgain          its attempt is ended and staged again, a bounded number of times; an approval ends with it
+    REFUSALS            it stays staged until a person has acted; the reason is recorded
+    any other error     no answer: it stays staged with its verdict and its approval, and is tried again
+
+The decision is recorded only if everything that was rehearsed is unchanged: the attempt, its handles, its verdict or
+approval, the pipeline's last decision, and what its sinks have published last. Otherwise another process was first, and
+it is rehearsed again. That ends: each repetition is caused by another decision, abort or publication of this pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceonly.checkpoint.interfaces import Parts
+from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
+from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
+from onceonly.coordinator import gate, rewind, target_history
+from onceonly.coordinator.manual import Action
+from onceonly.coordinator.messages import because, cause, first_sentence, how_to_run
+from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
+from onceonly.errors import ActionNeeded, InDoubt, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
+from onceonly.pipeline.definition import Pipeline
+from onceonly.statetable.transitions import Transitions
+from onceonly.statetable.view import View
+
+DECIDED = (State.COMMITTING, State.COMMITTED)
+MAX_UNFIT_ATTEMPTS = 3  # then staging again does not help, and a person has to look
+MAX_TEXT = 1_000  # characters of an error that are recorded
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Everything that a rehearsal rests on."""
+
+    state: State
+    attempt: int
+    nonce: str
+    handles: Mapping[str, Handle]
+    verdict: Mapping[str, Any] | None
+    approved: Mapping[str, Any] | None
+    decision: int  # the pipeline's last one
+    publications: Mapping[str, tuple[Publication, ...]]  # by sink: the last one in each of its targets
+
+    @classmethod
+    def of(cls, view: View, epoch: int) -> Basis:
+        checkpoint = view.require(epoch)
+        claim = checkpoint.claims.get(checkpoint.attempt)
+        return cls(
+            checkpoint.state,
+            checkpoint.attempt,
+            claim.nonce if claim else "",
+            checkpoint.handles,
+            checkpoint.verdict,
+            checkpoint.approved,
+            view.head.decision,
+            {sink: target_history.publications_of(view, sink) for sink in checkpoint.handles},
+        )
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The error of a sink's rehearsal."""
+
+    sink: str
+    error: Exception
+
+    @property
+    def code(self) -> str:
+        return self.error.code if isinstance(self.error, OnceonlyError) else ""
+
+
+class Rehearser:
+    """Rehearses what is to be published, and takes the decision on it."""
+
+    def __init__(self, transitions: Transitions, parts: Parts, publisher: Publisher) -> None:
+        self._transitions, self._parts, self._publisher = transitions, parts, publisher
+
+    def decide(self, name: str, epoch: int) -> tuple[View, Rehearsed]:
+        """Record the decision to publish a staged checkpoint, unless it is decided already.
+
+        Returns:
+            The view after it, and the sinks that have rehearsed what was decided.
+        Raises:
+            StageAgain: its attempt is being aborted (`Checkpoint.has_to_be_staged_again`).
+            NotCommitted: it stays as it is.
+        """
+        view, sinks = self._transitions.state.view(name), dict[str, Sink]()
+        while view.require(epoch).state not in DECIDED:
+            _check_staged(view.require(epoch))
+            view = self._finish_earlier(view, epoch)
+            checkpoint, basis = view.require(epoch), Basis.of(view, epoch)
+            if checkpoint.state is not State.STAGED:
+                continue  # another process was first
+            pipeline = Pipeline.from_json(checkpoint.definition)
+            handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
+            if refusal:
+                view = self._record_refusal(checkpoint, basis, refusal)
+                continue
+            view = self._record_decision(view, checkpoint, basis, handles)
+            decided = view.require(epoch)
+            if (decided.decision, decided.handles) == (basis.decision + 1, handles):
+                return view, {(epoch, sink): live for sink, live in sinks.items()}
+        return view, NONE
+
+    def decide_rewind(self, name: str, epoch: int, action: Action) -> tuple[View, Rehearsed]:
+        """Record the decision to go back. It is the checkpoint's first row, so nothing is staged that could be kept.
+
+        Raises:
+            NotCommitted: nothing was recorded.
+        """
+        view = self._transitions.state.view(name)
+        while True:
+            seq, sinks = view.head.seq, dict[str, Sink]()
+            planned = rewind.retractions(view, epoch, self._parts, self._transitions.state.id)
+            pipeline = Pipeline.from_json(rewind.undone(view, epoch)[0].definition)
+            handles, refusal = self._rehearse(view, pipeline, planned, sinks)
+            if refusal:
+                view = self._transitions.state.view(name)
+                if view.head.seq == seq:
+                    raise _rewind_refused(view, epoch, refusal) from refusal.error
+                continue  # another process was first, and it may be due to that
+            row: Row | None = None
+
+            def decide(now: View, seq: int = seq, handles: Mapping[str, Handle] = handles) -> Row | None:
+                nonlocal row
+                row = rewind.row(now, epoch, handles, action) if now.head.seq == seq else None
+                return row
+
+            view = self._transitions.change(name, action.guard(decide), view)
+            if action.record(view) and row is None:
+                return view, NONE  # the same person has asked twice at once
+            if row:
+                return view, {(view.head.epoch, sink): live for sink, live in sinks.items()}
+
+    def _rehearse(
+        self, view: View, pipeline: Pipeline, handles: Mapping[str, Handle], sinks: dict[str, Sink]
+    ) -> tuple[dict[str, Handle], Refusal | None]:
+        """Rehearse the handles for the pipeline's next decision. Returns those to decide on.
+
+        Args:
+            sinks: those that were made before, and may have kept what they computed. New ones are added.
+        """
+        rehearsed = dict(handles)
+        for name, handle in handles.items():
+            try:
+                if name not in sinks:
+                    sinks[name] = self._parts.sink(pipeline, name)
+                last = target_history.last_publication(sinks[name], view)
+                rehearsed[name] = dict(sinks[name].rehearse(handle, view.head.decision + 1, last))
+            except TargetWentBack as error:
+                return rehearsed, Refusal(name, self._explain_history(pipeline, view, error))
+            except Exception as error:
+                return rehearsed, Refusal(name, error)
+        return rehearsed, None
+
+    def _explain_history(self, pipeline: Pipeline, view: View, error: TargetWentBack) -> Exception:
+        """The refusal that plan and stage would make: with what is missing, and the ways out."""
+        try:
+            target_history.check(self._transitions.state, self._parts, pipeline, view)
+        except ActionNeeded as refused:
+            return refused
+        except Exception:  # the sink's own refusal stands, whatever can be told of it
+            return error
+        return error
+
+    def _finish_earlier(self, view: View, epoch: int) -> View:
+        """Publish what was decided before: a sink's rehearsal counts only for what comes next in its target.
+
+        A sink in doubt holds up its own publications alone. Another error may be the very one that this checkpoint's
+        publication would meet after the decision.
+
+        Raises:
+            NotCommitted: one of this checkpoint's sinks has not published an earlier decision.
+        """
+        view, failures = self._publisher.publish(view)
+        checkpoint = view.require(epoch)
+        for failure in failures if checkpoint.state is State.STAGED else ():
+            if failure.sink in checkpoint.handles and not isinstance(failure.error, InDoubt):
+                raise _earlier_waits(checkpoint, failure) from failure.error
+        return view
+
+    # ---- what is recorded
+
+    def _record_decision(self, view: View, checkpoint: Checkpoint, basis: Basis, handles: Mapping[str, Handle]) -> View:
+        epoch = checkpoint.epoch
+        changed = {name: handle for name, handle in handles.items() if handle != checkpoint.handles[name]}
+        body = {"handles": changed} if changed else {}
+
+        def decide(now: View) -> Row | None:
+            if Basis.of(now, epoch) != basis:
+                return None
+            return now.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=basis.decision + 1, body=body)
+
+        return self._transitions.change(view.pipeline, decide, view)
+
+    def _record_refusal(self, checkpoint: Checkpoint, basis: Basis, refusal: Refusal) -> View:
+        """Record what follows from it, and raise it.
+
+        Returns:
+            The present view, if something has changed that the rehearsal rested on: the refusal may be due to that.
+        Raises:
+            StageAgain: the attempt is being aborted.
+            NotCommitted: the checkpoint stays staged.
+        """
+        name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
+        is_unfit = isinstance(error, StageAgain) and len(checkpoint.unfit_attempts) < MAX_UNFIT_ATTEMPTS
+        waits_for_person = not is_unfit and isinstance(error, (StageAgain, *REFUSALS))
+
+        def decide(now: View) -> Row | None:
+            if Basis.of(now, epoch) != basis or not (is_unfit or waits_for_person):
+                return None
+            return _unfit_row(now, checkpoint, refusal) if is_unfit else _refused_row(now, checkpoint, refusal)
+
+        view = self._transitions.change(name, decide)
+        now = view.require(epoch)
+        if is_unfit and now.has_to_be_staged_again and now.attempt == checkpoint.attempt:
+            raise _unfit(checkpoint, refusal) from error
+        if Basis.of(view, epoch) == basis:
+            raise (
+                _needs_person(checkpoint, refusal) if waits_for_person else _no_answer(checkpoint, refusal)
+            ) from error
+        return view
+
+
+def _unfit_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row:
+    """An approval does not forbid the abort: it was given to rows that do not exist any more."""
+    body = {"reason": _why_unfit(checkpoint, refusal), "unfit": {"sink": refusal.sink, "code": refusal.code}}
+    return view.row(checkpoint.epoch, Event.ABORTING, checkpoint.attempt, body=body)
+
+
+def _refused_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | None:
+    """None if the same is recorded: it is tried again every few minutes, perhaps for days."""
+    recorded = view.require(checkpoint.epoch).refused
+    if recorded and (recorded["sink"], recorded["code"]) == (refusal.sink, refusal.code):
+        return None
+    error = _needs_person(checkpoint, refusal)
+    body = {"code": refusal.code, "what": error.what, "why": error.why[:MAX_TEXT], "todo": error.todo[:MAX_TEXT]}
+    return view.row(checkpoint.epoch, Event.REFUSED, checkpoint.attempt, sink=refusal.sink, body=body)
+
+
+# ---- words
+
+
+def _check_staged(checkpoint: Checkpoint) -> None:
+    if checkpoint.state is not State.STAGED:
+        raise NotCommitted(
+            f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
+            f"It is {checkpoint.state.value}, not staged{because(checkpoint)}.",
+            f"Plan and stage it again: onceonly describe {checkpoint.pipeline} {checkpoint.epoch}",
+            code="not-staged",
+        )
+    gate.require(checkpoint)
+
+
+def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
+    approved = f" The approval by {checkpoint.approved['who']} ended with it." if checkpoint.approved else ""
+    why = cause(refusal.error)[:MAX_TEXT]
+    return f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more: {why}{approved}"
+
+
+def _unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
+    return StageAgain(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: it has to be staged again.",
+        _why_unfit(checkpoint, refusal),
+        "Nothing was decided, and its records are still to be processed. A run that is still running stages it again "
+        f"by itself. Otherwise run it again; it uses the same offsets: {how_to_run(checkpoint)}",
+        code=refusal.code or "stage-again",
+    )
+
+
+def _needs_person(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
+    name, epoch, error = checkpoint.pipeline, checkpoint.epoch, refusal.error
+    todo = error.todo if isinstance(error, OnceonlyError) else ""
+    again = ""
+    if isinstance(error, StageAgain):
+        again = f" It was staged {len(checkpoint.unfit_attempts) + 1} times, and each time this was so."
+        todo = f"Find out what damages it. Then: onceonly abort {name} {epoch} --reason …, and run it again."
+    return ActionNeeded(
+        f"{name} epoch {epoch} was not published: sink '{refusal.sink}' waits for a person to act.",
+        f"{cause(error)}{again}",
+        f"{todo} Nothing was decided, and it stays staged. When that is done: onceonly recover {name}".strip(),
+        code=refusal.code or "action-needed",
+    )
+
+
+def _no_answer(checkpoint: Checkpoint, refusal: Refusal) -> NotCommitted:
+    return NotCommitted(
+        f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: whether sink '{refusal.sink}' can publish "
+        "it is not known.",
+        first_sentence(refusal.error),
+        "Nothing was decided, and it stays staged, with its verdict and approval. The commit can be tried again at any "
+        f"time: clear the commit task, or when the run has ended: onceonly recover {checkpoint.pipeline}",
+        code="no-answer",
+    )
+
+
+def _earlier_waits(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
+    name, earlier = checkpoint.pipeline, failure.checkpoint
+    return NotCommitted(
+        f"{name} epoch {checkpoint.epoch} was not published: sink '{failure.sink}' has not published epoch "
+        f"{earlier.epoch}, which was decided before it.",
+        cause(failure.error),
+        f"Nothing was decided on epoch {checkpoint.epoch}, and it stays staged. Settle epoch {earlier.epoch} first: "
+        f"onceonly recover {name}, or onceonly describe {name} {earlier.epoch}",
+        code="earlier-decision-open",
+    )
+
+
+def _rewind_refused(view: View, epoch: int, refusal: Refusal) -> NotCommitted:
+    error = refusal.error
+    known = isinstance(error, (StageAgain, *REFUSALS))
+    todo = error.todo if isinstance(error, OnceonlyError) and known else "Try again."
+    return (ActionNeeded if known else NotCommitted)(
+        f"{view.pipeline} cannot go back to epoch {epoch}: sink '{refusal.sink}' could not publish that.",
+        first_sentence(error),
+        f"{todo} Nothing was decided or changed.",
+        code=refusal.code or ("action-needed" if known else "no-answer"),
+    )

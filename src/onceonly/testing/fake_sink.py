@@ -1,0 +1,314 @@
+"""A fake sink without Spark, Kafka or Delta. It can be made to fail, and keeps the contract of every sink.
+
+Its data is in JSON files, which are written atomically, so it survives a killed process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
+from onceonly.checkpoint.sink import (
+    Answer,
+    History,
+    Inspectable,
+    ProvesHistory,
+    Publication,
+    Receipts,
+    Replaceable,
+    Resolvable,
+    Sink,
+    Trace,
+    Traced,
+)
+from onceonly.errors import (
+    ActionNeeded,
+    CannotPublish,
+    Fenced,
+    InDoubt,
+    OutcomeUnknown,
+    StageAgain,
+    StateBehind,
+    TargetWentBack,
+)
+from onceonly.testing.json_files import locked, read_json, write_json
+
+Failure = Literal[
+    "before",  # nothing is done, and the connection breaks
+    "after",  # it is done, and the connection breaks
+    "unknown",  # nothing is done, and the sink raises OutcomeUnknown
+    "refused",  # nothing is done, and the sink raises CannotPublish
+    "lost",  # the staged rows were lost: they are staged again, and the new handle is recorded first
+    "doubt",  # the sink raises InDoubt until it is resolved manually
+    "again",  # a rehearsal raises StageAgain
+    "action",  # a rehearsal raises ActionNeeded
+    "copied",  # a rehearsal copies the staged rows, and returns a handle that names the copy
+]
+
+
+class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable):
+    """An output of JSON rows: one file per staged transaction, and one for all published rows."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._published, self._failures = folder / "published.json", folder / "failures.json"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def fail(self, step: Literal["stage", "rehearse", "commit", "discard"], *failures: Failure) -> None:
+        """Let the next calls of `step` fail in this way, one after the other, in any process."""
+        with locked(self.folder):
+            planned = read_json(self._failures, {})
+            write_json(self._failures, {**planned, step: [*planned.get(step, []), *failures]})
+
+    def remove(self, *txns: str) -> None:
+        """Remove what these transactions have published, as a person might."""
+        with locked(self.folder):
+            shown = self._shown()
+            kept = [entry for entry in shown["entries"] if entry["txn"] not in txns]
+            write_json(self._published, {**shown, "entries": kept})
+
+    def rows(self) -> list[Any]:
+        """The rows that a reader sees, in the order of publication."""
+        return [row for entry in self.entries() for row in entry["rows"]]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Publications in order, with app_id, decision, txn (the name) and rows."""
+        entries: list[dict[str, Any]] = self._shown()["entries"]
+        return entries
+
+    # ---- the Sink protocol
+
+    def check(self) -> list[str]:
+        return [f"{self.name}: publishes to {self.folder}"]
+
+    def stage(self, txn: Transaction, rows: Iterable[Any]) -> Handle:
+        staged = list(rows)
+        with self._failing("stage"):
+            write_json(self._staged(txn.name), staged)
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": len(staged)}
+
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        with self._failing("rehearse") as failure:
+            if failure == "again":
+                raise self._stage_again("The test requested it.")
+            if failure == "action":
+                raise ActionNeeded(f"sink '{self.name}' waits.", "The test requested it.", code="test-requested-it")
+            with locked(self.folder):
+                if not self._is_published(handle, decision):
+                    self._check_target(handle, decision, last)
+                    self._check_rows(handle)
+            if failure == "copied":
+                handle = {**handle, "copy": uuid.uuid4().hex[:12]}
+                write_json(self._rows_file(handle), read_json(self._staged(handle["txn"]), []))
+        return handle
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+        with self._failing("commit") as failure:
+            if failure == "lost":
+                handle = receipts.replace(handle, {**handle, "made": uuid.uuid4().hex})
+            if failure == "doubt" and "judged" in handle:
+                self.show_evidence()
+            if failure == "doubt" and "judged" not in handle:
+                self._fail_first("commit", "doubt")
+                raise InDoubt(
+                    f"sink '{self.name}' is in doubt.", "The evidence no longer exists.", "onceonly resolve …"
+                )
+            with locked(self.folder):
+                return self._publish(handle, decision, last)
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        with locked(self.folder):
+            at, name = self._last(handle)
+            if (at, name) == (decision, handle["txn"]):
+                return self._outcome(handle, already=True)
+            if at < decision:
+                self._write_last(handle, decision, None, self.entries())
+        return None
+
+    def traces(self, pipeline: str) -> list[Trace]:
+        found = ((app_id.split("/"), at) for app_id, (at, _) in self._shown()["last"].items())
+        return [
+            Trace(state_id, at, f"fake {self.folder}")
+            for (_, state_id, of, sink), at in found
+            if (of, sink) == (pipeline, self.name)
+        ]
+
+    def compare(self, last: Publication) -> History:
+        """By its log, which never expires here."""
+        if last.target != str(self.folder):
+            return History(Answer.ELSEWHERE)
+        txn = Transaction.parse(last.proof["txn"] or "")
+        if txn is None:
+            return History(Answer.SAME)  # nothing has to be there
+        log = self._log()
+        if txn.name in log:
+            return History(Answer.SAME)
+        at = max((at for name, at in log.items() if name.startswith(f"{txn.prefix}-")), default=0)
+        return History(Answer.WENT_BACK, f"It shows decision {at}, and not {txn.name}", at)
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        if not self._published.exists():
+            return None
+        at = self.compare(last).decision
+        name = next((name for name, decision in self._log().items() if decision == at), None)
+        txn = Transaction.parse(name or "")
+        return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name})
+
+    def staged(self, handle: Handle) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(read_json(self._rows_file(handle), [])).to_reader()
+
+    def staged_frame(self, handle: Handle, spark: Any) -> Any:
+        return spark.createDataFrame(read_json(self._rows_file(handle), []))
+
+    def resolved(self, handle: Handle, committed: bool) -> Handle:
+        return {**handle, "judged": committed}
+
+    def check_replace(self, old: Handle) -> None:
+        """Anything can be replaced."""
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        write_json(self._staged(txn.name), [])
+        taken = [{"txn": old["txn"]} for old in olds]
+        return {"kind": "fake", "txn": txn.name, "app_id": txn.app_id, "rows": 0, "retracts": taken}
+
+    def discard(self, txn: Transaction, handle: Handle | None) -> None:
+        with self._failing("discard"), locked(self.folder):
+            if txn.name not in self._published_names():
+                for path in self.folder.glob(f"{txn.name}.*"):
+                    path.unlink()
+
+    def leftovers(self, prefix: str) -> list[Transaction]:
+        names = {path.name.removesuffix(".staged.json") for path in self.folder.glob(f"{prefix}-*.staged.json")}
+        found = (Transaction.parse(name) for name in sorted(names - self._published_names()))
+        return [txn for txn in found if txn]
+
+    def _publish(self, handle: Handle, decision: int, last: Publication | None = None) -> Outcome:
+        if self._is_published(handle, decision):
+            return self._outcome(handle, already=True)
+        self._check_target(handle, decision, last)
+        try:
+            rows = self._check_rows(handle)
+        except StageAgain as error:
+            raise self._refusal(error.why) from error
+        olds = {old["txn"] for old in taken_out(handle)}
+        entries = [entry for entry in self.entries() if entry["txn"] not in olds]
+        entry = {"app_id": handle["app_id"], "decision": decision, "txn": handle["txn"], "rows": rows}
+        self._write_last(handle, decision, handle["txn"], [*entries, entry])
+        return self._outcome(handle)
+
+    def _is_published(self, handle: Handle, decision: int) -> bool:
+        return self._last(handle) == (decision, handle["txn"]) or bool(handle.get("judged"))
+
+    def _check_target(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        """Refuse a target that is ahead of the state table, or behind it."""
+        at, name = self._last(handle)
+        if at >= decision:
+            raise self._overtaken(handle, decision, at, name)
+        history = self.compare(last) if last else None
+        if history and history.answer is Answer.WENT_BACK:
+            what = f"sink '{self.name}': its target lacks what was published to it."
+            raise TargetWentBack(what, history.why, "Bring it back.", code="target-went-back")
+
+    def _check_rows(self, handle: Handle) -> list[Any]:
+        """Return the staged rows. Raises StageAgain unless they are all there."""
+        try:
+            rows: list[Any] | None = read_json(self._rows_file(handle), None)
+        except ValueError:
+            rows = None
+        if rows is None or len(rows) != handle["rows"]:
+            raise self._stage_again(f"The staged rows of {handle['txn']} no longer exist, or not all of them.")
+        return rows
+
+    def _stage_again(self, why: str) -> StageAgain:
+        return StageAgain(f"sink '{self.name}': what is staged is damaged.", why, code="staged-rows-damaged")
+
+    def _outcome(self, handle: Handle, already: bool = False) -> Outcome:
+        is_shown = handle["txn"] in self._log()  # else a person says that it was published
+        proof = {"target": str(self.folder), "txn": handle["txn"]} if is_shown else {}
+        return Outcome(already, {"rows": handle["rows"]}, proof)
+
+    def _overtaken(self, handle: Handle, decision: int, at: int, name: str | None) -> StateBehind | Fenced:
+        what = f"sink '{self.name}' shows decision {at} where {decision} is to be published."
+        if at == decision and name is None:
+            return Fenced(what, "It was given up.")
+        todo = "Was the state table restored? onceonly state forward (docs/operations.md, Backup and restore)"
+        return StateBehind(what, f"Its name is {name}, and not {handle['txn']}: the state table is behind it.", todo)
+
+    def _shown(self) -> dict[str, Any]:
+        """The entries and, under "last" by app id, the last decision and its transaction, which are never removed."""
+        shown: dict[str, Any] = read_json(self._published, {"entries": [], "last": {}})
+        return shown
+
+    def _last(self, handle: Handle) -> tuple[int, str | None]:
+        """The last decision of this pipeline, and its transaction; None if that was given up."""
+        return self._last_of(handle["app_id"])
+
+    def _last_of(self, app_id: str) -> tuple[int, str | None]:
+        at, name = self._shown()["last"].get(app_id, (0, None))
+        return at, name
+
+    def _write_last(self, handle: Handle, decision: int, txn: str | None, entries: list[dict[str, Any]]) -> None:
+        last = {**self._shown()["last"], handle["app_id"]: [decision, txn]}
+        log = {**self._log(), **({txn: decision} if txn else {})}
+        write_json(self._published, {"entries": entries, "last": last, "log": log})
+
+    def _log(self) -> dict[str, int]:
+        """By transaction, the decision that published it. Nothing is ever removed from it."""
+        log: dict[str, int] = self._shown().get("log", {})
+        return log
+
+    def _staged(self, name: str) -> Path:
+        return self.folder / f"{name}.staged.json"
+
+    def _rows_file(self, handle: Handle) -> Path:
+        return (
+            self.folder / f"{handle['txn']}.{handle['copy']}.json" if "copy" in handle else self._staged(handle["txn"])
+        )
+
+    def _published_names(self) -> set[str]:
+        return {entry["txn"] for entry in self.entries()}
+
+    @contextmanager
+    def _failing(self, step: str) -> Iterator[Failure | None]:
+        failure = self._next_failure(step)
+        if failure == "before":
+            raise ConnectionError(f"{self.name}: disconnected before {step}")
+        if failure == "unknown":
+            raise OutcomeUnknown(f"{self.name}: it is not known whether {step} happened.", todo="Recover.")
+        if failure == "refused":
+            raise self._refusal("The test requested it.")
+        yield failure
+        if failure == "after":
+            raise ConnectionError(f"{self.name}: disconnected after {step}")
+
+    def _next_failure(self, step: str) -> Failure | None:
+        with locked(self.folder):
+            planned = read_json(self._failures, {})
+            if not planned.get(step):
+                return None
+            failure: Failure = planned[step].pop(0)
+            write_json(self._failures, planned)
+            return failure
+
+    def _fail_first(self, step: str, failure: Failure) -> None:
+        """Let the next call of `step` fail in this way, before those that are planned."""
+        with locked(self.folder):
+            planned = read_json(self._failures, {})
+            write_json(self._failures, {**planned, step: [failure, *planned.get(step, [])]})
+
+    def show_evidence(self) -> None:
+        """Let the target show again how a doubtful transaction ended."""
+        with locked(self.folder):
+            planned = read_json(self._failures, {})
+            commits = [failure for failure in planned.get("commit", []) if failure != "doubt"]
+            write_json(self._failures, {**planned, "commit": commits})
+
+    def _refusal(self, why: str) -> CannotPublish:
+        todo = f"onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …"
+        return CannotPublish(f"sink '{self.name}' refuses.", why, todo)
