@@ -9,7 +9,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.rehearsal import MAX_UNFIT_ATTEMPTS
-from onceonly.errors import ActionNeeded, InDoubt, NotCommitted, OnceonlyError, StageAgain
+from onceonly.errors import ActionNeeded, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
 from onceonly.testing.fakes import FakeSink
 
@@ -430,12 +430,13 @@ def test_rewind_that_cannot_work_is_not_decided(world, failure, error):
     assert values(world.lake) == values(world.files) == ROWS
 
 
-def test_rewind_is_rehearsed_upon_what_is_there(world, monkeypatch):
+def test_rewind_that_is_overtaken_is_refused(world, monkeypatch):
     world.run("run-1")
     world.put(5)
     world.run("run-2")
     world.put(6)
     after_rehearsal(monkeypatch, lambda: world.run("run-3"))
-    done = Person(world.coordinator).rewind("flights", 1, "ann", "wrong rows")
-    assert (done.epoch, done.state) == (4, State.COMMITTED)
-    assert values(world.lake) == values(world.files) == ROWS
+    with pytest.raises(InvalidPipeline) as overtaken:
+        Person(world.coordinator).rewind("flights", 1, "ann", "wrong rows")
+    assert overtaken.value.code == "seen-outdated"
+    assert values(world.lake) == values(world.files) == [*ROWS, 5, 6]

@@ -93,7 +93,7 @@ def _is_plain(target: Look, handle: Handle) -> bool:
 
 def _adds(files: Objects, handle: Handle) -> list[dict[str, Any]] | None:
     """The actions that add the staged files to the target; None: some of them are no longer there."""
-    folder = handle["folder"]
+    folder = log.rows_folder(handle)
     there = {found.path: found for found in files.below(folder)}
     path = f"{folder}/{log.entry(1)}"
     adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []

@@ -10,7 +10,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +33,7 @@ Where = list[list[tuple[str, str, Any]]]  # alternatives, each of (partition col
 LOG = "_delta_log"
 BEGAN = "onceonly"  # in a staged table's first entry: the target's version, before which it cannot have been published
 STAGED = "staged-"  # not a hidden name: VACUUM of the target must see, and in time delete, what was never published
-COPIES = "merge-"  # folders in a staged one: copies of files that a merge has written
+COPIES = "merge-"  # folders in a staged one: copies that a merge or a rehearsal has written
 
 # Writer features under which adding plain files is all that an append is. Others go through Spark.
 PLAIN_APPEND = {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
@@ -169,6 +169,11 @@ def _began(target: Table) -> dict[str, Any] | None:
     if isinstance(target, Look):
         return {"version": target.version(), "entry": target.digest} if target.digest else None
     return began(file_system(target.table_uri), target.version())
+
+
+def rows_folder(handle: Mapping[str, Any]) -> str:
+    """The folder with the staged rows: that of the transaction, or the copy in it that a rehearsal has made."""
+    return f"{handle['folder']}/{handle['copied']}" if "copied" in handle else str(handle["folder"])
 
 
 def staged_adds(target_uri: str, folder: str, version: int) -> list[dict[str, Any]]:

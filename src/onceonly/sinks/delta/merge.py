@@ -106,7 +106,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     """
     if not adds:
         return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
-    table, staged = _dataset(target), _dataset(DeltaTable(f"{uri.rstrip('/')}/{handle['folder']}"))
+    table, staged = _dataset(target), _dataset(DeltaTable(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
     found = _search(target, table, staged, handle, known)
     applied, touched = found.applied, found.touched
     older = len(known.changes) - len(applied)
@@ -119,7 +119,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         known.copied = paths, numbers, written
     detail = {"inserted": len(applied) - found.updated, "updated": found.updated}
     return Merged(
-        [*written, *([] if older else log.as_target_adds(adds, handle["folder"]))],
+        [*written, *([] if older else log.as_target_adds(adds, log.rows_folder(handle)))],
         _removed(target, touched),
         {**detail, "older": older, "rewritten": len(touched)},
     )

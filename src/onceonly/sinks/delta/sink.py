@@ -34,7 +34,7 @@ from onceonly.checkpoint.sink import (
     Traced,
     Versioned,
 )
-from onceonly.errors import OutcomeUnknown
+from onceonly.errors import CannotPublish, OutcomeUnknown, TargetWentBack
 from onceonly.filesystems import confined
 from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline.sinks import DeltaSink
@@ -50,6 +50,7 @@ from onceonly.sinks.delta import (
     head,
     history,
     log,
+    rehearsal,
     replacing,
     schema,
     spark_files,
@@ -82,6 +83,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         self.name, self.config, self.uri = config.name, config, uri
         self._spark = spark
         self._looked: log.Table | None = None  # at the target, for what is staged next
+        self._rehearsed: rehearsal.Snapshot | None = None  # for the commit of the same handle
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
@@ -144,6 +146,32 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             **({"merge": self.config.merge.by} if self.config.merge else {}),
         }
 
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """See `Sink.rehearse`; what is tried is in `rehearsal.py`."""
+        for each in (handle, *taken_out(handle)):
+            confined.check_folder(self.name, each["folder"], log.STAGED)
+        self._rehearsed = None
+        target = self._rehearsed_target(handle, last)
+        if self._outcome_in(target, handle, decision, last):
+            return handle
+        if rehearsal.files_are_old(self.uri, handle, target):
+            handle = rehearsal.copy_rows(self.name, self.uri, handle)
+        known = _merging(handle)
+        rehearsal.go_through(self.name, self.uri, handle, target, known, self._spark)
+        self._rehearsed = rehearsal.snapshot(target, handle, known)
+        return handle
+
+    def _rehearsed_target(self, handle: Handle, last: Publication | None) -> DeltaTable:
+        try:
+            return self._target(handle, last)
+        except TargetWentBack:
+            raise
+        except CannotPublish as error:
+            target = log.open_table(self.uri)
+            if target is None:
+                raise rehearsal.no_table(self.name, self.uri, handle) from error
+            raise rehearsal.another_table(self.name, self.uri, handle, str(target.metadata().id)) from error
+
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         """Make the staged files part of the table, once. Cost is one log entry, whatever the number of rows.
 
@@ -203,15 +231,16 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             raise errors.unknown(handle, why)
 
     def _commit(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
-        known = _merging(handle)
+        target, known = self._begin(handle, last)
         for _ in range(TRIES):
-            target = self._target(handle, last)
+            target = target or self._target(handle, last)
             if done := self._outcome_in(target, handle, decision, last):
                 return done
+            snapshot, target = target, None
             try:
-                if schema.add(target, handle):
+                if schema.add(snapshot, handle):
                     continue  # another snapshot now, in which it may be published
-                return self._publish(target, handle, decision, last, known)
+                return self._publish(snapshot, handle, decision, last, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
             except (DeltaError, OSError) as error:
@@ -219,6 +248,17 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         pause = " Pause them: changes are merged into exactly the version that they were compared with."
         crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
         raise errors.unknown(handle, crowded + (pause if "merge" in handle else ""))
+
+    def _begin(self, handle: Handle, last: Publication | None) -> tuple[DeltaTable | None, merge.Known | None]:
+        """The snapshot of this object's rehearsal, made current, and what it has computed; else none."""
+        rehearsed, self._rehearsed = self._rehearsed, None
+        if rehearsed is None or not rehearsed.is_of(handle):
+            return None, _merging(handle)
+        try:
+            rehearsed.target.update_incremental()
+        except DeltaError:
+            return None, rehearsed.known
+        return rehearsed.target, rehearsed.known
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
         """Close the decision with a commit without rows, from the snapshot that shows it as open."""
@@ -304,10 +344,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         staged_folders.settle(self.uri, log.STAGED + txn.name)
 
     def staged(self, handle: Handle) -> Any:
-        return gate_view.batches(f"{self.uri.rstrip('/')}/{handle['folder']}")
+        return gate_view.batches(f"{self.uri.rstrip('/')}/{log.rows_folder(handle)}")
 
     def staged_frame(self, handle: Handle, spark: Any) -> Any:
-        return strict_reader(spark).format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{handle['folder']}"))
+        return strict_reader(spark).format("delta").load(spark_uri(f"{self.uri.rstrip('/')}/{log.rows_folder(handle)}"))
 
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)
@@ -353,8 +393,8 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
     def _publish(
         self, target: DeltaTable, handle: Handle, decision: int, last: Publication | None, known: merge.Known | None
     ) -> Outcome:
-        folder = handle["folder"]
-        version = evidence.version(decision, folder)
+        folder = log.rows_folder(handle)
+        version = evidence.version(decision, handle["folder"])
         adds = log.staged_adds(self.uri, folder, 1)
         gone = log.missing_files(self.uri, folder, adds)
         if gone or len(adds) != handle["files"]:

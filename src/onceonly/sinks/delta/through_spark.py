@@ -7,6 +7,7 @@ log store of Delta is safe only within one JVM, so publishing through Spark take
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.filesystems import azure_names
 from onceonly.filesystems.paths import spark_uri
-from onceonly.sinks.delta import lock, schema
+from onceonly.sinks.delta import lock, log, schema
 from onceonly.spark.strict_reading import require_rows, strict_reader
 
 Session = Callable[[], Any]
@@ -57,7 +58,9 @@ def publish(
         if done := shown():
             return done
         try:
-            rows = strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{handle['folder']}"))
+            rows = (
+                strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+            )
             require_rows(rows.count(), handle["rows"], f"sink '{sink}': the staged rows in {handle['folder']}")
             _append(rows.drop(*handle.get("left_out", ())), uri, handle["app_id"], version, "widened" in handle)
         except NotCommitted as error:
@@ -67,6 +70,31 @@ def publish(
         if shown() is None:
             raise _unknown(sink, uri, "Spark reported no failure, but the table does not show the commit.")
     return Outcome(detail={"rows": handle["rows"], "through": "spark"})
+
+
+def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: DeltaTable, with_rows: bool) -> None:
+    """Append through Spark to an empty table with the target's columns, constraints, features and settings.
+
+    It is made inside the staged folder, so it is removed with it.
+
+    Args:
+        with_rows: the staged rows; else none.
+    Raises:
+        CannotPublish: Spark cannot write such a table, or it refuses the rows, or writing through Spark is not safe.
+    """
+    if why := _against(uri, spark):
+        raise _refused(sink, uri, handle, f"The rows have to be written through Spark. {why}")
+    folder = f"{handle['folder']}/{log.COPIES}{uuid.uuid4().hex[:12]}"
+    scratch = log.create_staged(target, folder, True, [], {})
+    rows = strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+    rows = rows.drop(*handle.get("left_out", ()))
+    try:
+        _append(rows if with_rows else rows.limit(0), scratch, handle["app_id"], 1, "widened" in handle)
+    except Exception as error:
+        explained = _explained(error, sink, uri, handle)
+        if not isinstance(explained, CannotPublish) and "DELTA_" not in str(error):
+            raise  # no answer: Spark itself may have failed
+        raise _refused(sink, uri, handle, explained.why) from error
 
 
 def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, version: int) -> None:

@@ -53,6 +53,7 @@ class Delta(DeltaOld):
     left_out: NotRequired[list[str]]
     where: NotRequired[Literal["partitions"] | list[tuple[str, str, Any]]]
     merge: NotRequired[DeltaMerge]
+    copied: NotRequired[Annotated[str, Like("merge-[0-9a-f]{12}")]]
     replaces: NotRequired[DeltaOld]
     retracts: NotRequired[list[DeltaOld]]
 

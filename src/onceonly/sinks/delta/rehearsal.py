@@ -1,0 +1,213 @@
+"""What keeps a staged Delta table from being published, found before the decision.
+
+Everything that a commit does is done up to its log entry: the table is opened, the merge or the replacement is computed
+from that snapshot, and every staged file is looked at. What Spark would do is tried on an empty table of the same
+metadata. The commit continues from the same snapshot, if it is still the newest.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from onceonly.checkpoint.model import Handle
+from onceonly.counts import count
+from onceonly.errors import ActionNeeded, CannotPublish, StageAgain
+from onceonly.sinks.delta import changes, log, replacing, schema, through_spark
+
+if TYPE_CHECKING:
+    from onceonly.sinks.delta import merge
+
+RETENTION = "delta.deletedFileRetentionDuration"
+DEFAULT_RETENTION = timedelta(days=7)
+DAY = timedelta(days=1)
+UNITS = {"millisecond": 1e-3, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+DURATION = re.compile(r"(\d+)\s+(milli)?(second|minute|hour|day|week)s?")
+CHUNK = 1 << 22  # bytes of a file in memory while it is copied
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The target as a rehearsal has opened it, for the commit that follows.
+
+    Args:
+        began: the version and the digest of its log entry, by which the commit recognises the same table.
+        known: what the merge has computed.
+    """
+
+    folder: str
+    target: DeltaTable
+    began: dict[str, Any] | None
+    known: merge.Known | None
+
+    def is_of(self, handle: Handle) -> bool:
+        """Whether the table at that place still has the log entry that this snapshot ends with."""
+        if self.folder != handle["folder"] or self.began is None:
+            return False
+        return log.began(log.file_system(self.target.table_uri), self.began["version"]) == self.began
+
+
+def snapshot(target: DeltaTable, handle: Handle, known: merge.Known | None) -> Snapshot:
+    began = log.began(log.file_system(target.table_uri), target.version())
+    return Snapshot(handle["folder"], target, began, known)
+
+
+def no_table(sink: str, uri: str, handle: Handle) -> ActionNeeded:
+    return ActionNeeded(
+        f"sink '{sink}': there is no table at {uri}.",
+        f"The rows were staged for the table with the id {handle['table_id']}. It was dropped, or its volume is not "
+        "mounted.",
+        "Bring the table back. If it is dropped for good, abort the checkpoint and run it again: the stage makes a new "
+        "table.",
+        code="target-missing",
+    )
+
+
+def another_table(sink: str, uri: str, handle: Handle, table_id: str) -> StageAgain:
+    return StageAgain(
+        f"sink '{sink}': {uri} is another table now.",
+        f"The rows were staged for the table with the id {handle['table_id']}. The one that is there has the id "
+        f"{table_id}: it was dropped and created again.",
+        code="target-recreated",
+    )
+
+
+def go_through(
+    sink: str, uri: str, handle: Handle, target: DeltaTable, known: merge.Known | None, spark: Callable[[], Any]
+) -> None:
+    """Do what the commit will do with this snapshot, up to its log entry.
+
+    Raises:
+        StageAgain, ActionNeeded, CannotPublish: see `Sink.rehearse`.
+    """
+    folder = log.rows_folder(handle)
+    adds = log.staged_adds(uri, folder, 1)
+    missing = log.missing_files(uri, folder, adds)
+    if missing or len(adds) != handle["files"]:
+        raise files_missing(sink, uri, handle, len(missing) + handle["files"] - len(adds), missing)
+    altered = schema.is_altered(target, handle)
+    if known is not None:
+        _refuse_altered(sink, uri, handle, altered)
+        changes.refuse(sink, target, handle, altered)
+        _merge(sink, uri, handle, target, adds, known)
+        return
+    replacing.taken_out(sink, target, handle, adds, altered)
+    if handle["publish"] == "spark" or altered:
+        _try_spark(sink, uri, handle, target, altered, spark)
+
+
+def files_missing(sink: str, uri: str, handle: Handle, number: int, paths: list[str]) -> StageAgain:
+    named = f", such as {paths[0]}" if paths else ""
+    return StageAgain(
+        f"sink '{sink}': staged files are missing in {uri}.",
+        f"{number:,} of {count(handle['files'], 'file')} of {handle['folder']} are missing, or have another "
+        f"size{named}. A VACUUM deletes files that were not published within its retention.",
+        code="staged-files-missing",
+    )
+
+
+# ---- what is computed
+
+
+def _refuse_altered(sink: str, uri: str, handle: Handle, altered: bool) -> None:
+    if altered:
+        raise StageAgain(
+            f"sink '{sink}': {uri} was altered since its changes were staged.",
+            "Changes are merged only into a table with the columns, constraints and features for which they were "
+            "staged.",
+            code="target-altered",
+        )
+
+
+def _merge(
+    sink: str, uri: str, handle: Handle, target: DeltaTable, adds: list[dict[str, Any]], known: merge.Known
+) -> None:
+    from onceonly.sinks.delta import merge  # with pandas, which takes a second
+
+    try:
+        merge.compute(target, uri, handle, adds, known)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, ArithmeticError) as error:
+        raise ActionNeeded(
+            f"sink '{sink}': the changes cannot be merged into {uri}.",
+            f"A value of the table or of the changes cannot be read: {type(error).__name__}: {str(error)[:500]}",
+            "Correct the value in the table, or abort the checkpoint and correct it in the transform.",
+            code="merge-impossible",
+        ) from error
+
+
+def _try_spark(
+    sink: str, uri: str, handle: Handle, target: DeltaTable, altered: bool, spark: Callable[[], Any]
+) -> None:
+    """Append through Spark to an empty table like the target: the rows only if the target has been altered since."""
+    try:
+        through_spark.try_append(spark, sink, uri, handle, target, altered)
+    except CannotPublish as error:
+        if altered:
+            raise StageAgain(error.what, error.why, code="target-altered") from error
+        raise
+
+
+# ---- copies of files that a VACUUM may have on its list
+
+
+def files_are_old(uri: str, handle: Handle, target: DeltaTable) -> bool:
+    """Whether a VACUUM that is running now may have the staged files on its list.
+
+    It lists what no version refers to and what is older than the table's retention. It may have begun up to a day ago,
+    or up to half of a retention of less than two days.
+    """
+    staged = log.entries(uri, log.rows_folder(handle), recursive=True)
+    return are_old(target, (info.mtime.timestamp() for info in staged if info.mtime and info.extension == "parquet"))
+
+
+def are_old(target: log.Table, changed: Iterable[float]) -> bool:
+    """`changed`: when each staged file was written, in seconds since 1970."""
+    safe_age = _safe_age(target.metadata().configuration.get(RETENTION)).total_seconds()
+    return any(time.time() - moment > safe_age for moment in changed)
+
+
+def copy_rows(sink: str, uri: str, handle: Handle) -> Handle:
+    """Copy the staged table to a new folder inside its own, durably; returns a handle that names the copy.
+
+    Raises:
+        StageAgain: a file has vanished.
+    """
+    old, copied = log.rows_folder(handle), f"{log.COPIES}{uuid.uuid4().hex[:12]}"
+    new, files = f"{handle['folder']}/{copied}", log.file_system(uri)
+    adds = log.staged_adds(uri, old, 1)
+    paths = [unquote(add["path"]) for add in adds]
+    try:
+        for path in [*paths, log.entry(0), log.entry(1)]:  # the log last: without it there is no table
+            _copy(files, f"{old}/{path}", f"{new}/{path}")
+    except FileNotFoundError as error:
+        raise files_missing(sink, uri, handle, 1, [str(error)]) from error
+    log.keep(uri, new)
+    return {**handle, "copied": copied}
+
+
+def _safe_age(retention: str | None) -> timedelta:
+    kept = _duration(retention)
+    return kept - DAY if kept >= 2 * DAY else kept / 2
+
+
+def _duration(text: str | None) -> timedelta:
+    """Delta's interval, such as "interval 1 week"; what is not understood counts as the default."""
+    parts = DURATION.findall(text or "")
+    seconds = sum(int(number) * UNITS[f"{milli}{unit}"] for number, milli, unit in parts)
+    return timedelta(seconds=seconds) if parts else DEFAULT_RETENTION
+
+
+def _copy(files: Any, source: str, destination: str) -> None:
+    files.create_dir(destination.rpartition("/")[0], recursive=True)
+    with files.open_input_stream(source) as read, files.open_output_stream(destination) as written:
+        while chunk := read.read(CHUNK):
+            written.write(chunk)
