@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
@@ -19,8 +20,8 @@ from onceonly.checkpoint import model
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import OutcomeUnknown
-from onceonly.filesystems.objects import Objects
-from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, schema
+from onceonly.filesystems.objects import Found, Objects
+from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema
 from onceonly.sinks.delta.look import Look
 
 TRIES = 20  # conflicts with other writers, before an error is raised
@@ -30,8 +31,57 @@ CLEANUP = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log 
 OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
 
 
-def publish(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None = None) -> Outcome | None:
+@dataclass(frozen=True)
+class Prepared:
+    """What a rehearsal has found out for the commit that follows: the put is refused if anything came in between.
+
+    Args:
+        looked_at: when the target was read, in seconds since 1970.
+    """
+
+    folder: str
+    target: Look
+    adds: list[dict[str, Any]]
+    looked_at: float
+
+
+def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None) -> Prepared | None:
+    """Do what `publish` does, up to its put. None: that is not for a plain append, or something is in its way.
+
+    Raises:
+        Fenced, StateBehind, TargetWentBack: as `publish`.
+    """
+    if not arbitrated.by_puts():
+        return None
+    looked_at, target = time.time(), head.look(uri)
+    if target is None or target.metadata().id != handle["table_id"]:
+        return None
+    wanted = evidence.version(decision, handle["folder"])
+    if evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), wanted):
+        return None
+    errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
+    history.require(sink, uri, last, handle["table_id"], target.transaction_version)
+    if not _is_plain(target, handle):
+        return None
+    files = Objects(uri)
+    staged = files.below(log.rows_folder(handle))
+    adds = _adds(files, handle, staged)
+    is_old = rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
+    return None if adds is None or is_old else Prepared(handle["folder"], target, adds, looked_at)
+
+
+def publish(
+    sink: str,
+    uri: str,
+    handle: Handle,
+    decision: int,
+    last: Publication | None = None,
+    prepared: Prepared | None = None,
+) -> Outcome | None:
     """The outcome; None: it is not for a plain append here, and nothing was written.
+
+    Args:
+        prepared: by the rehearsal of the same handle.
 
     Raises:
         Fenced, StateBehind: see `evidence.outcome`.
@@ -41,24 +91,33 @@ def publish(sink: str, uri: str, handle: Handle, decision: int, last: Publicatio
     if not arbitrated.by_puts():
         return None
     try:
-        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]), last)
+        return _publish(sink, uri, handle, evidence.version(decision, handle["folder"]), last, prepared)
     except OSError as error:
         raise errors.unknown(handle, f"{type(error).__name__}: {error}") from error
 
 
-def _publish(sink: str, uri: str, handle: Handle, version: int, last: Publication | None) -> Outcome | None:
+def _publish(
+    sink: str, uri: str, handle: Handle, version: int, last: Publication | None, prepared: Prepared | None
+) -> Outcome | None:
     files = Objects(uri)
     for _ in range(TRIES):
-        target = _look(uri, handle)
-        if target is None or target.metadata().id != handle["table_id"]:
-            return None
-        if done := evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
-            return done
-        errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
-        history.require(sink, uri, last, handle["table_id"], target.transaction_version)
-        adds = _adds(files, handle) if _is_plain(target, handle) else None
-        if adds is None:
-            return None
+        if prepared:
+            target, adds, prepared = prepared.target, prepared.adds, None
+        else:
+            looked = _look(uri, handle)
+            if looked is None or looked.metadata().id != handle["table_id"]:
+                return None
+            target = looked
+            if done := evidence.outcome(sink, handle, target.transaction_version(handle["app_id"]), version):
+                return done
+            errors.refuse_expiring_evidence(sink, uri, target.metadata().configuration)
+            history.require(sink, uri, last, handle["table_id"], target.transaction_version)
+            if not _is_plain(target, handle):
+                return None
+            staged = _adds(files, handle, files.below(log.rows_folder(handle)))
+            if staged is None:
+                return None
+            adds = staged
         content = _entry(target, adds, handle["app_id"], version).encode()
         try:
             files.create(log.entry(target.version() + 1), content)
@@ -91,10 +150,14 @@ def _is_plain(target: Look, handle: Handle) -> bool:
     )
 
 
-def _adds(files: Objects, handle: Handle) -> list[dict[str, Any]] | None:
-    """The actions that add the staged files to the target; None: some of them are no longer there."""
+def _adds(files: Objects, handle: Handle, staged: list[Found]) -> list[dict[str, Any]] | None:
+    """The actions that add the staged files to the target; None: some of them are no longer there.
+
+    Args:
+        staged: what is in the folder of the staged rows.
+    """
     folder = log.rows_folder(handle)
-    there = {found.path: found for found in files.below(folder)}
+    there = {found.path: found for found in staged}
     path = f"{folder}/{log.entry(1)}"
     adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []
     if len(adds) != handle["files"] or log.gone(adds, folder, {each.path: each.size for each in there.values()}):

@@ -84,6 +84,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         self._spark = spark
         self._looked: log.Table | None = None  # at the target, for what is staged next
         self._rehearsed: rehearsal.Snapshot | None = None  # for the commit of the same handle
+        self._prepared: append.Prepared | None = None  # the same, of a plain append on an object store
 
     @classmethod
     def make(cls, config: DeltaSink, context: Context) -> DeltaWriter:
@@ -150,7 +151,11 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         """See `Sink.rehearse`; what is tried is in `rehearsal.py`."""
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        self._rehearsed = None
+        self._rehearsed = self._prepared = None
+        if not local_path(self.uri):
+            self._prepared = append.rehearse(self.name, self.uri, handle, decision, last)
+            if self._prepared:
+                return handle
         target = self._rehearsed_target(handle, last)
         if self._outcome_in(target, handle, decision, last):
             return handle
@@ -184,9 +189,12 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         """
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
-        began = now()
+        prepared, self._prepared = self._prepared, None
+        if prepared and prepared.folder != handle["folder"]:
+            prepared = None
+        began = prepared.looked_at if prepared else now()
         outcome = (
-            self._appended(handle, decision, last)
+            self._appended(handle, decision, last, prepared)
             or self._outcome_in_log(handle, decision)
             or self._commit(handle, decision, last)
         )
@@ -209,9 +217,11 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             if version is not None:
                 spark_files.settle(self.name, self.uri, handle, version)
 
-    def _appended(self, handle: Handle, decision: int, last: Publication | None) -> Outcome | None:
+    def _appended(
+        self, handle: Handle, decision: int, last: Publication | None, prepared: append.Prepared | None
+    ) -> Outcome | None:
         """None: on a disk, where delta-rs costs no requests; or it is more than an append."""
-        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision, last)
+        return None if local_path(self.uri) else append.publish(self.name, self.uri, handle, decision, last, prepared)
 
     def _outcome_in_log(self, handle: Handle, decision: int) -> Outcome | None:
         """What the log alone shows of it; None: nothing yet, which the snapshot to write from has to confirm."""

@@ -58,9 +58,7 @@ def publish(
         if done := shown():
             return done
         try:
-            rows = (
-                strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
-            )
+            rows = _staged_rows(spark, uri, handle)
             require_rows(rows.count(), handle["rows"], f"sink '{sink}': the staged rows in {handle['folder']}")
             _append(rows.drop(*handle.get("left_out", ())), uri, handle["app_id"], version, "widened" in handle)
         except NotCommitted as error:
@@ -86,7 +84,7 @@ def try_append(spark: Session, sink: str, uri: str, handle: Handle, target: Delt
         raise _refused(sink, uri, handle, f"The rows have to be written through Spark. {why}")
     folder = f"{handle['folder']}/{log.COPIES}{uuid.uuid4().hex[:12]}"
     scratch = log.create_staged(target, folder, True, [], {})
-    rows = strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+    rows = _staged_rows(spark, uri, handle)
     rows = rows.drop(*handle.get("left_out", ()))
     try:
         _append(rows if with_rows else rows.limit(0), scratch, handle["app_id"], 1, "widened" in handle)
@@ -111,6 +109,10 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
             _append(rows, uri, app_id, version)
         except Exception as error:
             raise _unknown(sink, uri, str(error)) from error
+
+
+def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
+    return strict_reader(spark()).format("delta").load(spark_uri(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
 
 
 def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False) -> None:
