@@ -534,6 +534,19 @@ def test_empty_mount_point_is_not_published_to(published: Lake) -> None:
     assert published.sink.values() == [1, 2]
 
 
+def test_nothing_is_given_up_in_an_empty_mount_point(published: Lake) -> None:
+    """Whoever hangs in a commit could still publish, once the volume is mounted again."""
+    handle, volume = published.stage(2), published.folder.parent
+    shutil.move(volume, volume.with_name("unmounted"))
+    volume.mkdir()
+    with pytest.raises(OutcomeUnknown) as unknown:
+        published.sink.fence(handle, 2)
+    assert unknown.value.code == "target-missing"
+    assert list(volume.iterdir()) == []
+    published.folder.mkdir()  # by a person, who knows that it is lost
+    assert published.sink.fence(handle, 2) is None
+
+
 def test_volume_that_goes_amid_a_commit_gets_no_new_target(published: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was there when it was compared."""
     handle, inner = published.stage(2), LightFiles.compare

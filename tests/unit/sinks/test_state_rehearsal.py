@@ -252,6 +252,14 @@ def test_empty_mount_point_went_back(memory: Memory) -> None:
     memory.commit(memory.rehearse(handle), 3)
 
 
+def test_nothing_is_given_up_without_its_folder(memory: Memory) -> None:
+    handle = memory.stage(3)
+    memory.root.rename(memory.root.with_name("away"))
+    with pytest.raises(OutcomeUnknown) as unknown:
+        memory.sink.fence(handle, 3)
+    assert unknown.value.code == "target-missing"
+
+
 def refuse_both(memory: Memory, handle: Handle) -> None:
     acts: tuple[Callable[[Handle], Any], ...] = (memory.rehearse, lambda handle: memory.commit(handle, 4))
     for act in acts:

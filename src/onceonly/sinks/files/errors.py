@@ -28,12 +28,8 @@ def undecided(mine: FileHandle, error: Exception, target: str) -> NotCommitted:
     match error:
         case FileMissing():
             todo = "They are staged again, if this attempt is aborted."
-            return StageAgain(
-                f"sink '{mine.txn.sink}': staged files no longer exist, or have changed.",
-                f"{error}.",
-                todo,
-                "staged-files-missing",
-            )
+            what = f"sink '{mine.txn.sink}': staged files no longer exist, or have changed."
+            return StageAgain(what, f"{error}.", todo, "staged-files-missing")
         case NameTaken():
             why = f"{error} exists with other content. Onceonly never overwrites a file."
             return ActionNeeded(what, why, f"Move that file elsewhere. {again}", "name-taken")
@@ -103,6 +99,17 @@ def behind(mine: FileHandle, other: Transaction, manifest: str) -> StateBehind:
         "older copy and assigns the same numbers again.",
         f"Nothing was published. Continue after what is published: onceonly state forward {txn.pipeline} … "
         "(docs/operations.md, Backup and restore)",
+    )
+
+
+def not_there(sink: str, target: str) -> OutcomeUnknown:
+    """Of a sink that shall be given up."""
+    return OutcomeUnknown(
+        f"sink '{sink}': whether it was published is not known.",
+        f"Neither {target} nor the folder beside it with the staged files exists. Perhaps their volume is not mounted.",
+        "Mount it, and give it up again. If the target is permanently lost, create that folder, empty, and give it up "
+        "again. Nothing was changed.",
+        "target-missing",
     )
 
 

@@ -37,7 +37,7 @@ def rehearse(on: FileSystem, mine: FileHandle, staged: OwnPath, target: str, con
         NotCommitted, OSError: no answer.
     """
     if not mine.rewinds and not on.has_begun(staged):
-        if not _is_there(on, staged.root) and not _is_there(on, target):
+        if not is_there(on, staged.root) and not is_there(on, target):
             raise TargetMissing(f"{target} and {staged.root}")
         raise FileMissing(f"{staged.path} does not exist")
     on.check(target)
@@ -50,7 +50,7 @@ def rehearse(on: FileSystem, mine: FileHandle, staged: OwnPath, target: str, con
         _check_replaced(on, old, target)
 
 
-def _is_there(on: FileSystem, folder: str) -> bool:
+def is_there(on: FileSystem, folder: str) -> bool:
     """An object store has no folders: there, one exists as long as something is in it."""
     return on.exists(folder) or bool(on.names(folder))
 

@@ -182,6 +182,8 @@ class FileWriter(Sink, KeepsCopies, Traced, ProvesHistory, Replaceable, Versione
         mine = self._mine(handle)
         given_up, staged = manifest.given_up(mine, decision), self._staged(mine)
         try:
+            if not any(rehearsal.is_there(self._on, folder) for folder in (self._target, self._staging)):
+                raise errors.not_there(self.name, self._target)
             self._on.begin(staged)  # also for staged files that no longer exist
             self._make_target()
             found = self._shown(mine) or self._write(mine, given_up) or given_up

@@ -229,6 +229,14 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         if handle["txn"] is None:  # a rewind: there is only its row in the state table
             return None
         txn = staterun.transaction(self.name, handle["txn"])
+        if not self._folders.exists():
+            raise OutcomeUnknown(
+                f"sink '{self.name}': whether the state of epoch {txn.epoch} was published is not known.",
+                f"{self._folders.uri} does not exist. Perhaps its volume is not mounted.",
+                "Mount it, and give it up again. If the state is permanently lost, create that folder, empty, and give "
+                "it up again. Nothing was changed.",
+                "target-missing",
+            )
         try:
             if not self._is_marked(txn, DONE) and self._folders.has(txn.name):
                 self._folders.mark(f"{txn.name}/{GIVEN_UP}", json.dumps({"decision": decision}))
