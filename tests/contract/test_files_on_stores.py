@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from contract.file_breaks import FILE_BREAKS
 from integration.projects.light_stores import LightStoreFiles, reader
 from integration.services.store_server import StoreServer
 from integration.services.stores import MOST, running
@@ -45,6 +46,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
 
 
 class TestFiles(SinkContract):
+    breaks = FILE_BREAKS
+
     @pytest.fixture
     def target(self, store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Target:
         for name, value in store.environment.items():

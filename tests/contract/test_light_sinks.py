@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.delta_breaks import DELTA_BREAKS
+from contract.file_breaks import FILE_BREAKS
 from deltalake import DeltaTable
 from unit.lightdelta import LightDelta, LightMerge
 from unit.lightfiles import LightFiles
@@ -49,6 +51,8 @@ class Files(Delta):
 
 
 class TestDelta(SinkContract):
+    breaks = DELTA_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Delta(str(tmp_path / "out"))
@@ -67,6 +71,8 @@ class TestMerging(TestDelta):
 
 
 class TestFiles(SinkContract):
+    breaks = FILE_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Files(str(tmp_path / "out"))

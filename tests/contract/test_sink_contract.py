@@ -7,7 +7,10 @@ from typing import Any
 
 import pandas
 import pytest
+from contract.delta_breaks import DELTA_BREAKS
 from contract.fake_breaks import FAKE_BREAKS
+from contract.file_breaks import FILE_BREAKS
+from contract.state_breaks import STATE_BREAKS
 from deltalake import DeltaTable
 from integration.readers.kafka_reader import new_topic, until, values
 from integration.services.hdfs import Hdfs
@@ -160,6 +163,8 @@ class OnSpark(SinkContract):
 
 @pytest.mark.integration
 class TestDelta(OnSpark):
+    breaks = DELTA_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return Delta(str(tmp_path / "out"))
@@ -167,6 +172,8 @@ class TestDelta(OnSpark):
 
 @pytest.mark.integration
 class TestMerging(OnSpark):
+    breaks = DELTA_BREAKS
+
     """Each number is a key; all changes are of one order, so only the first one of a key counts."""
 
     @pytest.fixture
@@ -184,6 +191,8 @@ class TestMerging(OnSpark):
 
 @pytest.mark.integration
 class TestFiles(OnSpark):
+    breaks = FILE_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return Files(str(tmp_path / "out"))
@@ -191,6 +200,8 @@ class TestFiles(OnSpark):
 
 @pytest.mark.integration
 class TestFilesOnHdfs(OnSpark):
+    breaks = FILE_BREAKS
+
     @pytest.fixture
     def target(self, hdfs: Hdfs) -> contract.Target:
         return FilesOnHdfs(f"{hdfs.root}/{uuid.uuid4().hex}/out", hdfs)
@@ -198,6 +209,8 @@ class TestFilesOnHdfs(OnSpark):
 
 @pytest.mark.integration
 class TestState(OnSpark):
+    breaks = STATE_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> contract.Target:
         return State(str(tmp_path / "out"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.delta_breaks import DELTA_BREAKS
 from deltalake import DeltaTable
 from integration.services.s3 import BINARY, BUCKET, MISSING, S3
 from unit.lightdelta import LightDelta, LightMerge
@@ -43,6 +44,8 @@ class Merging(Delta):
 
 
 class TestDelta(SinkContract):
+    breaks = DELTA_BREAKS
+
     kind = Delta
 
     @pytest.fixture
