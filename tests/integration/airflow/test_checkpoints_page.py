@@ -442,7 +442,7 @@ def test_no_answer_shows_a_password(site: Site) -> None:
         chromium.until(lambda: _answered(adam, "leaky"), "the connection was looked up")
         tried = adam.post("/pipelines/leaky/recover", headers=ACT, json={"reason": "the worker is gone"})
         pages = [adam.get(f"/pipelines/leaky/{rest}") for rest in ("1", "2", "2/evidence/out")]
-    assert "ftp://…@127.0.0.1:1/leaky." in tried.json()["what"]
+    assert "ftp://…@127.0.0.1:1/leaky" in tried.json()["why"]
     assert "the broker refused ***" in pages[0].text
     assert not [each.text for each in (tried, *pages) if PASSWORD in each.text]
 

@@ -66,8 +66,8 @@ def no_table(sink: str, uri: str, handle: Handle) -> ActionNeeded:
         f"sink '{sink}': there is no table at {uri}.",
         f"The rows were staged for the table with the id {handle['table_id']}. It was dropped, or its volume is not "
         "mounted.",
-        "Bring the table back. If it is dropped permanently, abort the checkpoint and run it again: the stage makes a new "
-        "table.",
+        "Bring the table back. If it is dropped permanently, abort the checkpoint and run it again: the stage makes a "
+        "new table.",
         code="target-missing",
     )
 
