@@ -124,7 +124,9 @@ def _stage_many(sink: LightDelta, txn: Any, rows: Any, stage: Any = LightDelta.s
 
 
 def publish(world: World) -> None:
+    """The rehearsal, and the commit that continues from it."""
     handle, decision = json.loads(world.note.read_text())
+    handle = world.sink.rehearse(handle, decision)
     world.sink.commit(handle, decision, None)  # type: ignore[arg-type]
 
 
