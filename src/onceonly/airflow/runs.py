@@ -54,8 +54,8 @@ def refuse_second_dag(context: Any, latest: Checkpoint | None) -> None:
     raise InvalidPipeline(
         f"{latest.pipeline}: two DAGs have a pipeline of this name, '{run[0]}' and '{context['ti'].dag_id}'.",
         f"Epoch {latest.epoch} was planned by '{run[0]}', which exists and is not paused.",
-        f"Give one of the pipelines another name (and other targets); if the DAG was renamed, pause '{run[0]}' or "
-        "delete it. Nothing was written.",
+        f"Give one of the pipelines another name (and other targets); if the DAG was renamed, pause '{run[0]}'. "
+        "Nothing was written.",
     )
 
 

@@ -185,7 +185,7 @@ def check_held(range_: TopicRange, log: TopicLog) -> None:
                 f"{log.called} partition {partition}: offsets {start} to {min(end, log_start) - 1} no longer exist.",
                 f"The range [{start}, {end}) has to be read, but the log now starts at {log_start}: records expired "
                 "or were deleted.",
-                "Restore the records, or give the pipeline a new name to start over. Nothing was written.",
+                f"Restore the records. {_left_out(log, partition, log_start)} Nothing was written.",
             )
 
 
@@ -267,9 +267,22 @@ def between(of: TopicRange | TopicLog, topic_id: str, start: Offsets, end: Offse
     return TopicRange(of.topic, topic_id, partitions, of.kind)
 
 
+START_OVER = "give the pipeline a new name and new targets to start over"  # under a new name it reads all again
+
+
 def restore(log: TopicLog) -> str:
     """What to do where something that was read before is not there any more."""
-    return f"Restore the {WORDS[log.kind][0]}, or give the pipeline a new name to start over. Nothing was written."
+    return f"Restore the {WORDS[log.kind][0]}, or {START_OVER}. Nothing was written."
+
+
+def _left_out(log: TopicLog, partition: int, to: int) -> str:
+    """What to do where expired records cannot be restored. It leaves out what can still be read only by intervals."""
+    return (
+        "If no copy exists, abort the checkpoint, if there is one, and leave them out: onceonly skip PIPELINE "
+        f"--topic {log.topic} --partition {partition} --to {to} --reason …. By intervals: onceonly skip PIPELINE "
+        "--interval START END --reason … (if it was not planned yet, once a later one has run), which leaves out all "
+        f"of the interval. To read what is left of it, {START_OVER}."
+    )
 
 
 def has_data(ranges: Iterable[TopicRange]) -> bool:

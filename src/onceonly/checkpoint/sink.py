@@ -410,8 +410,7 @@ def cannot_take_back(sink: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': published rows cannot be taken back.",
         "Readers may have read them.",
-        "Process again into a target whose rows can be replaced (a Delta table, files), or under a new name. "
-        "Nothing was written.",
+        "Process the records again by a pipeline with a new name and new targets. Nothing was written.",
     )
 
 

@@ -192,7 +192,7 @@ def _other(name: str, why: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name}: this is not the pipeline that the state table has under that name.",
         f"It {why}.",
-        "Give the changed pipeline a new name. Nothing was written.",
+        "Change that back, or give the changed pipeline a new name and new targets. Nothing was written.",
     )
 
 
@@ -249,7 +249,7 @@ def _check_follows(pipeline: Pipeline, latest: Checkpoint | None, interval: Inte
         raise InvalidPipeline(
             f"{pipeline.name}: the interval {interval} comes before what the state covers.",
             f"It is kept up to {latest.interval.end:%Y-%m-%dT%H:%M:%SZ} (epoch {latest.epoch}).",
-            "Give a pipeline that starts earlier a new name. Nothing was written.",
+            "Give a pipeline that starts earlier a new name and new targets. Nothing was written.",
         )
 
 

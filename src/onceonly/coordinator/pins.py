@@ -263,7 +263,9 @@ class Pins:
                     f"{self.pipeline.name}: the boundary {time:%Y-%m-%dT%H:%M:%SZ} cannot be pinned.",
                     f"topic '{self.log.topic}' partition {partition} starts at offset {log_start}: retention has "
                     "removed what came before, perhaps including records of this interval.",
-                    "Run a later interval, or restore the records. Nothing was written.",
+                    "Restore the records, or run a later interval. What is left of this one stays unread and is shown "
+                    "as a gap. To leave it out: onceonly skip PIPELINE --interval START END --reason …. Nothing was "
+                    "written.",
                 )
 
 

@@ -229,7 +229,7 @@ def _check_replaceable(pipeline: Pipeline, old: Checkpoint, shown: Mapping[str, 
         raise InvalidPipeline(
             f"{pipeline.name}: {old.interval} cannot be processed again.",
             f"Epoch {old.epoch} says that it is published ({old.reason}); what was published is not known here.",
-            "Take its rows out of the targets by hand, and run it under a new name. Nothing was written.",
+            "Process it by a pipeline with a new name and new targets. Nothing was written.",
         )
     names = {sink.name for sink in pipeline.sinks}
     if gone := sorted(set(shown) - names):

@@ -1,7 +1,8 @@
-"""An interval that is left out on purpose: manual resolution of a gap. It pins nothing that was not pinned.
+"""An interval that is left out on purpose: manual resolution of a gap, or of an interval that cannot be staged.
 
-It is settled in one row, as an interval without records is; its offsets run from one neighbour to the other, so that it
-can still be processed if it is wanted after all.
+It pins nothing that was not pinned. It is settled in one row, as an interval without records is. Its offsets are those
+of the aborted checkpoint, or run from one neighbour to the other, so that it can still be processed if it is wanted
+after all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from onceonly.checkpoint import offsets
-from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.checkpoint.offsets import Boundary, Interval, TopicRange
 from onceonly.coordinator.manual import Action, Seen, intervals_of
 from onceonly.errors import InvalidPipeline
@@ -29,16 +30,18 @@ def row(view: View, interval: Interval, action: Action, landed: Collection[str] 
     Args:
         landed: topics that are read as other pipelines have published them: these have no boundaries.
     Raises:
-        InvalidPipeline: it is not a whole gap between two pinned intervals; or the pipeline has no gaps.
+        InvalidPipeline: it is neither aborted nor a whole gap between two pinned intervals; or the pipeline has no
+            gaps.
     """
     latest = _last(view, interval)
     covered = view.planned_for(interval)
     for other in covered:
-        if other.interval != interval or other.skipped is None:
+        if other.interval != interval or not (other.skipped is not None or other.state is State.ABORTED):
             raise _refused(view, interval, f"Epoch {other.epoch} covers {other.interval} and is {other.state.value}.")
-    if covered:
+    if any(other.skipped is not None for other in covered):
         return None
-    ranges = [_range(view, interval, range_) for range_ in latest.ranges]
+    pinned = covered[-1].ranges if covered else None
+    ranges = list(pinned or (_range(view, interval, range_) for range_ in latest.ranges))
     ranges = [_nothing(range_) if range_.topic in landed else range_ for range_ in ranges]
     body = {
         "definition": latest.definition,

@@ -53,7 +53,7 @@ def pipeline(view: View, skip: Skip) -> Pipeline:
     if latest is None:
         raise _refused(view, skip, "It has not run yet.", "Say where it begins: start=… of its source.")
     if latest.interval is not None:
-        raise _refused(view, skip, "It runs by intervals.", "Leave out a whole gap: onceonly skip … --interval.")
+        raise _refused(view, skip, "It runs by intervals.", "Leave out a whole interval: onceonly skip … --interval.")
     found = Pipeline.from_json(latest.definition)
     if found.state:
         raise _refused(view, skip, f"It keeps state ('{found.state.name}'), which would miss those records.")

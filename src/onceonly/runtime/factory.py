@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from onceonly.checkpoint.interfaces import Judges, PinsSchemas, Source
@@ -39,6 +40,7 @@ from onceonly.spark.strict_reading import switch_off_skipping
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.transitions import Notify
+from onceonly.windows.bound import dated
 
 SHOWN = 10  # topics of a pattern, in a note
 
@@ -262,7 +264,8 @@ class _Producing:
             return self._suited(self._outputs(claimed, self._transform(given)))
         writer = self._parts.sink(self._pipeline, state.name)
         assert isinstance(writer, KeepsState)
-        outputs = self._outputs(claimed, self._transform(given, writer.read(self._spark, self._before)))
+        before = dated(writer.read(self._spark, self._before), _time_of(claimed))
+        outputs = self._outputs(claimed, self._transform(given, before))
         return self._suited({**outputs, state.name: Changes(outputs[state.name], self._before)})
 
     def _pin(self, claimed: Checkpoint) -> None:
@@ -339,6 +342,11 @@ class _Producing:
         self._until_end.close()
         for batch in self._held:
             batch.unpersist()
+
+
+def _time_of(checkpoint: Checkpoint) -> datetime:
+    """The time that the rows of a checkpoint are compared with: as pinned, so that it is the same for each attempt."""
+    return checkpoint.interval.end if checkpoint.interval else checkpoint.planned_at
 
 
 def _judging(source: Source) -> Judges:

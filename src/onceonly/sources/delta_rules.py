@@ -7,13 +7,13 @@ from datetime import datetime
 
 from deltalake import DeltaTable
 
-from onceonly.checkpoint.offsets import TopicLog, TopicRange
+from onceonly.checkpoint.offsets import START_OVER, TopicLog, TopicRange
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.tables import DeltaSource
 from onceonly.sources.delta_log import File, Version
 
-RESTORE = "Restore the table, or give the pipeline a new name to start over. Nothing was written."
+RESTORE = f"Restore the table, or {START_OVER}. Nothing was written."
 FEED = "delta.enableChangeDataFeed"
 MAPPING = "delta.columnMapping.mode"
 # Reader features that do not change what a data file means.
@@ -66,7 +66,7 @@ def _no_feed(config: DeltaSource, version: int) -> InvalidPipeline:
         f"table '{config.topic}' has no Change Data Feed at version {version}.",
         f"DeltaSource(changes=True) reads it, and {FEED} is not 'true' there.",
         f"ALTER TABLE … SET TBLPROPERTIES ('{FEED}' = 'true'); versions before that cannot be read by their "
-        "changes: give the pipeline a new name to start with the whole table. Nothing was written.",
+        "changes: give the pipeline a new name and new targets to start with the whole table. Nothing was written.",
     )
 
 
@@ -89,35 +89,44 @@ def added(config: DeltaSource, versions: Sequence[Version]) -> list[File]:
     """
     for version in versions:
         if version.removed or version.operation.upper() == "RESTORE":
-            raise _not_appended(config, version)
+            raise _not_appended(config, version, version.number - versions[0].number)
         if version.hides or any(file.elsewhere for file in version.added):
-            raise _unsupported(config, version)
+            raise _unsupported(config, version, version.number - versions[0].number)
     return [file for version in versions for file in version.added]
 
 
-def _not_appended(config: DeltaSource, version: Version) -> InvalidPipeline:
+def _not_appended(config: DeltaSource, version: Version, unread: int) -> InvalidPipeline:
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} does not only add rows.",
         f"Its operation is {version.operation}, which removes {count(len(version.removed), 'file')} with rows.",
-        _behind(config, version),
+        _behind(config, version, unread),
     )
 
 
-def _behind(config: DeltaSource, version: Version) -> str:
+def _behind(config: DeltaSource, version: Version, unread: int) -> str:
+    """How to continue behind a version. What comes before it is read first: a skip leaves out all that is unread.
+
+    Args:
+        unread: number of versions of the range before that one.
+    """
     place, to = f"--topic {config.topic} --partition 0", version.number + 1
+    if unread:
+        first = f"Read what comes before it: DeltaSource(max_versions={unread}). Then leave it out"
+    else:
+        first = f"Leave it out (if the pipeline has not run yet, by DeltaSource(start={to}))"
     return (
-        f"Leave it out on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (if it has not run yet: "
-        f"DeltaSource(start={to}); not in a pipeline with after). Or read the table's changes, under a new name: "
-        "DeltaSource(changes=True). Nothing was written."
+        f"{first} on purpose: onceonly skip PIPELINE {place} --to {to} --reason … (not in a pipeline with after). Or "
+        "read the table's changes by a pipeline with a new name and new targets: DeltaSource(changes=True). Nothing "
+        "was written."
     )
 
 
-def _unsupported(config: DeltaSource, version: Version) -> InvalidPipeline:
+def _unsupported(config: DeltaSource, version: Version, unread: int) -> InvalidPipeline:
     what = "deletion vectors hide rows of the files" if version.hides else "the files are outside of the table's folder"
     return InvalidPipeline(
         f"table '{config.topic}': version {version.number} cannot be read by the files that it adds.",
         f"Its operation is {version.operation}, and {what}.",
-        _behind(config, version),
+        _behind(config, version, unread),
     )
 
 
@@ -155,8 +164,7 @@ def cleaned_up(range_: TopicRange, version: int, why: str) -> SourceLost:
     return SourceLost(
         f"{range_.called}: version {version} can no longer be read.",
         f"The versions {_span(range_)} have to be read, and the log does not hold all of them any more ({why[:160]}).",
-        "A table that is read has to keep its log for longer (delta.logRetentionDuration). Restore the table, or give "
-        "the pipeline a new name to start over. Nothing was written.",
+        f"A table that is read has to keep its log for longer (delta.logRetentionDuration). {RESTORE}",
     )
 
 

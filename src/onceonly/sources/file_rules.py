@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from onceonly.checkpoint.offsets import TopicRange
+from onceonly.checkpoint.offsets import START_OVER, TopicRange
 from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.tables import FileSource
 from onceonly.sources.file_manifests import Damaged, Manifest
 from onceonly.spark.file_formats import as_read
 
-RESTORE = "Restore the folder, or give the pipeline a new name to start over. Nothing was written."
+RESTORE = f"Restore the folder, or {START_OVER}. Nothing was written."
 
 
 class NoFiles(InvalidPipeline):
@@ -52,7 +52,7 @@ def check(config: FileSource, range_: TopicRange, every: Sequence[Manifest], cov
     filled = [manifest for manifest in covered if manifest.files]
     for manifest in filled:
         if manifest.schema is None:
-            raise _untyped(config, manifest)
+            raise _untyped(config, range_, manifest)
     _check_types(config, filled)
 
 
@@ -72,24 +72,31 @@ def types(manifest: Manifest) -> dict[str, str]:
 
 
 def _replacing(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
-    before, to = manifest.decision - range_.starts[0], manifest.decision + 1
-    first = f"Read what comes before it: FileSource(max_decisions={before}). Then leave it" if before else "Leave it"
     return InvalidPipeline(
         f"folder '{config.topic}': decision {manifest.decision} does not only add files.",
         f"'{manifest.txn.pipeline}' has taken back {count(len(manifest.replaces), 'checkpoint')} by it, such as "
         f"{manifest.replaces[0].removesuffix('.manifest')}: it processed an interval again, or went back.",
-        f"{first} out on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {to} --reason … (if "
-        f"it has not run yet: FileSource(start={to})). Intervals follow those of their writer with "
+        f"{_left_out(config, range_, manifest)} Intervals follow those of their writer with "
         f"after=['{manifest.txn.pipeline}']. Nothing was written.",
     )
 
 
-def _untyped(config: FileSource, manifest: Manifest) -> InvalidPipeline:
+def _left_out(config: FileSource, range_: TopicRange, manifest: Manifest) -> str:
+    """How to continue behind a decision. What comes before it is read first: a skip leaves out all that is unread."""
+    unread, to = manifest.decision - range_.starts[0], manifest.decision + 1
+    if unread:
+        first = f"Read what comes before it: FileSource(max_decisions={unread}). Then leave it out"
+    else:
+        first = f"Leave it out (if the pipeline has not run yet, by FileSource(start={to}))"
+    return f"{first} on purpose: onceonly skip PIPELINE --topic {config.topic} --partition 0 --to {to} --reason …."
+
+
+def _untyped(config: FileSource, range_: TopicRange, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}': the files of decision {manifest.decision} cannot be read.",
-        f"The manifest {manifest.name} does not have their columns' types: an older version wrote it. Types "
-        "inferred from files and folder names could differ each time.",
-        f"Begin after it: FileSource(start={manifest.decision + 1}), or onceonly skip. Nothing was written.",
+        f"The manifest {manifest.name} does not have their columns' types. Types inferred from files and folder names "
+        "could differ each time.",
+        f"{_left_out(config, range_, manifest)} Nothing was written.",
     )
 
 
@@ -106,9 +113,8 @@ def _retyped(config: FileSource, name: str, first: tuple[Manifest, str], then: t
 def untimed(config: FileSource, manifest: Manifest) -> InvalidPipeline:
     return InvalidPipeline(
         f"folder '{config.topic}' cannot be read by times.",
-        f"The manifest {manifest.name} of decision {manifest.decision} has none: an older version wrote it.",
-        f"Read it in chained mode, and begin by a decision: FileSource(start={manifest.decision + 1}). "
-        "Nothing was written.",
+        f"The manifest {manifest.name} of decision {manifest.decision} has none.",
+        "Read it in chained mode, and begin by a decision: FileSource(start=DECISION). Nothing was written.",
     )
 
 
@@ -138,8 +144,8 @@ def changed(range_: TopicRange, taken_back: Iterable[Manifest]) -> SourceLost:
             f"{range_.called}: files of the decisions {span(range_)} were taken back.",
             f"They are pinned, and '{by.txn.pipeline}' has processed an interval again, or went back, by decision "
             f"{by.decision}.",
-            "Abort the checkpoint, then leave these decisions out (onceonly skip), or give the pipeline a new name to "
-            "start over. An interval with after is planned again by itself. Nothing was written.",
+            "Abort the checkpoint and run it again: the next plan reads what is still in force, or says what to leave "
+            "out. An interval with after is planned again by itself. Nothing was written.",
         )
     return SourceLost(
         f"{range_.called}: the manifests of the decisions {span(range_)} are not those that were pinned.",
@@ -169,7 +175,7 @@ def damaged(config: FileSource, place: str, error: Damaged) -> SourceLost:
     return SourceLost(
         f"folder '{config.topic}' cannot be read.",
         f"A file in {place} has the name of a manifest but is not one: {error}.",
-        "Restore it, or remove it if it is not Onceonly's. Nothing was written.",
+        "Restore it. If it is not Onceonly's, move it elsewhere. Nothing was written.",
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.checkpoint.boundary_search import BoundarySearch, FirstRecord
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.checkpoint.offsets import NO_OFFSETS, Offsets, TopicLog, TopicRange, check_held, range_of
+from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
 from onceonly.kafka import avro, java
@@ -185,7 +185,7 @@ class KafkaReader:
             raise SourceLost(
                 error.what,
                 "A checkpoint has pinned a range of it, and it was deleted since.",
-                "Restore the topic, or give the pipeline a new name to start over. Nothing was written.",
+                f"Restore the topic, or {START_OVER}. Nothing was written.",
             ) from error
 
     def report(self, done: Checkpoint, state_id: str) -> None:

@@ -92,8 +92,8 @@ def open_(uri: str) -> Opened:
             f"the state table at {uri} is a copy, or was moved.",
             f"It was created at {found[PLACE]} and is now at {place(uri)}. Two tables with one identity would "
             "take each other's output for their own.",
-            "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state "
-            "fork. Nothing was written.",
+            "If the original no longer exists: onceonly state relocate. To use the copy as well: onceonly state fork, "
+            "and give its pipelines new targets, else both publish the next rows. Nothing was written.",
         )
     return Opened(found[ID])
 

@@ -248,8 +248,9 @@ def gaps(pipeline: str, found: Sequence[Interval]) -> list[str]:
 
 
 def staged(handle: Mapping[str, Any]) -> str:
-    """'6,000 rows, 1.2 MB, 30 files', as far as the sink counts them."""
-    return ", ".join([_rows_of(handle), *([size(handle["bytes"])] if "bytes" in handle else []), *_pieces(handle)])
+    """'6,000 rows, 1.2 MB, 30 files', as far as the sink counts them, and what else it says of them."""
+    counts = [_rows_of(handle), *([size(handle["bytes"])] if "bytes" in handle else []), *_pieces(handle)]
+    return "; ".join([", ".join(counts), *([handle["note"]] if "note" in handle else [])])
 
 
 def _rows_of(handle: Mapping[str, Any]) -> str:

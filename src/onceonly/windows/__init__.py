@@ -6,7 +6,8 @@
         seen = hourly.add(batch.select(…), state)
         return {"views": seen.closed, "late": seen.late}, seen.changes
 
-The watermark is the latest time seen minus the lateness. It never goes back. A window is closed by the first
+The watermark is the latest time seen minus the lateness. It never goes back. A row that is dated too far ahead of its
+checkpoint does not move it (`bound`): it closes nothing, and waits in its own window. A window is closed by the first
 checkpoint at whose end the watermark has reached the window's end. A row is late if all its windows were closed by
 earlier checkpoints, or if it has no time. Windows start at multiples of their step since 1970-01-01T00:00Z.
 Source: Akidau et al., The Dataflow Model (2015); Flink's WindowOperator.
@@ -21,6 +22,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from onceonly.errors import InvalidPipeline
+from onceonly.windows import bound
 from onceonly.windows.check import check_same, check_types, marked
 
 MICROSECOND = timedelta(microseconds=1)
@@ -111,11 +113,13 @@ class Seen:
         closed: key, window_start, window_end and values of each window that this checkpoint closes.
         late: late rows, unchanged.
         changes: for the `StateSink`.
+        ahead: number of rows that were dated too far ahead to move the watermark.
     """
 
     closed: Any
     late: Any
     changes: Any
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class Windows:
         key: columns. The StateSink refuses a row with a null in one of them.
         values: name -> aggregate.
         lateness: how far behind the latest time a row may be. Allow for a source partition that is ahead of others.
+        ahead: how far after the end of its interval, or after it was planned, rows of a checkpoint move the watermark.
     """
 
     time: str
@@ -134,12 +139,13 @@ class Windows:
     by: Sliding | Sessions
     values: Mapping[str, Value]
     lateness: timedelta = timedelta(0)
+    ahead: timedelta = timedelta(hours=1)
 
     def add(self, rows: Any, state: Any, watermark: datetime | None = None) -> Seen:
         """Add `rows` to the open windows in `state`.
 
         Args:
-            watermark: timezone-aware; used instead of the one from the rows.
+            watermark: timezone-aware; used instead of the one from the rows, however far ahead it is.
         Raises:
             InvalidPipeline: the watermark would go back, the open windows have another definition, or a value would
                 not fit the state's type.
@@ -149,18 +155,20 @@ class Windows:
         check_types(rows.select(*self._given()), state)
         check_same(state, _open(state), str(self))
         before = state.agg(F.max(F.unix_micros("watermark"))).first()[0]
-        now = self._watermark(rows, before, watermark)
+        now, rows_ahead = self._watermark(rows, before, watermark, bound.latest(state, self.ahead))
         pieces, late = self._pieces(rows, state, before)
         windows = self._merged(pieces)
         closed = F.unix_micros("window_end") <= F.lit(now).cast("bigint")
+        changes = self._changes(windows, closed, state, now if now != before else None)
         return Seen(
             closed=windows.where(closed).select(*self._columns),
             late=late,
-            changes=marked(self._changes(windows, closed, state, now if now != before else None), str(self)),
+            changes=marked(changes, str(self), bound.note(rows_ahead, self.ahead)),
+            ahead=rows_ahead,
         )
 
     def __str__(self) -> str:
-        """Their definition, without the lateness, which may change at any time."""
+        """Their definition, without lateness and ahead, which may change at any time."""
         values = ", ".join(f"{name} = {value}" for name, value in sorted(self.values.items()))
         return f"{self.by} of '{self.time}' by {', '.join(self.key)}, with {values}"
 
@@ -176,23 +184,23 @@ class Windows:
     def _columns(self) -> list[str]:
         return [*self.key, "window_start", "window_end", *self.values]
 
-    def _watermark(self, rows: Any, before: int | None, given: datetime | None) -> int | None:
-        """The watermark in microseconds since 1970; None before the first row."""
+    def _watermark(
+        self, rows: Any, before: int | None, given: datetime | None, limit: int | None
+    ) -> tuple[int | None, int]:
+        """Return the watermark in microseconds since 1970, and how many rows are dated after the limit.
+
+        The watermark is None before the first row.
+        """
         from pyspark.sql import functions as F
 
         if given is not None:
-            stated = (given - datetime.fromtimestamp(0, UTC)) // MICROSECOND
-            if before is not None and stated < before:
-                was = datetime.fromtimestamp(before / 1e6, UTC)
-                raise InvalidPipeline(
-                    f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {given:%Y-%m-%dT%H:%M:%SZ}.",
-                    "Windows before it are closed and their results published.",
-                    "Pass a watermark that never decreases. Nothing was staged.",
-                )
-            return stated
-        latest = rows.agg(F.max(F.unix_micros(self.time))).first()[0]
-        reached = [latest - self.lateness // MICROSECOND] if latest is not None else []
-        return max([*reached, *([] if before is None else [before])], default=None)
+            return _stated(given, before), 0
+        at = F.unix_micros(self.time)
+        is_ahead = F.lit(False) if limit is None else at > F.lit(limit)
+        moving = F.max(F.when(~is_ahead, at))
+        reached, rows_ahead = rows.agg(moving, F.count(F.when(is_ahead, True))).first()
+        times = [] if reached is None else [reached - self.lateness // MICROSECOND]
+        return max([*times, *([] if before is None else [before])], default=None), rows_ahead
 
     def _pieces(self, rows: Any, state: Any, before: int | None) -> tuple[Any, Any]:
         """Rows by window together with the open windows; and the late rows."""
@@ -291,6 +299,23 @@ class Windows:
         if watermark is not None:
             parts.append(_watermark_row(state, self.key, watermark))
         return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _stated(given: datetime, before: int | None) -> int:
+    """Return a watermark that the transform has passed, in microseconds.
+
+    Raises:
+        InvalidPipeline: it would go back.
+    """
+    stated = (given - datetime.fromtimestamp(0, UTC)) // MICROSECOND
+    if before is not None and stated < before:
+        was = datetime.fromtimestamp(before / 1e6, UTC)
+        raise InvalidPipeline(
+            f"the watermark would go back from {was:%Y-%m-%dT%H:%M:%SZ} to {given:%Y-%m-%dT%H:%M:%SZ}.",
+            "Windows before it are closed and their results published.",
+            "Pass a watermark that never decreases. Nothing was staged.",
+        )
+    return stated
 
 
 def _open(state: Any) -> Any:

@@ -30,9 +30,9 @@ def check_same(state: Any, held: Any, now: str) -> None:
         )
 
 
-def marked(changes: Any, now: str) -> Any:
-    """The changes, with the definition of the windows in their metadata."""
-    return changes.withMetadata("watermark", {MADE_BY: now})
+def marked(changes: Any, now: str, note: Mapping[str, str]) -> Any:
+    """The changes, with the definition of the windows in their metadata, and perhaps a note."""
+    return changes.withMetadata("watermark", {MADE_BY: now, **note})
 
 
 def check_types(given: Any, state: Any) -> None:

@@ -19,7 +19,9 @@ from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import StateSink
 from onceonly.sinks.state.sink import StateWriter
 from onceonly.testing.fakes import FakeReceipts
+from onceonly.views import formatting
 from onceonly.windows import Sessions, Sliding, Tumbling, Windows, count, least, most, state_key, state_schema, sum_of
+from onceonly.windows.bound import dated
 
 pytestmark = [pytest.mark.integration]
 MINUTE = timedelta(minutes=1)
@@ -50,10 +52,13 @@ class Run:
     closed: list[Closed] = field(default_factory=list)
     late: list[list[Row]] = field(default_factory=list)
     before: Handle | None = None
+    as_of: datetime | None = None  # of the checkpoints; None: as in a test of a transform
 
     def add(self, rows: list[Row], **more: Any) -> Closed:
         sink = StateWriter(OPEN, str(self.folder))
-        seen = self.windows.add(self.spark.createDataFrame(rows, ROWS), sink.read(self.spark, self.before), **more)
+        state = sink.read(self.spark, self.before)
+        state = dated(state, self.as_of) if self.as_of else state
+        seen = self.windows.add(self.spark.createDataFrame(rows, ROWS), state, **more)
         closed = {
             (row["page"], row["window_start"].astimezone(UTC), row["window_end"].astimezone(UTC)): tuple(row)[3:]
             for row in seen.closed.collect()
@@ -263,3 +268,47 @@ def test_nonsense_is_refused() -> None:
         Tumbling(timedelta(0))
     with pytest.raises(InvalidPipeline, match="have no length"):
         Sessions(timedelta(0))
+
+
+# ---- rows that are dated ahead
+
+IN_2092 = datetime(2092, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("by", [Tumbling(10 * MINUTE), Sessions(10 * MINUTE)], ids=["tumbling", "sessions"])
+def test_one_row_of_2092_closes_nothing(run: Any, by: Sliding | Sessions) -> None:
+    mine = run(by)
+    mine.as_of = at(60)
+    assert mine.add([("a", at(1), 1), ("a", IN_2092, 2), ("b", at(121), 3)]) == {}
+    assert "2 rows are dated more than 1:00:00 ahead of the checkpoint" in formatting.staged(mine.before)
+    mine.as_of = at(90)
+    closed = mine.add([("a", at(2), 4), ("b", at(30), 5)])
+    assert list(closed.values()) == [(2, 5, 1, 4)]
+    assert mine.late[-1] == []
+    assert "dated" not in formatting.staged(mine.before)
+    mine.as_of = IN_2092 + timedelta(days=1)
+    closed = mine.add([("c", IN_2092 + timedelta(hours=1), 6)])
+    assert sorted(closed.values()) == [(1, 2, 2, 2), (1, 3, 3, 3), (1, 5, 5, 5)]
+    mine.all_closed()
+
+
+def test_rows_up_to_the_bound_move_the_watermark(run: Any) -> None:
+    mine = run(Tumbling(10 * MINUTE))
+    mine.windows = replace(mine.windows, ahead=30 * MINUTE)
+    mine.as_of = at(60)
+    assert mine.add([("a", at(1), 1), ("a", at(90), 2)]) == {("a", at(0), at(10)): (1, 1, 1, 1)}
+    assert mine.add([("a", at(90.1), 3)]) == {}
+    assert "1 row is dated more than 0:30:00 ahead" in formatting.staged(mine.before)
+
+
+def test_a_repeated_stage_computes_the_same_watermark(tmp_path: Path, spark: Any) -> None:
+    rows = [("a", at(n), 1) for n in (1, 15, 70, 125)] + [("a", IN_2092, 1)]
+    for folder in ("first", "again"):
+        mine = Run(spark, tmp_path / folder, windows(Tumbling(10 * MINUTE)), as_of=at(60))
+        assert sorted(start for _, start, _ in mine.add(rows)) == [at(0), at(10)]
+
+
+def test_a_watermark_of_the_transform_is_taken_as_it_is(run: Any) -> None:
+    mine = run(Tumbling(10 * MINUTE))
+    mine.as_of = at(60)
+    assert len(mine.add([("a", at(1), 1)], watermark=IN_2092)) == 1

@@ -11,7 +11,7 @@ from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.errors import InvalidPipeline
+from onceonly.errors import Fenced, InvalidPipeline, SourceLost
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.statetable import gaps
 from onceonly.views import formatting, queries
@@ -112,6 +112,43 @@ def test_of_very_many_gaps_the_newest_are_told_one_by_one():
     assert len(told) == 1 + formatting.GAPS
     assert told[0] == "flights: 15 more before these (onceonly status flights --json)"
     assert str(minutes(190, 195)) in told[-1]
+
+
+# ---- an interval that cannot be staged any more
+
+
+def test_an_aborted_interval_whose_records_expired_is_skipped(world):
+    world.put(*range(40, 60))
+    stuck = world.plan("run-3", minutes(40, 50))
+    world.source.expire(0, 45)
+    with pytest.raises(SourceLost) as lost:
+        world.stage(stuck.epoch, "run-3")
+    assert "onceonly skip PIPELINE --interval" in lost.value.todo
+    with pytest.raises(InvalidPipeline, match="is planned"):
+        skip(world, minutes(40, 50))
+    world.abort(stuck.epoch)
+    skipped = skip(world, minutes(40, 50), "they are gone")
+    assert (skipped.state, skipped.skipped) == (State.COMMITTED, "they are gone")
+    assert skipped.ranges == stuck.ranges
+    assert skip(world, minutes(40, 50), "they are gone").epoch == skipped.epoch
+    assert world.plan("run-3", minutes(40, 50)).epoch == skipped.epoch
+    with pytest.raises(Fenced):
+        world.stage(stuck.epoch)
+    world.run("run-4", minutes(50, 60))
+    assert values(world.lake) == [*range(10), *range(30, 40), *range(50, 60)]
+    assert missing(world) == [MISSING]
+
+
+def test_an_interval_whose_plan_finds_no_records_is_skipped_as_a_gap(world):
+    world.put(*range(40, 60))
+    world.source.expire(0, 42)
+    with pytest.raises(SourceLost) as lost:
+        world.plan("run-3", minutes(40, 45))
+    assert "once a later one has run" in lost.value.todo
+    world.run("run-4", minutes(45, 60))
+    assert skip(world, minutes(40, 45)).skipped == "a strike"
+    assert missing(world) == [MISSING]
+    assert values(world.lake) == [*range(10), *range(30, 40), *range(45, 60)]
 
 
 # ---- declared as wanted

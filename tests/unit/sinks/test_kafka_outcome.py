@@ -101,7 +101,21 @@ def test_while_one_partition_lacks_its_marker_the_outcome_is_not_known(looks):
     assert f"the log of t-{missing} does not show how" in error.value.what
     assert "Other partitions show that it was committed" in error.value.why
     assert "Publish again: onceonly recover" in error.value.todo
-    assert f"abort --topic t --partition {missing} --start-offset 17" in error.value.todo
+    assert "Do not abort it by hand" in error.value.todo
+    assert "kafka-transactions" not in error.value.todo
+
+
+def test_a_transaction_without_any_marker_may_be_aborted_by_hand():
+    with pytest.raises(OutcomeUnknown) as error:
+        settle(Log((NONE, NONE)))
+    for number in (0, 1):
+        assert f"abort --topic t --partition {number} --start-offset 17" in error.value.todo
+
+
+def test_beside_a_log_that_is_gone_nothing_is_aborted_by_hand():
+    with pytest.raises(OutcomeUnknown) as error:
+        settle(Log((UNKNOWN, NONE)))
+    assert "kafka-transactions" not in error.value.todo
 
 
 @pytest.mark.parametrize("looks", [((COMMITTED, UNKNOWN),), ((UNKNOWN, NONE), (UNKNOWN, COMMITTED))])

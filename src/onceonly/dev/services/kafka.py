@@ -86,7 +86,7 @@ class KafkaBroker(Service):
             raise ServiceFailed(
                 "kafka did not start: its storage cannot be formatted.",
                 (done.stdout + done.stderr).strip(),
-                f"Fix the cause, or remove {self.folder} to start with an empty broker.",
+                f"Fix the cause, or move {self.folder} elsewhere to start with an empty broker.",
             )
 
     def _cluster_id(self) -> str | None:

@@ -27,7 +27,8 @@ def vanished(sink: str, uri: str, handle: Handle, missing: int) -> CannotPublish
         f"sink '{sink}': staged files no longer exist in {uri}.",
         f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}. "
         "A VACUUM deletes files that were not published within its retention.",
-        f"onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …, then send the records again.",
+        f"Restore them and recover. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
+        "This target then lacks those rows; onceonly describe PIPELINE EPOCH shows the records that they come from.",
     )
 
 

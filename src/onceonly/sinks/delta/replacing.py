@@ -25,8 +25,7 @@ def check(config: DeltaSink, uri: str, old: Handle) -> None:
         raise InvalidPipeline(
             f"sink '{config.name}': the rows that are published in {uri} cannot be replaced.",
             why,
-            "Delete them with your own predicate, and send the records again to a pipeline with a new name. "
-            "Nothing was written.",
+            "Process the records again by a pipeline with a new name and new targets. Nothing was written.",
         )
 
 

@@ -71,7 +71,8 @@ def failed(mine: FileHandle, error: Exception, target: str, kept: str) -> Cannot
             f"sink '{sink}': a staged file no longer exists, or was replaced by another.",
             f"{error}.",
             "Restore it and recover (on an object store, the version of it that was staged: a copy is another file), "
-            f"or: {exit_}, and send the records again.",
+            f"or, if no copy exists: {exit_}. This target then lacks those rows; onceonly describe PIPELINE EPOCH "
+            "shows the records that they come from.",
             "staged-files-missing",
         )
     return OutcomeUnknown(
@@ -126,5 +127,5 @@ def irreplaceable(sink: str, old: Handle) -> InvalidPipeline:
     return InvalidPipeline(
         f"sink '{sink}': the files that are published in {old['target']} cannot be replaced.",
         f"Their manifest {old['manifest']} no longer exists, or is that of another transaction.",
-        "Restore it, or send the records again to a pipeline with a new name. Nothing was written.",
+        "Restore it, or process the records by a pipeline with a new name and new targets. Nothing was written.",
     )

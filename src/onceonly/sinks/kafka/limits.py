@@ -178,14 +178,14 @@ def _check_span(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> N
             lambda row: f"has the timestamp {_date(column[row].as_py())}, too old for topic '{name}'",
             f"The topic's message.timestamp.before.max.ms is {topic.behind:,}. The limit here is {_date(earliest)}, "
             "because rows may be written some time after they were staged.",
-            "Remove such rows, leave 'timestamp' null, or raise the topic's setting.",
+            "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
         )
     if (latest := topic.latest(now)) is not None:
         rows.refuse(
             _both(mine, pc.greater(column, min(latest, 2**63 - 1))),
             lambda row: f"has the timestamp {_date(column[row].as_py())}, too far in the future for topic '{name}'",
             f"The topic's message.timestamp.after.max.ms is {topic.ahead:,}: the limit is now {_date(latest)}.",
-            "Remove such rows, leave 'timestamp' null, or raise the topic's setting.",
+            "Leave 'timestamp' null (the time of writing), or raise the topic's setting.",
         )
 
 

@@ -181,7 +181,8 @@ class TransactionFinisher:
         without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
         committed = MarkerState.COMMITTED in seen.values()
         now = self._known.describe([tx.id]).get(tx.id)
-        ends = self._ends_by_hand(tx, without) if now is None or now.state in COMPLETE else ""
+        is_lost = now is None or now.state in COMPLETE
+        ends = self._ends_by_hand(tx, seen) if is_lost else ""
         names = ", ".join(f"{topic}-{number}" for topic, number in without)
         return OutcomeUnknown(
             f"transaction '{tx.id}' has ended, but the log of {names} does not show how.",
@@ -191,16 +192,29 @@ class TransactionFinisher:
             f"Nothing is lost: the rows are in the spool. Publish again: onceonly recover. {ends}".strip(),
         )
 
-    def _ends_by_hand(self, tx: Tx, without: Sequence[Partition]) -> str:
-        """What a person can do if the coordinator will never write the missing markers."""
+    def _ends_by_hand(self, tx: Tx, seen: Mapping[Partition, MarkerState]) -> str:
+        """Say what a person can do if the coordinator will never write the missing markers.
+
+        To abort it is safe only if it cannot have been committed in another partition: its rows are then written again
+        in all of them.
+        """
+        without = sorted(partition for partition, state in seen.items() if state is MarkerState.NONE)
+        if {MarkerState.COMMITTED, MarkerState.UNKNOWN} & set(seen.values()):
+            return (
+                "If this persists, the brokers have lost the end of a transaction that is, or may be, committed in "
+                "other partitions. Do not abort it by hand: its rows in the partitions without a marker would be lost. "
+                "Restore their logs from a replica or a copy, then: onceonly recover."
+            )
         starts = self._known.starts(tx.producer_id, without)
         ends = "; ".join(
             f"kafka-transactions --bootstrap-server … abort --topic {topic} --partition {number} --start-offset {start}"
             for (topic, number), start in sorted(starts.items())
         )
-        then = "Then its rows are written again or, if other partitions have a marker, the sink is in doubt"
+        if not ends:
+            return ""
         return (
-            f"If this persists, the brokers have lost the transaction. End it yourself: {ends}. {then}." if ends else ""
+            f"If this persists, the brokers have lost the transaction. End it yourself: {ends}. Then: onceonly "
+            "recover, which writes its rows again."
         )
 
     def _find_open_transaction(self, tx: Tx) -> Tx | None:

@@ -302,8 +302,9 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         return InDoubt(
             f"sink '{self.name}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
             f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
-            "Check whether the rows are in the topic, then record it: onceonly resolve PIPELINE EPOCH "
-            f"--committed {self.name} --reason … (or --aborted, which writes them again, or --give-up).",
+            "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
+            f"--committed {self.name} --reason …. If none is: the same with --aborted {self.name}, which writes all of "
+            "them again.",
         )
 
     # ---- discard, release, sweep

@@ -148,6 +148,7 @@ class State(TypedDict):
     rows: Count
     unit: NotRequired[str]
     target: NotRequired[str]
+    note: NotRequired[str]
 
 
 def check_handle(sink: str, kind: str, shape: Any, handle: Mapping[str, Any]) -> None:

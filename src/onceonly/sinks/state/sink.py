@@ -46,6 +46,7 @@ from onceonly.spark.strict_reading import require_rows, strict_reader
 RUNS = 8  # the maximum number of runs before the newest are merged
 KEPT = 100  # checkpoints for which a merged run is kept, because readers of an older state may need it
 GIVEN_UP = "_given_up"  # marks the folder of a transaction that was given up
+NOTE = "onceonly.note"  # key in the metadata of a changed column: a sentence for people, such as that of `windows`
 _SHOWN = {"kind": "state", "unit": "changed key", "target": "the pipeline's state"}
 LOOKED_AT = 8  # published transactions that are read for a trace
 
@@ -91,16 +92,18 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
             both = self._write(whole, f"{txn.name}/merged")
             self._folders.delete(f"{txn.name}/changes")  # included in `merged`
         retired = [*self._runs(before, "retired"), *({**old, "since": txn.epoch} for old in merged)]
+        notes = [field.metadata[NOTE] for field in changes.schema if NOTE in field.metadata]
         return {
             **_SHOWN,
             "txn": txn.name,
             "schema": self.config.schema,
             "key": list(self.config.key),
-            "metadata": _metadata(before) | {field.name: field.metadata for field in changes.schema if field.metadata},
+            "metadata": _metadata(before) | _kept_metadata(changes),
             "runs": [*kept, both if merged else run],
             "retired": [old for old in retired if old["since"] > txn.epoch - KEPT],
             "forget": [old["folder"] for old in retired if old["since"] <= txn.epoch - KEPT],
             "rows": run["rows"],
+            **({"note": "; ".join(notes)} if notes else {}),
         }
 
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
@@ -391,6 +394,12 @@ class StateWriter(Sink, KeepsState, Traced, ProvesHistory, Replaceable):
         if local := local_path(folder):
             LocalFiles().make_durable(str(local))
         return {"folder": name, "rows": written, **history.content(self._folders, name)}
+
+
+def _kept_metadata(changes: Any) -> dict[str, Any]:
+    """Spark's metadata of the changed columns, without the notes, which are about this checkpoint alone."""
+    kept = {field.name: {k: v for k, v in field.metadata.items() if k != NOTE} for field in changes.schema}
+    return {name: metadata for name, metadata in kept.items() if metadata}
 
 
 def _metadata(handle: Handle | None) -> dict[str, Any]:
