@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because, cause, first_sentence, how_to_run
+from onceonly.coordinator.messages import because, cause, first_sentence
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
 from onceonly.errors import ActionNeeded, InDoubt, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
