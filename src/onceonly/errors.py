@@ -78,6 +78,8 @@ class StageAgain(NotCommitted):
 class ActionNeeded(NotCommitted):
     """What is staged cannot be published until a person acts. It stays staged, and is not decided."""
 
+    exit_code = 4
+
 
 class GateFailed(NotCommitted):
     """The gate failed the staged rows. A retry needs other rows, or manual approval."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceonly.airflow.assets import assets_of, inlets, outlets
+    from onceonly.airflow.commit import CommitOperator
     from onceonly.airflow.dags import checkpoint_dag, recovery_dag
     from onceonly.airflow.gate import GateOperator
     from onceonly.airflow.notifier import WebhookNotifier
     from onceonly.airflow.operators import (
         AbortOperator,
         AnnounceOperator,
-        CommitOperator,
         PlanOperator,
         RecoverOperator,
         StageOperator,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AbortOperator": "operators",
     "AnnounceOperator": "operators",
-    "CommitOperator": "operators",
+    "CommitOperator": "commit",
     "GateOperator": "gate",
     "PlanOperator": "operators",
     "RecoverOperator": "operators",

@@ -1,7 +1,8 @@
 """The two DAG factories: `checkpoint_dag` for a pipeline, `recovery_dag` for all of them.
 
-    plan ──▶ stage ──▶ gate ──▶ commit          commit is retried, and never leads to abort
-               └────────┴─(failed)──▶ abort      no gate in the pipeline: no such task
+    plan ──▶ stage ──▶ gate ──▶ commit          commit is retried, stages again what cannot be
+               └────────┴─(failed)──▶ abort      published any more, and never leads to abort;
+                                                 no gate in the pipeline: no such task
 
 The shape alone excludes nothing (Airflow runs tasks twice, kills them late, skips abort on "mark failed"): the state
 table does.
@@ -17,12 +18,12 @@ from typing import Any
 from airflow.sdk import DAG, Asset, TriggerRule
 
 from onceonly.airflow.assets import outlets
+from onceonly.airflow.commit import CommitOperator
 from onceonly.airflow.gate import GateOperator
 from onceonly.airflow.notices import Notifier
 from onceonly.airflow.operators import (
     AbortOperator,
     AnnounceOperator,
-    CommitOperator,
     PlanOperator,
     RecoverOperator,
     StageOperator,
@@ -67,7 +68,8 @@ def checkpoint_dag(
         schedule: as for any DAG; a cron string of an interval pipeline means its data intervals, in the DAG's
             time zone.
         spark_conn_id: connection of the stage: a Spark master for spark-submit, or `sc://…` for Spark Connect.
-        on_held: notifiers that are called when the gate holds a checkpoint; see `GateOperator`.
+        on_held: notifiers that are called when the gate holds a checkpoint, or an approval has ended with its attempt;
+            see `GateOperator` and `CommitOperator`.
         partition_keys: the asset events of intervals carry partition keys; see `CommitOperator`.
         dag_arguments: passed on to `airflow.sdk.DAG`. An interval pipeline catches up unless `catchup=False` says that
             intervals may be left out when the scheduler was down or the DAG paused.
@@ -94,7 +96,9 @@ def checkpoint_dag(
         )
         stage = StageOperator(task_id="stage", pipeline=pipeline.name, spark_conn_id=spark_conn_id, **STAGE_RETRIES)
         publish: dict[str, Any] = {"outlets": outlets(pipeline), "partition_keys": partition_keys, **PATIENT}
-        commit = CommitOperator(task_id="commit", pipeline=pipeline.name, **publish)
+        commit = CommitOperator(
+            task_id="commit", pipeline=pipeline.name, spark_conn_id=spark_conn_id, on_held=on_held, **publish
+        )
         abort = AbortOperator(task_id="abort", pipeline=pipeline.name, trigger_rule=TriggerRule.ONE_FAILED, **PATIENT)
         plan >> stage >> abort
         if pipeline.gate:

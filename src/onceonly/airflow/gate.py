@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onceonly.airflow import notices
 from onceonly.airflow.links import CheckpointLink, DocsLink, docs_page
 from onceonly.airflow.notices import Notifier
-from onceonly.airflow.operators import SparkOperator, owner_of, task_outcome
+from onceonly.airflow.operators import OnceonlyOperator, SparkOperator, owner_of, task_outcome
 from onceonly.airflow.versions import AirflowFailException
 from onceonly.counts import count
 from onceonly.errors import GateFailed
@@ -17,6 +17,8 @@ from onceonly.errors import GateFailed
 if TYPE_CHECKING:
     from onceonly.airflow.gatesession import GateParts
     from onceonly.checkpoint.model import Checkpoint
+    from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.factory import LiveParts
 
 
 class GateOperator(SparkOperator):
@@ -38,42 +40,59 @@ class GateOperator(SparkOperator):
         super().__init__(**arguments)
         self.on_held = notices.listed(on_held)
 
-    def parts(self) -> GateParts:
+    def parts(self) -> LiveParts:
+        return self.gate_parts()
+
+    def gate_parts(self) -> GateParts:
+        """Parts whose Spark is that of the connection."""
         from onceonly.airflow import gatesession
 
-        made = self._job = gatesession.parts(super().parts(), self.spark_conn_id)  # on_kill ends what it asks of Spark
+        plain = OnceonlyOperator.parts(self)
+        made = self._job = gatesession.parts(plain, self.spark_conn_id)  # on_kill ends what it asks of Spark
         return made
 
+    def gatekeeper(self) -> Coordinator:
+        """The coordinator that examines."""
+        return self.coordinator()
+
     def execute(self, context: Any) -> dict[str, Any]:
+        return self.examine(context)
+
+    def examine(self, context: Any) -> dict[str, Any]:
+        """Have the rows examined, here or by a driver on the cluster, for which the task is deferred."""
         work, started = self.work(context), time.time()
         with task_outcome(context):
-            parts = self.parts()
+            parts = self.gate_parts()
             if parts.target.cluster and (submission := work.gate(parts.target, parts.settings, parts.connections)):
                 self.wait_for(submission, started)
         return self._judged(context)
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:
         """Back from the triggerer: what follows from the verdict that a driver on the cluster has recorded."""
+        self.require_judged(context, event)
+        return self._judged(context, by_driver=True)
+
+    def require_judged(self, context: Any, event: Any) -> None:
+        """Refuse to go on unless the driver has recorded a verdict."""
         from onceonly.airflow.triggers import driver_of
         from onceonly.settings import Settings
 
         with task_outcome(context):
             self.work(context).require_judged(driver_of(event), Settings.from_env(), event["state"])
-        return self._judged(context, by_driver=True)
 
     def _judged(self, context: Any, by_driver: bool = False) -> dict[str, Any]:
         from onceonly.airflow import stats
         from onceonly.coordinator import gate
 
         with task_outcome(context):
-            done = self.coordinator().gate(self.pipeline, self.find_epoch(context), owner_of(context))
+            done = self.gatekeeper().gate(self.pipeline, self.find_epoch(context), owner_of(context))
         if by_driver:
             stats.judged(done)
         if done.verdict:
             self.docs = docs_page(done)
             self._log(done.verdict)
             self._tell(done, what="of_gate")
-        for trouble in notices.notify_held(self.on_held, context, done) if done.held else ():
+        for trouble in notices.notify(self.on_held, context, done) if done.held else ():
             self.log.warning("%s", trouble)
         try:
             with task_outcome(context):

@@ -1,4 +1,4 @@
-"""What tasks tell people: why a run's checkpoint was aborted, and that one is held."""
+"""What tasks tell people: why a run's checkpoint was aborted, that one is held, that an approval has ended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk._shared.secrets_masker import redact
 
 from onceonly.airflow.links import page_of
+from onceonly.checkpoint.model import Event
 from onceonly.views import formatting, queries
 
 if TYPE_CHECKING:
-    from onceonly.checkpoint.model import Checkpoint
+    from onceonly.checkpoint.model import Checkpoint, Row
 
 ERROR = "onceonly_error"  # key of an XCom: what a task of this run failed with, for the abort task
 UNKNOWN = "an earlier task of the run failed in Airflow; which one is not known, because Airflow's API did not answer"
@@ -51,19 +52,29 @@ def _failure(ti: Any, task_id: str) -> str:
     return f"task '{task_id}' failed in Airflow: {' '.join(str(error).split()) if error else NO_ERROR}"
 
 
+def is_due(checkpoint: Checkpoint, row: Row) -> bool:
+    """Whether people are told of what `row` has recorded: it is held, or an approval has ended with its attempt."""
+    if row.event is Event.VERDICT:
+        return checkpoint.held
+    return row.event is Event.ABORTING and "unfit" in row.body and checkpoint.approved is not None
+
+
 def about(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a notifier is given as `held` in its context, beside what Airflow has there."""
+    """What a notifier is given as `held` in its context, beside what Airflow has there.
+
+    Of an approval that has ended: there is nothing to decide, so it has no checks, and no commands.
+    """
     from onceonly.coordinator.gate import failed_checks
 
     of = f"{checkpoint.pipeline} {checkpoint.epoch} --reason … --seen {checkpoint.changed_seq}"
     return {
         "pipeline": checkpoint.pipeline,
         "epoch": checkpoint.epoch,
-        "text": formatting.held(checkpoint),
-        "checks": failed_checks(checkpoint.verdict or {}),
+        "text": formatting.waits(checkpoint),
+        "checks": failed_checks(checkpoint.verdict or {}) if checkpoint.held else [],
         "page": page_of(checkpoint.pipeline, checkpoint.epoch),
-        "approve": f"onceonly approve {of}",
-        "abort": f"onceonly abort {of}",
+        "approve": f"onceonly approve {of}" if checkpoint.held else "",
+        "abort": f"onceonly abort {of}" if checkpoint.held else "",
     }
 
 
@@ -79,14 +90,14 @@ def told(context: Any) -> str:
     return "\n".join([what, why, *page])
 
 
-def notify_held(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) -> Iterator[str]:
+def notify(notifiers: Sequence[Notifier], context: Any, checkpoint: Checkpoint) -> Iterator[str]:
     """Call each; for the log, what failed. Nothing depends on who listens."""
     given = {**context, "held": about(checkpoint)}
     for notifier in notifiers:
         try:
             copy(notifier)(given)  # one of Airflow's keeps the text that it has rendered
         except Exception as error:
-            yield f"{checkpoint.pipeline} epoch {checkpoint.epoch} is held, but the notifier failed: {error!r}"
+            yield f"{given['held']['text']}\nThe notifier failed, so perhaps nobody knows: {error!r}"
 
 
 def listed(given: Notifier | Sequence[Notifier] | None) -> list[Notifier]:

@@ -232,8 +232,27 @@ class SparkOperator(CheckpointOperator):
 
         return Work(self.pipeline, self.find_epoch(context), owner_of(context))
 
-    def wait_for(self, submission: Submission, started: float) -> None:
-        """Submit, and defer this task until the driver has ended; `ended` continues from there."""
+    def run_stage(self, context: Any, work: Work, then: str = "ended") -> None:
+        """Run the stage job: by spark-submit, or in this process through Spark Connect, or all of it on the cluster.
+
+        Args:
+            then: the method that continues when a driver on the cluster has ended. This one does not return then.
+        """
+        from onceonly.airflow import connections, lineage, stats
+        from onceonly.clusters import child
+        from onceonly.settings import Settings
+
+        started, spark = time.time(), connections.spark(self.spark_conn_id)
+        with stats.harmless():
+            spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
+        if spark.cluster is None:
+            job = self._job = child.job(spark, self._say, self._log_transition, connections.from_airflow)
+            job.run(work.pipeline, work.epoch, work.owner)
+        elif submission := work.stage(spark, Settings.from_env(), connections.from_airflow):
+            self.wait_for(submission, started, then)
+
+    def wait_for(self, submission: Submission, started: float, then: str = "ended") -> None:
+        """Submit, and defer this task until the driver has ended; the method `then` continues from there."""
         from onceonly.airflow.triggers import DriverTrigger
 
         self._job = submission
@@ -241,7 +260,7 @@ class SparkOperator(CheckpointOperator):
         self._say(f"the cluster runs it as {driver.driver}; a triggerer now waits for it")
         self._say(f"its log: {driver.where()}")
         deadline = started + self.execution_timeout.total_seconds() if self.execution_timeout else None
-        self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name="ended")
+        self.defer(trigger=DriverTrigger(**vars(driver), started=started, deadline=deadline), method_name=then)
 
     def on_kill(self) -> None:
         """The task is cleared, marked, or timed out: nothing of it keeps running on Spark."""
@@ -256,20 +275,9 @@ class StageOperator(SparkOperator):
     """
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow import connections, lineage, stats
-        from onceonly.clusters import child
-        from onceonly.settings import Settings
-
         work, started = self.work(context), time.time()
         with task_outcome(context):
-            spark = connections.spark(self.spark_conn_id)
-            with stats.harmless():
-                spark = replace(spark, conf=lineage.with_parent(spark.conf, context))
-            if spark.cluster is None:
-                job = self._job = child.job(spark, self._say, self._log_transition, connections.from_airflow)
-                job.run(work.pipeline, work.epoch, work.owner)
-            elif submission := work.stage(spark, Settings.from_env(), connections.from_airflow):
-                self.wait_for(submission, started)
+            self.run_stage(context, work)
         return self._done(work, started)
 
     def ended(self, context: Any, event: Any) -> dict[str, Any]:
@@ -293,30 +301,6 @@ class StageOperator(SparkOperator):
                 stats.staged(now)
                 self._tell(now)
         return {"epoch": work.epoch, "spark_seconds": round(time.time() - started, 3)}
-
-
-class CommitOperator(CheckpointOperator):
-    """Takes the decision and publishes; safe to run any number of times.
-
-    An asset event goes out for each of its `outlets` that was published (`onceonly.airflow.outlets` makes them).
-
-    Args:
-        partition_keys: the events of an interval carry its start as their partition key, for DAGs with a
-            `PartitionedAssetTimetable`. Such an event starts no other DAG.
-    """
-
-    def __init__(self, *, partition_keys: bool = False, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.partition_keys = partition_keys
-
-    def execute(self, context: Any) -> dict[str, Any]:
-        from onceonly.airflow.assets import announce
-
-        with task_outcome():
-            done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
-        self._tell(done)
-        self.outlets = announce(context, done, self.outlets, self.partition_keys)
-        return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
 
 
 class AbortOperator(CheckpointOperator):
@@ -345,7 +329,8 @@ class RecoverOperator(OnceonlyOperator):
     Args:
         spark_conn_id: connection whose Spark examines large gates, and publishes what only Spark can; it is looked up
             when needed. Even with deploy mode cluster, the driver is this task's process.
-        on_held: as for `GateOperator`, for a checkpoint whose gate runs here, because its run had ended.
+        on_held: as for `GateOperator`, for a checkpoint whose gate runs here, because its run had ended; and for one
+            whose approval ends here, as for `CommitOperator`.
     """
 
     template_fields: Sequence[str] = ("spark_conn_id",)
@@ -359,7 +344,7 @@ class RecoverOperator(OnceonlyOperator):
     ) -> None:
         super().__init__(**arguments)
         self.spark_conn_id, self.on_held = spark_conn_id, notices.listed(on_held)
-        self._held: list[Checkpoint] = []
+        self._noticed: list[Checkpoint] = []  # held, or their approval has ended: people are told
         self._committed: list[Checkpoint] = []
         self._parts: RunningWork | None = None
 
@@ -414,22 +399,22 @@ class RecoverOperator(OnceonlyOperator):
         super()._log_transition(checkpoint, row)
         if row.event is Event.COMMITTED:
             self._committed.append(checkpoint)
-        if row.event is Event.VERDICT and checkpoint.held:
-            self._held.append(checkpoint)
+        if notices.is_due(checkpoint, row):
+            self._noticed.append(checkpoint)
 
     def _notify(self, context: Any) -> None:
-        """Of what was found here to be held: once, and not in every later run."""
-        while self._held:
-            for trouble in notices.notify_held(self.on_held, context, self._held.pop()):
+        """Of what has happened here: once, and not in every later run."""
+        while self._noticed:
+            for trouble in notices.notify(self.on_held, context, self._noticed.pop()):
                 self.log.warning("%s", trouble)
 
     def _warn(self, unsettled: Sequence[Checkpoint]) -> None:
-        """Of what is left as it is: held, or about to time out."""
+        """Of what is left as it is: held, refused, or about to time out."""
         from onceonly.views import timeouts
 
         for checkpoint in unsettled:
-            if checkpoint.held:
-                self.log.warning("%s", formatting.held(checkpoint))
+            if waits := formatting.waits(checkpoint):
+                self.log.warning("%s", waits)
             for warning in timeouts.warnings(checkpoint, datetime.now(UTC)):
                 self.log.warning("%s", warning)
 
@@ -476,14 +461,19 @@ def run_here(context: Any) -> str:
 
 
 @contextmanager
-def task_outcome(context: Any = None) -> Iterator[None]:
-    """Invalid input is not retried: nothing changes it but an edit. `context`: where the abort task finds the error."""
+def task_outcome(context: Any = None, final: tuple[type[Exception], ...] = (InvalidPipeline,)) -> Iterator[None]:
+    """Fail without a retry where that cannot help: nothing changes invalid input but an edit.
+
+    Args:
+        context: where the abort task finds the error.
+        final: errors after which the task is not tried again.
+    """
     try:
         yield
     except Exception as error:
         if context is not None:
             notices.leave_error(context, error)
-        if isinstance(error, InvalidPipeline):
+        if isinstance(error, final):
             raise AirflowFailException(str(error)) from error
         raise
 

@@ -19,8 +19,8 @@ Settings are environment variables:
 {"".join(f"  {each.name}{chr(10)}      {each.meaning}{chr(10)}      ({each.default}){chr(10)}" for each in VARIABLES)}
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
-3 unknown outcome (run `onceonly recover`), 4 held by its gate:
-approve or abort it, 5 `onceonly check` found a problem, 130 Ctrl-C.
+3 unknown outcome (run `onceonly recover`), 4 a person has to act: its gate
+holds it, or a target has to be repaired, 5 `onceonly check` found a problem, 130 Ctrl-C.
 With --json, an error is {{"error": class, "what": …, "why": …, "todo": …}} on stdout.
 """
 COMMANDS = Commands(  # where each is; the everyday ones first

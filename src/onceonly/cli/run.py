@@ -15,7 +15,7 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.cli import changing, target
 from onceonly.cli import console as show
 from onceonly.cli.app import HINT, explain, json_option, print_json
-from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.errors import InvalidPipeline, NotCommitted, StageAgain
 from onceonly.pipeline.definition import Pipeline
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
@@ -34,12 +34,15 @@ HELP = """Run one checkpoint of the pipeline NAME in FILE.py: plan, stage, gate,
 
 Without --interval a pipeline continues where its last checkpoint ended; run it again until it says that there is no new
 data. What an earlier run left behind is settled first. A run that fails before its decision is aborted: nothing of it
-stays.
+stays. Staged rows that cannot be published any more are staged again, at most three times. If a person has to act
+first, or a target does not answer, they stay staged.
 
 \b
 --json prints one object: "result" (committed, no_new_data, empty_interval,
 already_committed, skipped, planned or staged), "seconds", "settled" (what
-earlier runs had left), "gap" (what no interval covers before this one), and the
+earlier runs had left), "gap" (what no interval covers before this one),
+"staged_again" ("attempt", "code" and "why" of each attempt that could not be
+published any more), and the
 keys of `onceonly status PIPELINE --json` for this checkpoint (with no new data:
 "pipeline" alone).
 """
@@ -87,6 +90,7 @@ class _Run:
     file: str  # as it was given
     again: str | None = None
     settled: list[Checkpoint] = field(default_factory=list)
+    staged_again: list[dict[str, Any]] = field(default_factory=list)  # by attempt: why it could not be published
     gap: Interval | None = None
     checkpoint: Checkpoint | None = None
     through: Coordinator = field(init=False)
@@ -104,9 +108,7 @@ class _Run:
         if until != "plan":
             self.stage(self.checkpoint)
         if until is None:
-            if self.pipeline.gate:
-                self.gate(self.checkpoint)
-            self.commit(self.checkpoint)
+            self.publish(self.checkpoint)
             return "committed"
         return self.stop(self.checkpoint)
 
@@ -153,6 +155,19 @@ class _Run:
             self._abort(checkpoint, error)
             raise
 
+    def publish(self, checkpoint: Checkpoint) -> None:
+        """Gate and commit. What cannot be published any more is staged again, as often as the coordinator allows."""
+        while True:
+            if self.pipeline.gate:
+                self.gate(checkpoint)
+            try:
+                return self.commit(checkpoint)
+            except StageAgain as error:
+                attempt = self.checkpoint.attempt if self.checkpoint else checkpoint.attempt
+                self.staged_again.append({"attempt": attempt, "code": error.code, "why": error.why})
+                self.steps.say(f"{checkpoint.pipeline} epoch {checkpoint.epoch} is staged again: {error.why}", "yellow")
+                self.stage(checkpoint)
+
     def commit(self, checkpoint: Checkpoint) -> None:
         with self.steps.step("commit") as words:
             done = self.checkpoint = self.through.commit(checkpoint.pipeline, checkpoint.epoch)
@@ -167,7 +182,8 @@ class _Run:
     def json(self) -> dict[str, Any]:
         left = [{"epoch": cp.epoch, "state": cp.state.value} for cp in self.settled]
         known = queries.to_json(self.checkpoint) if self.checkpoint else {"pipeline": self.pipeline.name}
-        return {**known, "settled": left, "gap": queries.span(self.gap) if self.gap else None}
+        gap = queries.span(self.gap) if self.gap else None
+        return {**known, "settled": left, "gap": gap, "staged_again": self.staged_again}
 
     def hint(self) -> str:
         """What is open of this run, and what recovery would make of it."""

@@ -18,7 +18,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.clusters import command, process
 from onceonly.clusters.properties import properties
 from onceonly.clusters.target import Target
-from onceonly.errors import InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import lookup
 from onceonly.kafka.lookup import Lookup
 from onceonly.pipeline.definition import Pipeline
@@ -137,7 +137,7 @@ def connections_of(checkpoint: Checkpoint | None) -> set[str]:
 
 def error(code: int, tail: list[str]) -> Exception:
     """What a job that ended with that code, and these last lines, has met."""
-    kind = {1: NotCommitted, 2: InvalidPipeline}.get(code, OutcomeUnknown)
+    kind = {1: NotCommitted, 2: InvalidPipeline, 4: ActionNeeded}.get(code, OutcomeUnknown)
     if code < 0 or code > 128:
         return NotCommitted(
             f"the stage job was killed by signal {-code if code < 0 else code - 128}.",

@@ -96,14 +96,6 @@ def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     )
 
 
-def how_to_run(checkpoint: Checkpoint) -> str:
-    """How an aborted checkpoint is run again."""
-    if checkpoint.interval is None:
-        return f"the next run of '{checkpoint.pipeline}' does it, or onceonly run FILE.py:NAME"
-    start, end = (f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in (checkpoint.interval.start, checkpoint.interval.end))
-    return f"clear its run in Airflow, or onceonly run FILE.py:NAME --interval {start} {end}"
-
-
 def first_sentence(error: BaseException) -> str:
     """What an error says first, without the traces of other languages that follow.
 

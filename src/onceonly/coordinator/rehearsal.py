@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because, cause, first_sentence, how_to_run
+from onceonly.coordinator.messages import because, cause, first_sentence
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
 from onceonly.errors import ActionNeeded, InDoubt, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
@@ -249,6 +250,14 @@ def _refused_row(view: View, checkpoint: Checkpoint, refusal: Refusal) -> Row | 
 
 
 def _check_staged(checkpoint: Checkpoint) -> None:
+    """Refuse what is not staged, and what its gate has not let through.
+
+    Raises:
+        StageAgain: another process, or an earlier try, has rehearsed it in vain.
+        NotCommitted: for another reason.
+    """
+    if checkpoint.has_to_be_staged_again:
+        raise _stage_again(checkpoint, f"{checkpoint.reason or 'a rehearsal has ended its attempt'}.", "stage-again")
     if checkpoint.state is not State.STAGED:
         raise NotCommitted(
             f"{checkpoint.pipeline} epoch {checkpoint.epoch} cannot be committed.",
@@ -266,12 +275,16 @@ def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
 
 
 def _unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:
+    return _stage_again(checkpoint, _why_unfit(checkpoint, refusal), refusal.code or "stage-again")
+
+
+def _stage_again(checkpoint: Checkpoint, why: str, code: str) -> StageAgain:
     return StageAgain(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} was not published: it has to be staged again.",
-        _why_unfit(checkpoint, refusal),
+        why,
         "Nothing was decided, and its records are still to be processed. A run that is still running stages it again "
         f"by itself. Otherwise run it again; it uses the same offsets: {how_to_run(checkpoint)}",
-        code=refusal.code or "stage-again",
+        code=code,
     )
 
 

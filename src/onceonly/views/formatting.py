@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count
@@ -101,6 +102,34 @@ def held(checkpoint: Checkpoint) -> str:
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     decide = how_to_decide(checkpoint.pipeline, checkpoint.epoch, checkpoint.changed_seq)
     return f"{name} is held: its gate failed what is staged, and nothing is published. Decide: {decide}"
+
+
+def refused(checkpoint: Checkpoint) -> str:
+    """Which sink of a staged checkpoint waits for a person, and what for."""
+    refusal = checkpoint.refused
+    if refusal is None:
+        return ""
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    code = f" ({refusal['code']})" if refusal["code"] else ""
+    return (
+        f"{name} is staged, and sink '{refusal['sink']}' waits for a person{code}: {refusal['why']} {refusal['todo']}"
+    )
+
+
+def staged_again(checkpoint: Checkpoint) -> str:
+    """That an aborted checkpoint has to be staged again, with the command; empty unless a rehearsal has ended it."""
+    if not checkpoint.has_to_be_staged_again:
+        return ""
+    name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    return (
+        f"{name} has to be staged again: {checkpoint.reason or 'a rehearsal has ended its attempt'}. Its records are "
+        f"not published. If its run has ended: {how_to_run(checkpoint)}"
+    )
+
+
+def waits(checkpoint: Checkpoint) -> str:
+    """What a checkpoint needs people for; empty if it does not."""
+    return held(checkpoint) if checkpoint.held else refused(checkpoint) or staged_again(checkpoint)
 
 
 def missing(checkpoint: Checkpoint) -> str:

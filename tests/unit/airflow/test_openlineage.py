@@ -58,8 +58,7 @@ def test_inputs_are_left_out_where_they_would_seem_to_go_into_every_output(tmp_p
 
 
 def test_without_the_provider_or_a_transport_nothing_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onceonly.airflow import lineage
-    from onceonly.airflow.operators import CommitOperator
+    from onceonly.airflow import CommitOperator, lineage
 
     monkeypatch.setattr(lineage, "find_spec", lambda name: None)
     assert not lineage.on()
@@ -71,8 +70,7 @@ def test_without_the_provider_or_a_transport_nothing_is_put_together(monkeypatch
 
 
 def test_what_cannot_be_told_stops_no_task(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from onceonly.airflow import lineage
-    from onceonly.airflow.operators import CommitOperator
+    from onceonly.airflow import CommitOperator, lineage
 
     def broken(*_: Any) -> None:
         raise KeyError("no such handle")

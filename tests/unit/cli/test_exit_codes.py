@@ -168,6 +168,12 @@ def cannot_settle(here: Here) -> list[Any]:
     return ["--force"]
 
 
+def cannot_publish(here: Here) -> list[Any]:
+    here.staged()
+    here.world.lake.fail("rehearse", "action")
+    return ["--force"]
+
+
 def nowhere_to_record(*args: Any) -> Provoke:
     def provoke(here: Here) -> list[Any]:
         here.staged()
@@ -231,6 +237,12 @@ def has_gone_on(then: Callable[[Here], None] = lambda here: None) -> Provoke:
 def cannot_be_taken_back(here: Here) -> list[Any]:
     has_gone_on()(here)
     here.world.lake.fail("commit", "unknown")
+    return EPOCH
+
+
+def rewind_is_refused(here: Here) -> list[Any]:
+    has_gone_on()(here)
+    here.world.lake.fail("rehearse", "action")
     return EPOCH
 
 
@@ -397,7 +409,7 @@ CODES: dict[str, dict[int, Provoke]] = {
     "describe": {0: known(1), 2: known(7)},
     "lineage": {0: known("--checkpoint", 1), 2: known("--checkpoint", 7)},
     "metrics": {0: has_a_damaged_pipeline, 2: has_no_table},
-    "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle},
+    "recover": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_settle, 4: cannot_publish},
     "check": {0: runs("flights"), 2: given("nowhere.py"), 5: no_topic},
     "infer": {
         0: values(b'{"id": 1}'),
@@ -409,6 +421,7 @@ CODES: dict[str, dict[int, Provoke]] = {
         1: is_held(Here.read_only),
         2: known(1, "--reason", "x"),
         3: is_held(lambda here: here.world.lake.fail("commit", "unknown")),
+        4: is_held(lambda here: here.world.lake.fail("rehearse", "action")),
     },
     "abort": {0: known(1, "--reason", "x"), 1: is_decided(*EPOCH), 2: nobody(1, "--reason", "x")},
     "resolve": {0: is_decided(*GIVE_UP), 1: nowhere_to_record(*GIVE_UP), 2: is_decided(*EPOCH), 3: cannot_be_fenced},
@@ -417,6 +430,7 @@ CODES: dict[str, dict[int, Provoke]] = {
         1: has_gone_on(then=Here.read_only),
         2: nobody(1, "--reason", "x"),
         3: cannot_be_taken_back,
+        4: rewind_is_refused,
     },
     "accept-loss": {
         0: has_lost_its_target(),
@@ -475,7 +489,7 @@ def test_each_exit_code_of_each_command(name: str, code: int, here: Here) -> Non
     args = CODES[name][code](here)
     result = invoke(name, *args, *_seen(name, here))
     assert result.exit_code == code, result.output
-    if code in (1, 3, 5):
+    if code in (1, 3, 4, 5):
         assert "✗ " in result.stderr
 
 

@@ -1,0 +1,115 @@
+"""The commit as a task: it also stages again what could not be published any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from onceonly.airflow import notices
+from onceonly.airflow.gate import GateOperator
+from onceonly.airflow.links import CheckpointLink
+from onceonly.airflow.operators import OnceonlyOperator, task_outcome
+from onceonly.checkpoint.model import Checkpoint, Row, State
+from onceonly.errors import ActionNeeded, InvalidPipeline, StageAgain
+
+if TYPE_CHECKING:
+    from onceonly.coordinator.coordinator import Coordinator
+    from onceonly.runtime.factory import LiveParts
+
+FINAL = (InvalidPipeline, ActionNeeded)  # a person has to act; when the run has ended, recovery tries it again
+
+
+class CommitOperator(GateOperator):
+    """Takes the decision and publishes; safe to run any number of times.
+
+    If what is staged cannot be published any more, this task stages it again, on the Spark of the stage task, and asks
+    the gate again, as often as the coordinator allows.
+    An asset event goes out for each of its `outlets` that was published (`onceonly.airflow.outlets` makes them).
+
+    Args:
+        partition_keys: the events of an interval carry its start as their partition key, for DAGs with a
+            `PartitionedAssetTimetable`. Such an event starts no other DAG.
+        on_held: as for `GateOperator`, for an attempt that was staged here; and for an approval that ended with the
+            attempt that it was given to. Then `held` has no checks, and its "approve" and "abort" are empty.
+    """
+
+    operator_extra_links = (CheckpointLink(),)
+
+    def __init__(self, *, partition_keys: bool = False, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.partition_keys = partition_keys
+        self._noticed: list[Checkpoint] = []  # whose approval has ended: people are told
+
+    def parts(self) -> LiveParts:
+        return OnceonlyOperator.parts(self)  # to publish, it needs no connection of a Spark
+
+    def gatekeeper(self) -> Coordinator:
+        from onceonly.runtime.factory import coordinator
+
+        return coordinator(self.gate_parts(), log=self._log_transition)
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        return self._publish(context)
+
+    def ended(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Back from the triggerer: a driver has examined the rows that this task has staged."""
+        self.require_judged(context, event)
+        self._judged(context, by_driver=True)
+        return self._publish(context)
+
+    def staged(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Back from the triggerer: a driver has staged them."""
+        from onceonly.airflow.triggers import driver_of
+        from onceonly.settings import Settings
+
+        with task_outcome():
+            self.work(context).require_staged(driver_of(event), Settings.from_env(), event["state"])
+        return self._publish(context)
+
+    def _publish(self, context: Any) -> dict[str, Any]:
+        """Commit; once more for each time that it has to be staged again. Airflow forbids to call `execute` here."""
+        while True:
+            self._prepare(context)
+            try:
+                with task_outcome(final=FINAL):
+                    done = self.coordinator().commit(self.pipeline, self.find_epoch(context))
+            except StageAgain as again:
+                self.log.warning("%s\n%s", again.what, again.why)
+                self._notify(context)
+                continue
+            return self._published(context, done)
+
+    def _prepare(self, context: Any) -> None:
+        """Do what the stage and gate tasks would, if a rehearsal has ended the attempt that these have worked on.
+
+        Nothing is staged twice at once: only one process has the claim. An earlier try of this task may have failed at
+        any point of it.
+        """
+        now = self._now(context)
+        if now.unfit_attempts and now.state in (State.PLANNED, State.ABORTED):
+            self._say(f"{self.pipeline} epoch {now.epoch} is staged again by this task")
+            with task_outcome():
+                self.run_stage(context, self.work(context), then="staged")
+            now = self._now(context)
+        if now.unfit_attempts and now.gate and now.state is State.STAGED and now.verdict is None:
+            self.examine(context)
+
+    def _now(self, context: Any) -> Checkpoint:
+        return self.coordinator().state.view(self.pipeline).require(self.find_epoch(context))
+
+    def _published(self, context: Any, done: Checkpoint) -> dict[str, Any]:
+        from onceonly.airflow.assets import announce
+
+        self._tell(done)
+        self.outlets = announce(context, done, self.outlets, self.partition_keys)
+        return {"epoch": done.epoch, "decision": done.decision, "rows": done.rows, "published": dict(done.published)}
+
+    def _log_transition(self, checkpoint: Checkpoint, row: Row) -> None:
+        super()._log_transition(checkpoint, row)
+        if notices.is_due(checkpoint, row) and not checkpoint.held:  # `_judged` tells of what is held
+            self._noticed.append(checkpoint)
+
+    def _notify(self, context: Any) -> None:
+        while self._noticed:
+            for trouble in notices.notify(self.on_held, context, self._noticed.pop()):
+                self.log.warning("%s", trouble)
