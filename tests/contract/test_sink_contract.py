@@ -10,6 +10,7 @@ import pytest
 from contract.delta_breaks import DELTA_BREAKS
 from contract.fake_breaks import FAKE_BREAKS
 from contract.file_breaks import FILE_BREAKS
+from contract.kafka_breaks import KAFKA_BREAKS
 from contract.state_breaks import STATE_BREAKS
 from deltalake import DeltaTable
 from integration.readers.kafka_reader import new_topic, until, values
@@ -223,6 +224,8 @@ class TestState(OnSpark):
 @pytest.mark.integration
 @pytest.mark.parametrize("late", [False, True], ids=["staged", "late"])
 class TestKafka(OnSpark):
+    breaks = KAFKA_BREAKS
+
     @pytest.fixture
     def target(self, tmp_path: Path, broker: str, late: bool) -> contract.Target:
         return Topic(str(tmp_path / "out"), broker, new_topic(broker, partitions=3), late)

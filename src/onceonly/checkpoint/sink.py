@@ -237,6 +237,7 @@ class History:
         why: for people, such as "its log ends at version 3, and version 7 published epoch 12".
         decision: if it went back: the last decision of this sink that the target still shows; 0: none. All later ones
             are missing.
+        at_least: it may show later ones as well. The target cannot tell, so each is compared by its own proof.
         remarks: what its owner has done to it since, on purpose, such as a RESTORE; for people.
     """
 
@@ -244,6 +245,7 @@ class History:
     why: str = ""
     decision: int = 0
     remarks: tuple[str, ...] = ()
+    at_least: bool = False
 
 
 class ProvesHistory(ABC):

@@ -9,6 +9,7 @@ A target that went back is never published to. Either it is brought back, or a p
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,8 +68,10 @@ class Comparison:
 
         Reads the history, so it is only called for a target that went back.
         """
-        later = self.view.published_to(self.sink, self.shown)
-        return [each for each in later if each.is_shown_by(self.sink) and self._is_of_target(each)]
+        later = [each for each in self.view.published_to(self.sink, self.shown) if self._is_of_target(each)]
+        if self.history.at_least:  # what has one publication has all before it
+            later = later[bisect(later, False, key=lambda checkpoint: not self._has(checkpoint)) :]
+        return [each for each in later if each.is_shown_by(self.sink)]
 
     def found(self) -> list[Checkpoint]:
         """The checkpoints that are recorded as missing and that the target shows again, in the order of decisions.

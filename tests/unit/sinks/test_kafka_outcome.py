@@ -2,83 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.kafka_log import ABORTED, COMMITTED, NONE, UNKNOWN, Log, Writer, handle, part
 
-from onceonly.checkpoint.model import Handle
 from onceonly.errors import CannotPublish, NotCommitted, OnceonlyError, OutcomeUnknown
-from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.transactions import MarkerState
-from onceonly.pipeline.sinks import KafkaSink
 from onceonly.sinks.kafka import outcome as kafkaoutcome
-from onceonly.sinks.kafka.handle import Part, Resolution, Tx
+from onceonly.sinks.kafka.handle import Part, Resolution
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
-from onceonly.sinks.kafka.sink import KafkaWriter
-
-COMMITTED, ABORTED, NONE, UNKNOWN = MarkerState.COMMITTED, MarkerState.ABORTED, MarkerState.NONE, MarkerState.UNKNOWN
-ID = "onceonly-0123456789ab-flights-late-1-1-nonce-0-12345678"
-
-
-class Log:
-    """What two partitions show, look after look; the last look stays."""
-
-    def __init__(self, *looks: tuple[MarkerState, MarkerState]) -> None:
-        self.looks, self.done = list(looks), list[str]()
-
-    def look_at_all(
-        self, since: Mapping[tuple[str, int], int], *_: Any, **__: Any
-    ) -> dict[tuple[str, int], MarkerState]:
-        self.done.append("look")
-        found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return dict(zip(sorted(since), found, strict=True))
-
-    def watch(self, *_: Any) -> None:
-        pass
-
-    def end(self, *_: Any, commit: bool) -> None:
-        self.done.append("commit")
-
-    def prepare(self, *_: Any) -> None:
-        raise NotCommitted("what", "why", "todo")  # it only saves requests
-
-    prepare_ends = prepare
-
-    def withdraw(self, *_: Any) -> None:
-        self.done.append("withdraw")
-
-    def fence(self, id: str) -> None:
-        self.done.append("fence")
-
-    def describe(self, ids: Any) -> dict[str, Any]:
-        return {}
-
-    def open(self, pattern: str) -> list[str]:
-        return []
-
-    def starts(self, producer_id: int, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(partitions, 17)
-
-    def topic_ids(self, topics: Any) -> dict[str, str]:
-        return {}
-
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkaoutcome, "SETTLED", 0.05)
     monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.0)
-
-
-def part(id: str = ID, resolution: Resolution | None = None) -> Part:
-    return Part("0-spool.parquet", 2, Tx(id, 1, 0, {("t", 0): (0, 1), ("t", 1): (0, 1)}, resolution))
 
 
 def settle(log: Any, tx: Part | None = None) -> TxOutcome:
@@ -144,21 +82,6 @@ def test_what_is_contradicted_or_gone_is_in_doubt(seen):
 
 
 # ---- fenced: what a person gives up
-
-
-class Writer(KafkaWriter):
-    """On one log that stands for the cluster."""
-
-    def __init__(self, log: Any, guarantee: Any = "exactly-once") -> None:
-        config = KafkaSink(name="late", topic="t", guarantee=guarantee)
-        super().__init__(config, KafkaConnection.plaintext("nowhere:1"), True, "/nowhere", Path("/nowhere"))
-        self._transactions = lambda: log  # type: ignore[method-assign]
-
-
-def handle(*parts: Part, guarantee: str = "exactly-once") -> Handle:
-    name = "0123456789ab-flights-late-1-1-nonce"
-    plain = {"guarantee": guarantee, "txn": name, "slot": None, "rows": 2 * len(parts), "topics": {"t": "id"}}
-    return {**plain, "parts": [each.to_json() for each in parts]}
 
 
 def test_it_is_looked_at_only_after_it_was_fenced():

@@ -44,8 +44,11 @@ def refuse(config: KafkaSink, known: Transactions, connection: KafkaConnection) 
     """
     for name in config.allowed:
         TopicClient(name, connection).describe()  # librdkafka has the best messages about failed connections
-    if config.guarantee != "exactly-once":
-        return []
+    return refuse_transactions(config, known) if config.guarantee == "exactly-once" else []
+
+
+def refuse_transactions(config: KafkaSink, known: Transactions) -> list[str]:
+    """As `refuse`, for what transactions need."""
     known.describe([f"{config.id_prefix}-check"])  # fails if there is no permission for the prefix
     if config.ids == "pool" and (version := known.transaction_version()) < SAFE_VERSION:
         raise InvalidPipeline(

@@ -6,7 +6,7 @@ Each batch takes a few passes over whole columns. Single rows are examined only 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import time
 
@@ -34,6 +34,7 @@ class Topic:
         keyed: a record needs a key, because the topic is compacted.
         stamped: the brokers set the timestamps, and ignore those of the records.
         behind, ahead: milliseconds by which a record's time may differ from the broker's clock; None: no limit.
+        margin: whether rows are written some time after they are checked.
     """
 
     partitions: int
@@ -42,10 +43,13 @@ class Topic:
     stamped: bool = False
     behind: int | None = None
     ahead: int | None = None
+    margin: bool = True
 
     def earliest(self, now: int) -> int | None:
-        """In milliseconds, with a margin: rows may be written some time after they were staged."""
-        return None if self.behind is None else now - self.behind + min(self.behind // 10, DAY)
+        """In milliseconds."""
+        if self.behind is None:
+            return None
+        return now - self.behind + (min(self.behind // 10, DAY) if self.margin else 0)
 
     def latest(self, now: int) -> int | None:
         return None if self.ahead is None else now + self.ahead
@@ -67,6 +71,10 @@ class Topics:
     def smallest(self) -> int:
         """The largest record batch that all of them accept."""
         return min(topic.largest for topic in self.limits.values())
+
+    def without_margin(self) -> Topics:
+        """For rows that are about to be written."""
+        return Topics({name: replace(topic, margin=False) for name, topic in self.limits.items()})
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,15 @@ class TransactionFinisher:
         discard_open(self._known, part.tx)
         return _resolved(part.tx, self._await_outcome(part.tx))
 
+    def observe_all(self, parts: Sequence[Part]) -> list[TxOutcome | None]:
+        """How each stands; None: it is open. Ends nothing.
+
+        Raises:
+            OutcomeUnknown, NotCommitted: the brokers do not answer, or it has ended and no marker shows how yet.
+        """
+        self._watch(parts)
+        return side_by_side(self._observe, parts)
+
     def describe(self, part: Part) -> list[str]:
         """What the log shows for each partition. Changes nothing."""
         if part.tx is None:
@@ -108,6 +117,27 @@ class TransactionFinisher:
             with_resolution(part, _resolution(outcome, committed)) if part.tx and not part.tx.resolution else part
             for part, outcome in zip(parts, self.settle_all(parts), strict=True)
         ]
+
+    def _observe(self, part: Part) -> TxOutcome | None:
+        """One marker tells of all partitions, as in `_read_outcome`. Without one, only the coordinator can tell.
+
+        A transaction that is not open and has no marker is no lost one: its commit may just be on its way to the log.
+        """
+        tx, deadline = part.tx, monotonic() + SETTLED
+        if tx is None:
+            return TxOutcome.LOST
+        while True:
+            seen = self._marker_states(tx)
+            shown = {SHOWN[state] for state in seen.values() if state in SHOWN}
+            if shown:
+                return _resolved(tx, shown.pop() if len(shown) == 1 else TxOutcome.DOUBT)
+            if is_open(self._known.describe([tx.id]).get(tx.id), tx):
+                return None
+            if MarkerState.NONE not in seen.values():
+                return _resolved(tx, TxOutcome.DOUBT)
+            if monotonic() > deadline:
+                raise self._hanging(tx, seen)
+            sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
         deadline, end_was_sent = monotonic() + PATIENCE, False

@@ -11,7 +11,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,10 +21,13 @@ from typing import Any
 
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
 from onceonly.checkpoint.sink import (
+    Answer,
+    History,
     Inspectable,
     KeepsCopies,
     PooledTransaction,
     PoolsIds,
+    ProvesHistory,
     Publication,
     Receipts,
     Resolvable,
@@ -32,8 +35,7 @@ from onceonly.checkpoint.sink import (
     ShowsEvidence,
     Sink,
 )
-from onceonly.counts import count
-from onceonly.errors import CannotPublish, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.filesystems import confined, executors
 from onceonly.filesystems.folders import Folders
 from onceonly.kafka import kafkapython
@@ -43,20 +45,32 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.registry.client import Registry
 from onceonly.registry.wire import HEAD
 from onceonly.sinks.context import Context
-from onceonly.sinks.kafka import check, gate_view, produce, registered, stage, transactional_ids
+from onceonly.sinks.kafka import (
+    check,
+    errors,
+    gate_view,
+    history,
+    produce,
+    registered,
+    rehearsal,
+    stage,
+    transactional_ids,
+)
 from onceonly.sinks.kafka import spool as kafkaspool
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts
+from onceonly.sinks.kafka.confirm import confirm_open
+from onceonly.sinks.kafka.handle import Part, parts_of, with_parts
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
 from onceonly.sinks.kafka.stage import Job
 from onceonly.sinks.kafka.transactional_ids import Ids
 from onceonly.sinks.staging import handles
+from onceonly.sinks.staging import history as histories
 
 SHOWN = 4  # partitions, in an error
 
 
-class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
+class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, PoolsIds, ShowsEvidence, Resolvable):
     """Writes to the topics of a `KafkaSink`.
 
     Args:
@@ -104,11 +118,11 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             opened_at = datetime.now(UTC).isoformat()
             with self._explained(known):
                 receipts = stage.run(job, records)
-            opened = self._confirm(known, {receipt.id: receipt.producer for receipt in receipts if receipt.id})
+            opened = confirm_open(self.config, known, {r.id: r.producer for r in receipts if r.id})
             if job.ids:
                 self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
             if self._place(known) != place:  # asked last: rows and ends are by name, and an id never comes back
-                raise self._recreated(place)
+                raise errors.recreated_while_staging(self.name, place)
             parts = [Part(r.spool, r.rows, opened.get(r.id or "")) for r in receipts]
             pending = {"opened_at": opened_at, "timeout": self.config.transaction_timeout} if opened else {}
             return {
@@ -131,13 +145,6 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         """Where the rows go: the cluster's id and, by name, those of the topics."""
         return {"cluster": known.cluster_id(), "topics": known.topic_ids(self.config.allowed)}
 
-    def _recreated(self, place: Mapping[str, Any]) -> NotCommitted:
-        return NotCommitted(
-            f"sink '{self.name}': a topic was dropped or created again while rows were staged for it.",
-            f"The rows were written for {place}, which is not there any more.",
-            "Nothing of it is published. Retry, when nobody is changing the topics.",
-        )
-
     def _heads(self) -> list[tuple[registered.Part, registered.Heads]]:
         """What begins with the id of a schema, and by which; a schema is registered here, where that was chosen."""
         if self._registry is None:
@@ -153,37 +160,55 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         shared = self._connection if ids and ids.slot is not None else None
         return Job(target, spool, ids, staged or at_once, shared, executors.environment(spool) if spool else {})
 
-    def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
-        """The transactions, if the coordinator reports each of them as open. Only those become part of a handle.
+    # ---- rehearse
 
-        The ends of the log are read first. So the marker of a transaction that is open after that has a higher offset.
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """Look at topics, transactions and spool. Ends, opens and fences no transaction.
 
-        Args:
-            written: id -> the producer that wrote the rows; None if no other producer can have used the id.
+        Raises:
+            StageAgain: a topic was created again, or the spool lacks what has to be written from it.
+            ActionNeeded: a topic is missing, it is another cluster, or the log cannot tell how a transaction ended.
+            TargetWentBack: as in `commit`.
+            InvalidPipeline: the brokers would refuse what has to be written.
+            NotCommitted, OutcomeUnknown: no answer.
         """
-        ends = known.ends(partition for seen in known.describe(written).values() for partition in seen.partitions)
-        described = known.describe(written)
-        starts = known.all_starts({partition for seen in described.values() for partition in seen.partitions})
-        found = {}
-        for id, producer in written.items():
-            seen = described.get(id)
-            others = seen and producer and tuple(producer) != (seen.producer_id, seen.epoch)
-            if seen is None or seen.state != "Ongoing" or not seen.partitions or others:
-                state = "used by another producer" if others else seen.state if seen else "unknown"
-                raise NotCommitted(
-                    f"sink '{self.name}': transaction '{id}' is {state} right after it was written.",
-                    f"It has to be open until the commit (transaction_timeout={self.config.transaction_timeout:g} s).",
-                    "Nothing of it is published. Retry, with a longer transaction_timeout if writing took that long.",
-                )
-            begun = starts.get(seen.producer_id, {})
-            spans = {partition: (begun.get(partition), ends[partition]) for partition in seen.partitions}
-            found[id] = Tx(id, seen.producer_id, seen.epoch, spans)
-        return found
+        folder = self._here(handle)["folder"]
+        with self._transactions() as known, self._explained(known):
+            if self._is_published(known, handle, last):
+                return handle
+            rehearsal.require_same_topics(self.config, known, handle)
+            parts = rehearsal.parts_to_write(self.config, known, handle)
+            rehearsal.require_writable(self.config, known, handle, parts, folder)
+        return handle
+
+    def _is_published(self, known: Transactions, handle: Handle, last: Publication | None) -> bool:
+        """Whether the log shows all of the handle although the topics lack the last publication.
+
+        Raises:
+            TargetWentBack: they lack it, and the log does not show all of the handle.
+        """
+        if last is None:
+            return False
+        compared = history.compare(known, self._connection.bootstrap, self.config.allowed, last)
+        if compared.answer is not Answer.WENT_BACK:
+            return False
+        if not rehearsal.is_published(known, handle):
+            raise histories.went_back(self.name, last, compared)
+        return True
+
+    def compare(self, last: Publication) -> History:
+        with self._transactions() as known:
+            return history.compare(known, self._connection.bootstrap, self.config.allowed, last)
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        with self._transactions() as known:
+            return history.proof_now(known, self._connection.bootstrap, self.config.allowed, last)
 
     # ---- commit
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         with self._transactions() as known, self._explained(known):
+            self._is_published(known, handle, last)
             if handle["guarantee"] != "exactly-once":
                 return self._commit_plainly(known, handle)
             return self._commit(known, handle, receipts)
@@ -194,10 +219,15 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             lost = self._settle(known, handle, outcomes)
             ended = ended or TxOutcome.COMMITTED in outcomes.values()
             if not lost:
-                return Outcome(already=not ended and bool(handle["parts"]), detail={"rows": handle["rows"]})
+                return self._outcome(known, handle, already=not ended and bool(handle["parts"]))
             self._check_same_topics(known, handle)
             republisher = republisher or self._republisher(known, handle)
             handle = self._write_again(known, handle, lost, receipts, republisher)
+
+    def _outcome(self, known: Transactions, handle: Handle, already: bool = False) -> Outcome:
+        """That of a published handle. The markers of its transactions were seen."""
+        proof = history.publication_proof(known, self._connection.bootstrap, handle)
+        return Outcome(already, {"rows": handle["rows"]}, proof)
 
     def _settle(
         self, known: Transactions, handle: Handle, outcomes: dict[tuple[str, int, int], TxOutcome]
@@ -213,7 +243,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         open = [part for part in parts if part.tx and part.tx.name not in outcomes]
         seen = TransactionFinisher(known, handle).settle_all(open)
         if doubtful := [part for part, outcome in zip(open, seen, strict=True) if outcome is TxOutcome.DOUBT]:
-            raise self._in_doubt(doubtful)
+            raise errors.in_doubt(self.name, doubtful)
         outcomes |= {part.tx.name: outcome for part, outcome in zip(open, seen, strict=True) if part.tx}
         return [part for part in parts if part.tx is None or outcomes[part.tx.name] is TxOutcome.LOST]
 
@@ -242,7 +272,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             self._target(known),
             ids,
             lambda part: self._spooled(handle, part),
-            lambda written: self._confirm(known, written),
+            lambda written: confirm_open(self.config, known, written),
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
@@ -259,10 +289,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             with self._transactions() as known:
                 self._fence(known, txn, keep=set())
                 outcomes = TransactionFinisher(known, handle).fence_all(parts_of(handle))
+                is_whole = all(outcome in rehearsal.PUBLISHED for outcome in outcomes)
+                return self._outcome(known, handle, already=True) if is_whole else None
         except NotCommitted as error:
-            raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo) from error
-        whole = all(outcome in (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED) for outcome in outcomes)
-        return Outcome(already=True, detail={"rows": handle["rows"]}) if whole else None
+            raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo, error.code) from error
 
     def _commit_plainly(self, known: Transactions, handle: Handle) -> Outcome:
         """At least once: a repeated commit writes the rows again."""
@@ -272,7 +302,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         target = self._target(known)
         for part in parts:
             produce.write_all(target, None, self._spooled(handle, part))
-        return Outcome(detail={"rows": handle["rows"]})
+        return self._outcome(known, handle)
 
     def _spooled(self, handle: Handle, part: Part) -> Iterator[Any]:
         confined.check_folder(self.name, handle["txn"])
@@ -280,32 +310,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
         try:
             yield from kafkaspool.read(self._spool.path(handle["txn"]), part.spool)
         except FileNotFoundError as error:
-            raise CannotPublish(
-                f"sink '{self.name}': spooled rows no longer exist.",
-                f"{handle['folder']}/{part.spool} with {count(part.rows, 'row')} is missing.",
-                f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {self.name} --reason …",
-            ) from error
+            raise errors.spool_missing(self.name, handle, part) from error
 
     def _check_same_topics(self, known: Transactions, handle: Handle) -> None:
         now = {"cluster": known.cluster_id(), "topics": known.topic_ids(handle["topics"])}
         then = {"cluster": handle["cluster"], "topics": handle["topics"]}
         if now != then:
-            raise CannotPublish(
-                f"sink '{self.name}': the rows were staged for another cluster or topic.",
-                f"They were staged for {then}. The sink would now write to {now}.",
-                "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
-                f"--give-up {self.name} --reason …. The rows are kept in {handle['folder']}.",
-            )
-
-    def _in_doubt(self, parts: list[Part]) -> InDoubt:
-        names = ", ".join(part.tx.id for part in parts if part.tx)
-        return InDoubt(
-            f"sink '{self.name}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
-            f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
-            "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
-            f"--committed {self.name} --reason …. If none is: the same with --aborted {self.name}, which writes all of "
-            "them again.",
-        )
+            raise errors.staged_for_another(self.name, handle, then, now)
 
     # ---- discard, release, sweep
 
@@ -428,7 +439,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, Inspectable, PoolsIds, ShowsEvid
             why = self._refusing(known) if type(error) in (NotCommitted, OutcomeUnknown) else ""
             if not why:
                 raise
-            raise type(error)(error.what, f"{error.why} {why}".strip(), error.todo) from error
+            raise type(error)(error.what, f"{error.why} {why}".strip(), error.todo, error.code) from error
 
     def _refusing(self, known: Transactions) -> str:
         """A sentence about them; empty if there is none, or no answer."""

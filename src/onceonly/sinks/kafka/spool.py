@@ -77,3 +77,11 @@ def read(folder: str, name: str) -> Iterator[pa.RecordBatch]:
     files, path = file_system(folder)
     with files.open_input_file(f"{path}/{name}") as source, pq.ParquetFile(source) as parquet:
         yield from parquet.iter_batches(READ)
+
+
+def read_bytes(folder: str, name: str) -> None:
+    """Read one file without looking at its content. Raises OSError: the storage does not give it."""
+    files, path = file_system(folder)
+    with files.open_input_file(f"{path}/{name}") as source:
+        while source.read(ROW_GROUP):
+            pass

@@ -1,0 +1,118 @@
+"""Why a Kafka sink does not publish: its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.counts import count
+from onceonly.errors import ActionNeeded, CannotPublish, InDoubt, NotCommitted, StageAgain
+from onceonly.sinks.kafka.handle import Part
+
+UNDECIDED = "Nothing was decided or published."
+Place = Mapping[str, Any]  # "cluster": its id; "topics": their ids, by name
+
+
+# ---- before the decision
+
+
+def recreated_while_staging(sink: str, place: Place) -> NotCommitted:
+    return NotCommitted(
+        f"sink '{sink}': a topic was dropped or created again while rows were staged for it.",
+        f"The rows were written for {place}, which is not there any more.",
+        "Nothing of it is published. Retry, when nobody is changing the topics.",
+        "target-recreated",
+    )
+
+
+def topics_missing(sink: str, handle: Handle, names: Sequence[str]) -> ActionNeeded:
+    return ActionNeeded(
+        f"sink '{sink}': there is no topic {', '.join(map(repr, names))}.",
+        "The rows were staged for it, so it was deleted since, or the cluster has lost it.",
+        "Create it again (kafka-topics --create); the rows are then staged again. If it shall not exist any more: "
+        f"onceonly abort {_named(handle)} --reason …. {UNDECIDED}",
+        "target-missing",
+    )
+
+
+def topics_recreated(sink: str, handle: Handle, names: Sequence[str]) -> StageAgain:
+    return StageAgain(
+        f"sink '{sink}': topic {', '.join(map(repr, names))} was deleted and created again.",
+        f"The rows were staged for another topic of that name, in {handle['txn']}.",
+        "They are staged again, if this attempt is aborted.",
+        "target-recreated",
+    )
+
+
+def another_cluster(sink: str, handle: Handle, cluster: str) -> ActionNeeded:
+    return ActionNeeded(
+        f"sink '{sink}': its connection leads to another cluster.",
+        f"The rows were staged for the cluster {handle['cluster']}, and this is {cluster}.",
+        f"Correct the connection, then: onceonly recover {_pipeline(handle)}. If the pipeline has moved: "
+        f"onceonly abort {_named(handle)} --reason …, and run it again. {UNDECIDED}",
+        "another-cluster",
+    )
+
+
+def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> ActionNeeded:
+    names = ", ".join(part.tx.id for part in parts if part.tx)
+    return ActionNeeded(
+        f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
+        f"{names}: not open any more, and the part of the log with the marker is gone. No decision is recorded, so it "
+        "can only have been committed if the state table was restored from an older copy.",
+        "Look for the rows in the topic. If they are there, see `onceonly state forward`. If not: onceonly abort "
+        f"{_named(handle)} --reason …, and run it again. {UNDECIDED}",
+        "doubt-before-decision",
+    )
+
+
+def spool_unusable(sink: str, handle: Handle, part: Part, why: str) -> StageAgain:
+    return StageAgain(
+        f"sink '{sink}': {count(part.rows, 'spooled row')} cannot be written to Kafka any more.",
+        f"{handle['folder']}/{part.spool} {why}, and no transaction with these rows is open.",
+        "They are staged again, if this attempt is aborted.",
+        "spool-missing",
+    )
+
+
+# ---- after the decision
+
+
+def spool_missing(sink: str, handle: Handle, part: Part) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': spooled rows no longer exist.",
+        f"{handle['folder']}/{part.spool} with {count(part.rows, 'row')} is missing.",
+        f"Restore it and recover, or: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …",
+        "spool-missing",
+    )
+
+
+def staged_for_another(sink: str, handle: Handle, then: Place, now: Place) -> CannotPublish:
+    return CannotPublish(
+        f"sink '{sink}': the rows were staged for another cluster or topic.",
+        f"They were staged for {then}. The sink would now write to {now}.",
+        "Restore the topic or the connection and recover, or: onceonly resolve PIPELINE EPOCH "
+        f"--give-up {sink} --reason …. The rows are kept in {handle['folder']}.",
+        "target-recreated",
+    )
+
+
+def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
+    names = ", ".join(part.tx.id for part in parts if part.tx)
+    return InDoubt(
+        f"sink '{sink}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
+        f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
+        "Look whether the rows are in the topic. If they are: onceonly resolve PIPELINE EPOCH "
+        f"--committed {sink} --reason …. If none is: the same with --aborted {sink}, which writes all of them again.",
+    )
+
+
+def _named(handle: Handle) -> str:
+    """The pipeline and epoch, as commands take them."""
+    txn = Transaction.parse(handle["txn"])
+    return f"{txn.pipeline} {txn.epoch}" if txn else "PIPELINE EPOCH"
+
+
+def _pipeline(handle: Handle) -> str:
+    return _named(handle).split()[0]

@@ -1,0 +1,137 @@
+"""Whether topics still have what was published to them: their ids, and the ends of their logs.
+
+The end of a log never decreases: neither retention nor compaction moves it. A log that ends below the recorded offset
+has lost its end (an unclean leader election, a restored volume). A topic with another id is another topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from onceonly.checkpoint.model import Handle
+from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.kafka import markers
+from onceonly.kafka.cluster import Cluster
+from onceonly.sinks.kafka.handle import parts_of
+
+PAUSE_SECONDS = 0.2  # between looks at what is missing
+Ends = Mapping[str, Mapping[str, int]]  # topic -> partition, as text (JSON has no other keys) -> end of its log
+
+
+@dataclass(frozen=True)
+class Target:
+    """The topics of a sink, as the brokers show them now.
+
+    Args:
+        bootstrap: the address at which the cluster was found.
+        topic_ids: without the topics that do not exist.
+    """
+
+    bootstrap: str
+    cluster: str
+    names: tuple[str, ...]
+    topic_ids: Mapping[str, str]
+    ends: Ends
+
+    @property
+    def place(self) -> str:
+        return place(self.cluster, self.names)
+
+    def proof(self) -> dict[str, Any]:
+        return proof(self.bootstrap, self.cluster, self.names, self.topic_ids, self.ends)
+
+
+def place(cluster: str, topics: Sequence[str]) -> str:
+    return f"{cluster}/{','.join(sorted(topics))}"
+
+
+def proof(
+    bootstrap: str, cluster: str, names: Sequence[str], topic_ids: Mapping[str, str], ends: Ends
+) -> dict[str, Any]:
+    plain = {"target": place(cluster, names), "bootstrap": bootstrap}
+    return {**plain, "topics": dict(topic_ids), "ends": {name: dict(ends.get(name, {})) for name in topic_ids}}
+
+
+def read(known: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
+    """Raises NotCommitted: the brokers do not answer."""
+    cluster = known.cluster_id()
+    partitions = [(name, number) for name, total in known.partitions(names).items() for number in range(total)]
+    ends: dict[str, dict[str, int]] = {}
+    for (name, number), end in sorted(known.ends(partitions).items()):
+        ends.setdefault(name, {})[str(number)] = end
+    topic_ids = known.topic_ids(names)  # asked last: ends are by name, and an id never comes back
+    return Target(bootstrap, cluster, tuple(names), topic_ids, ends)
+
+
+def publication_proof(known: Cluster, bootstrap: str, handle: Handle) -> dict[str, Any]:
+    """The proof of a handle that was just published, or seen to be: it names the topics that it was staged for.
+
+    The ends include all partitions: the rows of earlier checkpoints may be in any of them.
+    """
+    topic_ids = handle["topics"]
+    now = read(known, bootstrap, sorted(topic_ids))
+    is_same = now.cluster == handle["cluster"]
+    ends = {name: dict(now.ends[name]) for name, id in topic_ids.items() if is_same and now.topic_ids.get(name) == id}
+    for tx in (part.tx for part in parts_of(handle)):
+        for (name, number), (_, end) in tx.partitions.items() if tx else ():
+            if name in ends:  # its marker is above that offset, even if the log has lost it by now
+                ends[name][str(number)] = max(end + 1, ends[name].get(str(number), 0))
+    return proof(bootstrap, handle["cluster"], sorted(topic_ids), topic_ids, ends)
+
+
+def compare(known: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> History:
+    """How the topics compare with a recorded publication.
+
+    What seems to be lost is looked for again: a broker may not know yet of a topic, or of how far a log is replicated.
+
+    Raises:
+        NotCommitted: the brokers do not answer.
+    """
+    deadline = monotonic() + markers.MISSING
+    while True:
+        history = _compare(read(known, bootstrap, names), last)
+        if history.answer is not Answer.WENT_BACK or monotonic() > deadline:
+            return history
+        sleep(PAUSE_SECONDS)
+
+
+def proof_now(known: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> Publication | None:
+    """The topics as they are. Which decisions they show cannot be told, unless the last one is there."""
+    now = read(known, bootstrap, names)
+    if not now.topic_ids:
+        return None
+    is_same = _compare(now, last).answer is Answer.SAME
+    epoch, decision = (last.epoch, last.decision) if is_same else (0, 0)
+    return Publication(epoch, decision, now.proof())
+
+
+def _compare(now: Target, last: Publication) -> History:
+    if last.proof["target"] != now.place:
+        return _elsewhere(now, last)
+    for name, topic_id in sorted(last.proof["topics"].items()):
+        if name not in now.topic_ids:
+            return History(Answer.WENT_BACK, f"there is no topic '{name}'")
+        if now.topic_ids[name] != topic_id:
+            why = f"topic '{name}' is another one: its id is {now.topic_ids[name]}, not {topic_id}"
+            return History(Answer.WENT_BACK, why)
+    for name, ends in sorted(last.proof["ends"].items()):
+        for number, end in ends.items():
+            if now.ends.get(name, {}).get(number, 0) < end:
+                why = f"the log of topic '{name}' partition {number} ends below offset {end}, which it had reached"
+                return History(Answer.WENT_BACK, why, at_least=True)
+    return History(Answer.SAME)
+
+
+def _elsewhere(now: Target, last: Publication) -> History:
+    """Other topics, or another cluster at another address, were chosen. Another one at the same address was not."""
+    cluster, _, names = last.proof["target"].partition("/")
+    if cluster != now.cluster and place("", now.names) == f"/{names}" and _is_same_address(now, last):
+        return History(Answer.WENT_BACK, f"{now.bootstrap} is another cluster: its id is {now.cluster}, not {cluster}")
+    return History(Answer.ELSEWHERE, f"it was published to {last.proof['target']}, and this is {now.place}")
+
+
+def _is_same_address(now: Target, last: Publication) -> bool:
+    return set(now.bootstrap.split(",")) == set(str(last.proof.get("bootstrap", "")).split(","))

@@ -1,0 +1,94 @@
+"""What keeps staged rows from being published to Kafka, found before the decision.
+
+A transaction that is open, or that the log shows as committed, needs nothing more. What has to be written at the commit
+is read from its spool to the end, and each row is compared with what the topics accept now. Nothing is written to
+Kafka, and no transaction is opened, ended or fenced. So these are not tested: the grant to write to a topic, and
+brokers that have too few replicas at the moment.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from onceonly.checkpoint.model import Handle
+from onceonly.kafka.transactions import Transactions
+from onceonly.pipeline.sinks import KafkaSink
+from onceonly.sinks.kafka import check, errors, limits, spool
+from onceonly.sinks.kafka.handle import Part, parts_of
+from onceonly.sinks.kafka.limits import Rows, Topics
+from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
+
+PUBLISHED = (TxOutcome.COMMITTED, TxOutcome.ALREADY_COMMITTED)
+
+
+def require_same_topics(config: KafkaSink, known: Transactions, handle: Handle) -> None:
+    """Raise ActionNeeded or StageAgain unless the topics are those that the rows were staged for."""
+    cluster = known.cluster_id()
+    if cluster != handle["cluster"]:
+        raise errors.another_cluster(config.name, handle, cluster)
+    now = known.topic_ids(handle["topics"])
+    if missing := sorted(handle["topics"].keys() - now.keys()):
+        raise errors.topics_missing(config.name, handle, missing)
+    if recreated := sorted(name for name, id in handle["topics"].items() if now[name] != id):
+        raise errors.topics_recreated(config.name, handle, recreated)
+
+
+def is_published(known: Transactions, handle: Handle) -> bool:
+    """Whether the log shows every transaction of the handle as committed."""
+    parts = parts_of(handle)
+    if handle["guarantee"] != "exactly-once" or not all(part.tx for part in parts):
+        return False
+    outcomes = TransactionFinisher(known, handle).observe_all(parts)
+    return bool(parts) and all(outcome in PUBLISHED for outcome in outcomes)
+
+
+def parts_to_write(config: KafkaSink, known: Transactions, handle: Handle) -> list[Part]:
+    """The parts that the commit will have to write.
+
+    Raises:
+        ActionNeeded: how a transaction ended can no longer be told.
+        OutcomeUnknown, NotCommitted: no answer, or not yet.
+    """
+    parts = parts_of(handle)
+    if handle["guarantee"] != "exactly-once":
+        return [part for part in parts if part.spool]
+    outcomes = TransactionFinisher(known, handle).observe_all(parts)
+    if doubtful := [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is TxOutcome.DOUBT]:
+        raise errors.doubt_before_decision(config.name, handle, doubtful)
+    return [part for part, outcome in zip(parts, outcomes, strict=True) if outcome is TxOutcome.LOST]
+
+
+def require_writable(config: KafkaSink, known: Transactions, handle: Handle, parts: list[Part], folder: str) -> None:
+    """Go through the writing of these parts, up to the first request that writes.
+
+    Args:
+        folder: with their spool files.
+
+    Raises:
+        StageAgain: the spool does not have the rows any more.
+        InvalidPipeline: the brokers would refuse the transaction, or a row.
+    """
+    if not parts:
+        return
+    if handle["guarantee"] == "exactly-once":
+        check.refuse_transactions(config, known)
+    topics = check.topics(config, known).without_margin()
+    for part in parts:
+        _read_spool(topics, handle, part, config.name, folder)
+
+
+def _read_spool(topics: Topics, handle: Handle, part: Part, sink: str, folder: str) -> None:
+    total = 0
+    try:
+        for batch in spool.read(folder, part.spool):
+            if batch.schema != spool.SCHEMA:
+                raise errors.spool_unusable(sink, handle, part, "has other columns than those that were written")
+            limits.check(topics, Rows(sink, batch, total, part.spool))
+            total += batch.num_rows
+    except FileNotFoundError as error:
+        raise errors.spool_unusable(sink, handle, part, "does not exist") from error
+    except (pa.ArrowException, OSError) as error:
+        spool.read_bytes(folder, part.spool)  # raises OSError, if it is the storage that does not answer
+        raise errors.spool_unusable(sink, handle, part, f"is damaged ({type(error).__name__}: {error})") from error
+    if total != part.rows:
+        raise errors.spool_unusable(sink, handle, part, f"has {total:,} rows")
