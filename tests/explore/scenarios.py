@@ -348,6 +348,7 @@ PEOPLE = [
         },
         {"now": pipeline(LATE)},
         before=STAGED,
+        mend=a.breaks_unless_decided("k", None),
         may_lose=[("k", 1)],
     ),
     Scenario(
@@ -358,6 +359,7 @@ PEOPLE = [
         },
         {"now": pipeline(TOPIC)},
         before=STAGED,
+        mend=a.breaks_unless_decided("k", None),
         may_lose=[("k", 1)],
     ),
     Scenario(
