@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from explore.scheduler import Act
+from explore.steps import Point
+from explore.targets import Target
 from explore.world import NAME, TOPIC, World, before
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
+from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
@@ -41,14 +45,28 @@ def plan(
 def _plan(
     world: World, owner: str, interval: Interval | None, now: str, alive: Alive, again: str | None
 ) -> Checkpoint | None:
-    return world.coordinator.plan(world.pipelines[now], owner, alive, interval, again).checkpoint
+    world.begins()
+    with _knowing(world, lambda checkpoint: checkpoint.owner == owner or alive(checkpoint)):
+        return world.coordinator.plan(world.pipelines[now], owner, alive, interval, again).checkpoint
 
 
-def stage(epoch: int = 1, owner: str | None = None) -> Act:
+@contextmanager
+def _knowing(world: World, alive: Alive) -> Iterator[None]:
+    """The actor at work knows these owners to be alive."""
+    actor = world.steps.actor
+    world.alive[actor] = alive
+    try:
+        yield
+    finally:
+        world.alive.pop(actor, None)
+
+
+def stage(epoch: int = 1, owner: str | None = None, pipeline: str = NAME) -> Act:
     def act(world: World) -> None:
+        world.begins()
         world.acting[world.steps.actor] = (owner, None)
-        held = before(world, epoch)
-        world.coordinator.stage(NAME, epoch, partial(world.parts.produce, before=held), owner)
+        held = before(world, epoch, pipeline)
+        world.coordinator.stage(pipeline, epoch, partial(world.parts.produce, before=held), owner)
 
     return act
 
@@ -80,21 +98,27 @@ def tidy_stage(epoch: int = 1, owner: str | None = None) -> Act:
     return act
 
 
-def gate(epoch: int = 1, by: str = "task") -> Act:
+def gate(epoch: int = 1, by: str = "task", pipeline: str = NAME) -> Act:
     def act(world: World) -> None:
-        gating.require(world.coordinator.gate(NAME, epoch, by))
+        gating.require(world.coordinator.gate(pipeline, epoch, by))
 
     return act
 
 
-def commit(epoch: int = 1) -> Act:
-    return lambda world: _drop(world.coordinator.commit(NAME, epoch))
+def commit(epoch: int = 1, pipeline: str = NAME) -> Act:
+    def act(world: World) -> None:
+        world.begins()
+        state = world.coordinator.commit(pipeline, epoch).state
+        if state is not State.COMMITTED:
+            world.broken.append(f"a commit of epoch {epoch} ended without an error, and it is {state.value}")
+
+    return act
 
 
-def abort(epoch: int = 1, owner: str | None = None, who: str | None = None) -> Act:
+def abort(epoch: int = 1, owner: str | None = None, who: str | None = None, pipeline: str = NAME) -> Act:
     def act(world: World) -> None:
         seen = _look(world, epoch) if who else None
-        world.coordinator.abort(NAME, epoch, "told to", owner, who, seen=seen)
+        world.coordinator.abort(pipeline, epoch, "told to", owner, who, seen=seen)
 
     return act
 
@@ -112,20 +136,26 @@ def run(
         checkpoint = _plan(world, owner, interval, now, alive, again)
         if checkpoint is None or checkpoint.state is State.COMMITTED:
             return
+        name, epoch = checkpoint.pipeline, checkpoint.epoch
         try:
-            stage(checkpoint.epoch, owner)(world)
-            gate(checkpoint.epoch, owner)(world)
+            stage(epoch, owner, name)(world)
+            gate(epoch, owner, name)(world)
         except (OnceonlyError, ConnectionError):
-            _unless_fenced(abort(checkpoint.epoch, owner), world)
+            _unless_fenced(abort(epoch, owner, pipeline=name), world)
             raise
         world.acting.pop(world.steps.actor)
-        commit(checkpoint.epoch)(world)
+        commit(epoch, name)(world)
 
     return act
 
 
 def recover(alive: Alive = nobody) -> Act:
-    return lambda world: _drop(world.coordinator.recover(NAME, alive))
+    def act(world: World) -> None:
+        world.begins()
+        with _knowing(world, alive):
+            world.coordinator.recover(NAME, alive)
+
+    return act
 
 
 def settle(epoch: int = 1) -> Act:
@@ -163,19 +193,21 @@ def _look(world: World, epoch: int | None = None) -> Seen:
     return Seen(world.steps.take(what, number, seen=lambda seq: seq))
 
 
-def approve(epoch: int = 1) -> Act:
+def approve(epoch: int = 1, commits: bool = True) -> Act:
     def act(world: World) -> None:
         world.coordinator.approve(NAME, epoch, "me", "looked", _look(world, epoch))
-        world.coordinator.commit(NAME, epoch)
+        if commits:
+            commit(epoch)(world)
 
     return act
 
 
-def give_up(sink: str, epoch: int = 1) -> Act:
+def give_up(sink: str, epoch: int = 1, gone: bool = False) -> Act:
     """As the refusal says, where there is one: rows that a rewind should take out are removed by hand first."""
 
     def act(world: World) -> None:
-        give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone", seen=_look(world, epoch))
+        seen = _look(world, epoch)
+        give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone", gone=gone, seen=seen)
         try:
             give()
         except InvalidPipeline as refused:
@@ -217,7 +249,93 @@ def rewind(epoch: int) -> Act:
     return lambda world: _drop(world.coordinator.rewind(NAME, epoch, "me", "bad", _look(world)))
 
 
+def accept_loss(sink: str) -> Act:
+    """A person accepts that rows are missing in the target, and goes on from it as it is."""
+
+    def act(world: World) -> None:
+        said = Acceptance("me", "lost", seen=_look(world))
+        world.coordinator.accept_loss(NAME, sink, said)
+
+    return act
+
+
 # ---- the world
+
+
+def dies_after(act: Act, step: str) -> Act:
+    """A process that is killed right after its first step of that name."""
+
+    def acts(world: World) -> None:
+        taken: list[str] = []
+
+        def pace(point: Point) -> str:
+            if taken and step in taken[-1]:
+                raise Killed
+            taken.append(point.what)
+            return "done"
+
+        world.steps.pace = pace
+        try:
+            act(world)
+        except Killed:
+            return
+        finally:
+            world.steps.pace = None
+
+    return acts
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+def decides(epoch: int = 1) -> Act:
+    """The decision to publish is taken, by a process that is killed before it publishes."""
+    return dies_after(commit(epoch), "records 'committing'")
+
+
+def copied(sink: str) -> Act:
+    """Somebody keeps a copy of a target as it is."""
+    return lambda world: world.copies.update({sink: world.targets[sink].copy()})
+
+
+def has_another(sink: str, identity: str = "") -> Act:
+    """Another target will come to that place; without an identity: an empty place, where nothing is mounted."""
+    return lambda world: world.copies.update({sink: type(world.targets[sink])(identity=identity)})
+
+
+def swaps(sink: str) -> Act:
+    """The target is replaced by its copy, or by another one; and the next time it comes back."""
+    return lambda world: world.steps.take(f"{sink} is replaced by {_called(world, sink)}", lambda: _swap(world, sink))
+
+
+def brings_back(sink: str) -> Act:
+    """The newest of the two is in its place."""
+    return lambda world: _swap(world, sink) if _is_newer(world.copies[sink], world.targets[sink]) else None
+
+
+def _swap(world: World, sink: str) -> None:
+    was = world.targets[sink].copy()
+    world.replace_target(sink, world.copies[sink])
+    world.copies[sink] = was
+
+
+def _called(world: World, sink: str) -> str:
+    copy = world.copies[sink]
+    return f"one with {len(copy.versions)} versions" if copy.identity else "nothing"
+
+
+def _is_newer(one: Target, other: Target) -> bool:
+    return len(one.versions) > len(other.versions)
+
+
+def evolves(sink: str) -> Act:
+    """From now on each publication adds a column to the target, if it has none."""
+
+    def act(world: World) -> None:
+        world.targets[sink].column = ""
+
+    return act
 
 
 def breaks(sink: str, how: str | None) -> Act:
@@ -226,18 +344,30 @@ def breaks(sink: str, how: str | None) -> Act:
     def act(world: World) -> None:
         def effect() -> None:
             world.targets[sink].broken = how
+            world.targets[sink].is_changed()
 
         world.steps.take(f"{sink} is {how or 'well again'}", effect)
 
     return act
 
 
-def times_out(sink: str) -> Act:
-    """The broker ends what is open."""
+def breaks_unless_decided(sink: str, how: str | None, epoch: int = 1) -> Act:
+    """As `breaks`, where nothing is decided that waits for the sink."""
+    return lambda world: None if world.checkpoints[epoch].decision else breaks(sink, how)(world)
+
+
+def times_out(sink: str, epoch: int | None = None) -> Act:
+    """The broker ends what is open: all of it, or what is of one checkpoint."""
 
     def act(world: World) -> None:
         target = world.targets[sink]
-        world.steps.take(f"{sink}: what is open times out", lambda: [target.end(id, "aborted") for id in target.txs])
+
+        def effect() -> None:
+            for id in target.txs:
+                if epoch is None or world.checkpoints[epoch].handles[sink]["tx"] == id:
+                    target.end(id, "aborted")
+
+        world.steps.take(f"{sink}: what is open times out", effect)
 
     return act
 
@@ -251,6 +381,15 @@ def forgets(sink: str) -> Act:
             target.cut = tuple(id for id, tx in target.txs.items() if tx.stands != "open")
 
         world.steps.take(f"{sink}: the log is cut", effect)
+
+    return act
+
+
+def remembers(sink: str) -> Act:
+    """What was cut can be read again."""
+
+    def act(world: World) -> None:
+        world.targets[sink].cut = ()
 
     return act
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
@@ -31,7 +31,9 @@ def of_row(
         case Event.REPLACED:
             yield from _replaced(targets[row.sink or ""], row, before)
         case Event.PUBLISHED:
-            yield from _recorded(targets[row.sink or ""], row, after)
+            yield from _recorded(targets[row.sink or ""], row, before, after)
+        case Event.GIVEN_UP:
+            yield from _given_up(known, row, before, after)
 
 
 def _of_plan(known: Checkpoints, row: Row, before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
@@ -102,11 +104,71 @@ def _replaced(target: Any, row: Row, before: Checkpoint | None) -> Iterator[str]
         yield f"6: a handle was replaced whose transaction is {tx.stands}"
 
 
-def _recorded(target: Any, row: Row, after: Checkpoint) -> Iterator[str]:
+def _recorded(target: Any, row: Row, before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
+    if before and row.sink not in before.waiting:
+        yield f"'published' was recorded of {row.sink}, which has an outcome already"
     name = after.handles[row.sink or ""]["txn"]
     word = after.handles[row.sink or ""].get("word")
-    if name is not None and not word and name not in target.published and name not in getattr(target, "done", ()):
+    shown = target.published | target.removed | target.ever | set(getattr(target, "done", ()))
+    if name is not None and not word and name not in shown:
         yield f"'published' was recorded of {row.sink} and it was not"
+
+
+def _given_up(known: Checkpoints, row: Row, before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
+    if before and row.sink not in before.waiting:
+        yield f"{row.sink} was given up, and has an outcome already"
+    for other in known.values():
+        if other.decision and other.decision < (after.decision or 0) and row.sink in other.waiting:
+            yield f"3: epoch {row.epoch} was given up in {row.sink} before decision {other.decision}"
+
+
+def of_recovery(
+    known: Checkpoints, row: Row, before: Checkpoint | None, alive: Callable[[Checkpoint], bool] | None
+) -> Iterator[str]:
+    """Recovery decides and aborts nothing of an owner that it knows to be alive, unless a person has approved it."""
+    if before is None or alive is None or row.event not in (Event.COMMITTING, Event.ABORTING, Event.VERDICT):
+        return
+    if alive(before) and before.approved is None:
+        yield f"'{row.event.value}' was recorded of epoch {row.epoch}, whose owner {before.owner} is alive"
+
+
+def of_person(rows: Sequence[Row], row: Row) -> Iterator[str]:
+    """A manual action lands on what the person was shown: nothing of it has changed since."""
+    if "seen" not in row.body:
+        return
+    later = [each for each in rows if each.seq > row.body["seen"] and each.event is not Event.RENEWED]
+    match row.event:
+        case Event.APPROVED | Event.ABORTING:
+            changes = [each for each in later if each.epoch == row.epoch]
+        case Event.GIVEN_UP | Event.REPLACED:
+            outcomes = (Event.PUBLISHED, Event.REPLACED, Event.IN_DOUBT)
+            changes = [each for each in later if each.epoch == row.epoch and each.event not in outcomes]
+        case Event.REWOUND | Event.EMPTY:
+            changes = later
+        case _:
+            changes = []
+    if changes:
+        yield f"'{row.event.value}' of epoch {row.epoch} names row {row.body['seen']}, and {changes[-1].seq} changed it"
+
+
+def of_attempt(rows: Sequence[Row], row: Row, after: Checkpoint) -> Iterator[str]:
+    """An approval belongs to the attempt that it named, and lets no other one through."""
+    if row.event is not Event.COMMITTING or after.approved is None:
+        return
+    approvals = [each for each in rows if each.epoch == row.epoch and each.event is Event.APPROVED]
+    if not approvals or approvals[-1].attempt != row.attempt:
+        yield f"9: attempt {row.attempt} of epoch {row.epoch} was decided by the approval of another attempt"
+
+
+def lacking(known: Iterable[Checkpoint], target: Any, sink: str) -> list[int]:
+    """The epochs that are recorded as published to the target, and that it does not have."""
+    there = target.published | target.removed | set(getattr(target, "done", ())) | {None}
+    return [
+        checkpoint.epoch
+        for checkpoint in known
+        if checkpoint.is_shown_by(sink) and checkpoint.handles[sink]["txn"] not in there
+        if "word" not in checkpoint.handles[sink]
+    ]
 
 
 def of_effect(
@@ -122,6 +184,9 @@ def of_effect(
             yield f"4: two processes stage as {name}"
     elif what == "publish":
         yield from _published(known, target, checkpoint, sink, name, decision, tx)
+    elif what == "refuse":
+        if sink in checkpoint.waiting and name in target.rehearsed:
+            yield f"epoch {checkpoint.epoch} in {sink} is refused after its rehearsal, and nobody changed the target"
     elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
         yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
 
@@ -137,8 +202,12 @@ def _published(
         yield f"1: {of} is published and was aborted"
     if handle.get("txn") != name or (tx is not None and handle.get("tx") != tx):
         yield f"5: {of} is published by a handle that the state table does not hold"
-    if sink in checkpoint.given_up:
+    if sink in checkpoint.given_up and "not_fenced" not in checkpoint.given_up[sink]:
         yield f"{of} is published although it was given up"
+    if lost := lacking(known.values(), target, sink):
+        yield f"{of} is published to a target that has lost epochs {lost}"
+    if name in target.published:
+        yield f"{of} is published twice"
     waiting = [cp for cp in known.values() if cp.decision and cp.decision < (decision or 0) and sink in cp.waiting]
     if waiting and checkpoint.state is not State.COMMITTED:
         yield from _early(target, waiting, of, sink)

@@ -25,6 +25,7 @@ PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL, SKIP = (
     f"onceonly.coordinator.{name}"
     for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool", "skip_offsets")
 )
+REHEARSAL, MANUAL = "onceonly.coordinator.rehearsal", "onceonly.coordinator.manual"
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 
 FIXES = [
@@ -185,14 +186,14 @@ GUARDS = [
         PUBLISH,
         "                    held.add(sink)\n",
         "",
-        "two-decisions",
+        "doubt-holds-up",
     ),
     Mutant(
         "decisions are carried out as they are found",
         PUBLISH,
         "sorted(deciding, key=lambda cp: cp.decision or 0)",
         "deciding",
-        "two-decisions",
+        "doubt-holds-up",
     ),
     Mutant(
         "committed while sinks are waiting",
@@ -365,4 +366,134 @@ GUARDS = [
     ),
 ]
 
-MUTANTS = [*FIXES, *GUARDS]
+# Guards of the edge: what was rehearsed, what people have seen, and targets that change behind everybody's back
+EDGE = [
+    Mutant(
+        "published is recorded beside given up",
+        PUBLISH,
+        "            if sink not in now.waiting:\n                return None\n            proof =",
+        "            if sink in now.published:\n                return None\n            proof =",
+        "give-up-gone",
+    ),
+    Mutant(
+        "given up from a stale view",
+        RESOLVE,
+        "            self._publisher.publish(view)  # a last try, which is also what it takes for other sinks\n"
+        "            view = self._transitions.state.view(name)\n",
+        "            self._publisher.publish(view)  # a last try, which is also what it takes for other sinks\n",
+        "give-up-available",
+    ),
+    Mutant(
+        "recovery settles what an owner has staged who is alive",
+        COORDINATOR,
+        "case State.STAGED if not alive(checkpoint):",
+        "case State.STAGED:",
+        "recover-alive",
+    ),
+    Mutant(
+        "recovery aborts what an owner has planned who is alive",
+        COORDINATOR,
+        "case State.PLANNED if not alive(checkpoint):",
+        "case State.PLANNED:",
+        "recover-alive",
+    ),
+    Mutant(
+        "published from a view before the decision",
+        REHEARSAL,
+        "            view = self._record_decision(view, checkpoint, basis, handles)\n"
+        "            decided = view.require(epoch)\n",
+        "            decided = self._record_decision(view, checkpoint, basis, handles).require(epoch)\n",
+        "commit-alone",
+    ),
+    Mutant(
+        "a pipeline is renamed",
+        COORDINATOR,
+        "        refuse_renamed(self.state, seen, pipeline, sources)\n",
+        "",
+        "renamed",
+    ),
+    Mutant(
+        "an approval outlives its attempt",
+        MODEL,
+        '"verdict": None, "approved": None,',
+        '"verdict": None,',
+        "approval-ends",
+    ),
+    Mutant(
+        "approved where an earlier attempt failed",
+        MODEL,
+        'self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts',
+        'self.gate["on_fail"] == "hold" and bool(self.failed_attempts)',
+        "approves-another",
+    ),
+    Mutant(
+        "decided without a rehearsal of what changed meanwhile",
+        REHEARSAL,
+        "            if Basis.of(now, epoch) != basis:\n"
+        "                return None\n"
+        "            return now.row(epoch, Event.COMMITTING, checkpoint.attempt, decision=basis.decision + 1, body=body)",
+        "            mine = now.require(epoch)\n"
+        "            if mine.state is not State.STAGED or mine.attempt != checkpoint.attempt:\n"
+        "                return None\n"
+        "            return now.row(epoch, Event.COMMITTING, mine.attempt, decision=now.head.decision + 1, body=body)",
+        "two-columns",
+    ),
+    Mutant(
+        "a rehearsal goes by what it has computed before another decision",
+        REHEARSAL,
+        "            view.head.decision,\n            {sink:",
+        "            0,\n            {sink:",
+        "two-columns",
+    ),
+    Mutant(
+        "the rehearsal ignores that it has to be staged again",
+        REHEARSAL,
+        "            except TargetWentBack as error:\n",
+        "            except StageAgain:\n                continue\n            except TargetWentBack as error:\n",
+        "two-columns",
+    ),
+    Mutant(
+        "plan ignores a target that went back",
+        COORDINATOR,
+        "        notes = target_history.check(self.state, self.parts, pipeline, None if seen.open else seen)\n",
+        "        notes = list[str]()\n",
+        "went-back",
+    ),
+    Mutant(
+        "stage ignores a target that went back",
+        STAGE,
+        "        self._check_targets(self._transitions.state.view(name), epoch)\n",
+        "",
+        "went-back-planned",
+    ),
+    Mutant(
+        "the rehearsal ignores a target that went back",
+        REHEARSAL,
+        "                last = target_history.last_publication(sinks[name], view)\n",
+        "                last = None\n",
+        "went-back-staged",
+    ),
+    Mutant(
+        "commit ignores a target that went back",
+        PUBLISH,
+        "            last = target_history.last_publication(live, view)\n",
+        "            last = None\n",
+        "goes-back-decided",
+    ),
+    Mutant(
+        "manual actions ignore what the person has seen",
+        MANUAL,
+        "        if self.seen.seq < shown.seq:\n",
+        "        if False:\n",
+        "approves-too-late",
+    ),
+    Mutant(
+        "a loss is accepted by an older look at the target",
+        "onceonly.coordinator.accept_loss",
+        "        is_first = now.head.seq == view.head.seq\n",
+        "        is_first = True\n",
+        "loss-accepted-twice",
+    ),
+]
+
+MUTANTS = [*FIXES, *GUARDS, *EDGE]

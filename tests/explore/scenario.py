@@ -9,7 +9,7 @@ from datetime import timedelta
 from explore.scheduler import Act, Cost
 from explore.world import NAME, NOON, World
 from onceonly.checkpoint.offsets import Interval
-from onceonly.errors import CannotPublish, InDoubt, OnceonlyError
+from onceonly.errors import CannotPublish, InDoubt, OnceonlyError, TargetWentBack
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -42,8 +42,11 @@ class Scenario:
     before: Sequence[Act] = ()
     mend: Callable[[World], None] = lambda world: None
     may_lose: Sequence[tuple[str, int]] = ()  # sink and epoch that a person gives up, or may have to
+    may_go_back: Sequence[str] = ()  # sinks of which a person accepts that rows are missing, or may have to
     intervals: Sequence[Interval] = ()  # that are run in the end, where the pipeline runs by intervals
     moving: bool = False  # something happens to the topic
+    steady: bool = True  # no target goes back, or is replaced by another
+    calm: bool = False  # without any deviation, no actor ends with an error
     quick: bool = False  # small enough for every test run
 
     def covers(self, minute: int) -> bool:
@@ -53,12 +56,16 @@ class Scenario:
 
     def expects(self, error: BaseException) -> bool:
         """Whether an actor may end with it: not with an illegal row, nor told to give up a sound sink."""
+        if isinstance(error, TargetWentBack) and not self.steady:
+            return True
         if isinstance(error, CannotPublish) and not isinstance(error, InDoubt) and not self.may_lose:
             return False
         return isinstance(error, EXPECTED) and "illegal transition" not in str(error)
 
     def begin(self) -> World:
-        world = World(self.pipelines, tuple(self.records), tuple(self.verdicts), still=not self.moving)
+        world = World(
+            self.pipelines, tuple(self.records), tuple(self.verdicts), still=not self.moving, steady=self.steady
+        )
         with world.deterministic():
             for act in self.before:
                 act(world)

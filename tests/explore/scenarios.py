@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from explore import actors as a
 from explore.scenario import SINGLES, SWITCHES, Scenario, pipeline
 from explore.scheduler import Act, Cost
@@ -21,6 +23,7 @@ ONE, TWO = {"now": pipeline(LAKE)}, {"now": pipeline(LAKE, OTHER)}
 THREE = {"now": pipeline(LAKE, FILES, TOPIC)}
 ADDED = {"now": pipeline(LAKE, OTHER), "old": pipeline(LAKE)}
 GONE = {"now": pipeline(LAKE), "old": pipeline(LAKE, OTHER)}
+RENAMED = {"now": pipeline(LAKE), "renamed": replace(pipeline(LAKE), name="q")}
 BY_INTERVAL = {"now": pipeline(LAKE, FILES, mode="interval")}
 
 
@@ -37,7 +40,11 @@ def staged(*intervals) -> list[Act]:
 
 PLANNED = [a.plan("run1")]
 STAGED = [a.plan("run1"), a.stage()]
-DECIDED = [*STAGED, a.breaks("a", "down"), a.try_(a.commit()), a.breaks("a", None)]
+DECIDED = [*STAGED, a.decides()]
+HELD_UP = [*STAGED, a.try_(a.gate())]  # its gate has failed it, and holds it
+
+# epoch 2 was decided first, and its transaction is in doubt
+SECOND_IN_DOUBT = [*staged(FIRST, SECOND), a.decides(2), a.times_out("k", 2), a.forgets("k"), a.try_(a.commit(2))]
 
 TASKS = [
     Scenario("run-recover", {"run1": a.run("run1"), "recov": a.recover()}, TWO),
@@ -101,6 +108,22 @@ ORDER = [
         BY_INTERVAL,
         records=(1, 11),
         before=staged(FIRST, SECOND),
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "two-columns",
+        {"one": a.commit(1), "two": a.commit(2)},
+        BY_INTERVAL,
+        records=(1, 11),
+        before=[a.evolves("a"), *staged(FIRST, SECOND)],
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
+        "doubt-holds-up",
+        {"commit": a.commit(1), "person": a.resolve_doubt("k", 2)},
+        {"now": pipeline(LAKE, TOPIC, mode="interval")},
+        records=(1, 11),
+        before=SECOND_IN_DOUBT,
         intervals=(FIRST, SECOND),
     ),
     Scenario(
@@ -270,9 +293,13 @@ GATE = [
 PEOPLE = [
     Scenario(
         "rewind-give-up",
-        {"rewind": a.rewind(1), "person": a.give_up("b", 4)},
+        {"recov": a.recover(), "person": a.give_up("b", 4)},
         TWO,
-        before=[*committed("x", "y", "z"), a.breaks("b", "refuses")],
+        before=[
+            *committed("x", "y", "z"),
+            a.dies_after(a.rewind(1), "records 'rewound'"),
+            a.breaks("b", "refuses"),
+        ],
         mend=a.breaks("b", None),
         may_lose=[("b", 4)],
     ),
@@ -299,7 +326,7 @@ PEOPLE = [
         {"commit": a.commit(), "person": a.give_up("k")},
         {"now": pipeline(LATE)},
         Cost(2, 0, 1, any=3),
-        before=[*STAGED, a.breaks("k", "refuses"), a.try_(a.commit()), a.breaks("k", None)],
+        before=DECIDED,
         may_lose=[("k", 1)],
     ),
     Scenario(
@@ -321,6 +348,7 @@ PEOPLE = [
         },
         {"now": pipeline(LATE)},
         before=STAGED,
+        mend=a.breaks_unless_decided("k", None),
         may_lose=[("k", 1)],
     ),
     Scenario(
@@ -331,23 +359,48 @@ PEOPLE = [
         },
         {"now": pipeline(TOPIC)},
         before=STAGED,
+        mend=a.breaks_unless_decided("k", None),
         may_lose=[("k", 1)],
     ),
     Scenario(
         "give-up-second",
-        {"person": a.give_up("a", 2), "commit": a.one_after_the_other(a.breaks("a", None), a.commit(2))},
-        BY_INTERVAL,
+        {"commit": a.commit(1), "person": a.give_up("k", 1)},
+        {"now": pipeline(LAKE, TOPIC, mode="interval")},
         records=(1, 11),
-        before=[*staged(FIRST, SECOND), a.breaks("a", "refuses"), a.try_(a.commit(1)), a.try_(a.commit(2))],
-        mend=a.breaks("a", None),
+        before=[*SECOND_IN_DOUBT, a.decides(1)],
         intervals=(FIRST, SECOND),
-        may_lose=[("a", 2)],
+        may_lose=[("k", 1)],
+    ),
+    Scenario(
+        "give-up-available",
+        {"person": a.give_up("k", 1)},
+        {"now": pipeline(LAKE, TOPIC, mode="interval")},
+        SINGLES,
+        records=(1, 11),
+        before=[*SECOND_IN_DOUBT, a.decides(1), a.remembers("k")],
+        intervals=(FIRST, SECOND),
+        may_lose=[("k", 1)],
+        calm=True,
+    ),
+    Scenario(
+        "give-up-gone",
+        {"commit": a.commit(), "person": a.one_after_the_other(a.breaks("a", "down"), a.give_up("a", gone=True))},
+        TWO,
+        before=DECIDED,
+        mend=a.breaks("a", None),
+        may_lose=[("a", 1)],
     ),
     Scenario(
         "give-up-reprocessed",
-        {"run2": a.run("run2", FIRST, again="r"), "person": a.give_up("a", 2), "run3": a.run("run3", FIRST, again="s")},
+        {"recov": a.recover(), "person": a.give_up("a", 2), "run3": a.run("run3", FIRST, again="s")},
         BY_INTERVAL,
-        before=[a.run("run1", FIRST), a.breaks("a", "refuses")],
+        before=[
+            a.run("run1", FIRST),
+            a.plan("run2", FIRST, again="r"),
+            a.stage(2),
+            a.decides(2),
+            a.breaks("a", "refuses"),
+        ],
         intervals=(FIRST,),
         mend=a.breaks("a", None),
         may_lose=[("a", 2)],
@@ -370,11 +423,121 @@ PEOPLE = [
         {"commit": a.commit(), "world": a.breaks("a", "fenced"), "recov": a.recover()},
         TWO,
         before=STAGED,
+        mend=a.breaks_unless_decided("a", None),
         may_lose=[("a", 1)],
+    ),
+    Scenario(
+        "approval-ends",
+        {"commit": a.commit(), "recov": a.recover()},
+        {"now": pipeline(LAKE, gate=HELD)},
+        verdicts=("failed", "failed", "passed"),
+        before=[
+            *HELD_UP,
+            a.approve(commits=False),
+            a.abort(who="me"),
+            a.plan("run2"),
+            a.stage(),
+            a.try_(a.gate()),
+        ],
+    ),
+    Scenario(
+        "approves-another",
+        {"approve": a.approve(), "gate": a.settle()},
+        {"now": pipeline(LAKE, gate=HELD)},
+        verdicts=("failed", "passed"),
+        before=[*HELD_UP, a.abort(who="me"), a.plan("run1"), a.stage()],
+    ),
+    Scenario(
+        "approves-too-late",
+        {"person": a.approve(), "other": a.one_after_the_other(a.abort(who="you"), a.run("run2"))},
+        {"now": pipeline(LAKE, gate=HELD)},
+        verdicts=("failed", "failed", "passed"),
+        before=HELD_UP,
     ),
 ]
 
-SCENARIOS = [*TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE]
+RECOVERY = [
+    Scenario("commit-alone", {"commit": a.commit()}, THREE, before=STAGED, calm=True),
+    Scenario("recover-alive", {"run1": a.run("run1"), "recov": a.recover(a.everybody)}, TWO),
+    Scenario(
+        "recover-approved",
+        {"person": a.approve(commits=False), "recov": a.recover(a.everybody)},
+        {"now": pipeline(LAKE, gate=HELD)},
+        verdicts=("failed", "passed"),
+        before=HELD_UP,
+    ),
+    Scenario("renamed", {"run1": a.run("run1"), "other": a.run("run2", now="renamed")}, RENAMED, before=committed("x")),
+]
+
+HAS_COPY = [a.run("x"), a.copied("a"), a.arrives(0), a.run("y"), a.arrives(0)]
+HAS_NOTHING = [a.run("x"), a.arrives(0), a.has_another("a")]
+HAS_OTHER = [a.run("x"), a.arrives(0), a.has_another("a", "other")]
+THERE_AND_BACK = a.one_after_the_other(a.swaps("a"), a.swaps("a"))
+
+
+def unsteady(name: str, actors: dict[str, Act], before: list[Act], **options) -> Scenario:
+    """Something happens to the target of sink 'a'; in the end the newest one is there."""
+    given = {"pipelines": ONE, "mend": a.brings_back("a"), "steady": False, **options}
+    return Scenario(name, actors, before=before, **given)
+
+
+TARGETS = [
+    unsteady("goes-back", {"run1": a.run("run1"), "world": THERE_AND_BACK}, HAS_COPY),
+    unsteady("is-not-there", {"run1": a.run("run1"), "world": THERE_AND_BACK}, HAS_NOTHING),
+    unsteady("is-another", {"run1": a.run("run1"), "world": THERE_AND_BACK}, HAS_OTHER),
+    unsteady("went-back", {"run1": a.run("run1"), "recov": a.recover()}, [*HAS_COPY, a.swaps("a")]),
+    unsteady(
+        "went-back-planned",
+        {"stage": a.stage(3, "run1"), "recov": a.recover(a.everybody)},
+        [*HAS_COPY, a.plan("run1"), a.swaps("a")],
+    ),
+    unsteady(
+        "went-back-staged",
+        {"commit": a.commit(3), "recov": a.recover()},
+        [*HAS_COPY, a.plan("run1"), a.stage(3), a.swaps("a")],
+    ),
+    unsteady(
+        "goes-back-decided",
+        {"recov": a.recover(), "world": THERE_AND_BACK},
+        [*HAS_COPY, a.plan("run1"), a.stage(3), a.decides(3)],
+    ),
+    unsteady(
+        "goes-back-one-of-two",
+        {"run1": a.run("run1"), "world": a.swaps("a")},
+        HAS_COPY,
+        pipelines=TWO,
+    ),
+    unsteady(
+        "folder-goes-back",
+        {"run1": a.run("run1"), "world": a.one_after_the_other(a.swaps("f"), a.swaps("f"))},
+        [a.run("x"), a.copied("f"), a.arrives(0), a.run("y"), a.arrives(0)],
+        pipelines={"now": pipeline(FILES)},
+        mend=a.brings_back("f"),
+    ),
+    unsteady(
+        "loss-accepted",
+        {"person": a.accept_loss("a"), "run1": a.run("run1")},
+        [*HAS_COPY, a.swaps("a")],
+        mend=lambda world: None,
+        may_go_back=["a"],
+    ),
+    unsteady(
+        "loss-accepted-twice",
+        {"one": a.accept_loss("a"), "two": a.accept_loss("a")},
+        [*HAS_COPY, a.swaps("a")],
+        mend=lambda world: None,
+        may_go_back=["a"],
+    ),
+    unsteady(
+        "loss-found",
+        {"person": a.accept_loss("a"), "world": a.swaps("a")},
+        [*HAS_COPY, a.swaps("a")],
+        mend=lambda world: None,
+        may_go_back=["a"],
+    ),
+]
+
+SCENARIOS = [*TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS]
 
 
 def by_name(name: str) -> Scenario:

@@ -117,7 +117,8 @@ def play(scenario: Scenario, world, deviations: Mapping[int, str], bound: Cost, 
 
 def verdict(scenario: Scenario, schedule: Schedule, judged: dict[Hashable, list[str]] | None = None) -> list[str]:
     """What is wrong with a schedule that has ended; the same end is judged once."""
-    wrong = [*schedule.world.broken, *schedule.unexpected(scenario.expects)]
+    is_calm = scenario.calm and not schedule.deviations
+    wrong = [*schedule.world.broken, *schedule.unexpected((lambda error: False) if is_calm else scenario.expects)]
     if wrong:
         return wrong
     known = judged if judged is not None else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,9 +12,12 @@ from explore.steps import BEFORE, EITHER, NEVER, Steps
 from explore.targets import Entry
 from onceonly.checkpoint.model import Handle, Outcome, Transaction, taken_out
 from onceonly.checkpoint.sink import (
+    Answer,
+    History,
     KeepsCopies,
     PooledTransaction,
     PoolsIds,
+    ProvesHistory,
     Publication,
     Receipts,
     Replaceable,
@@ -21,7 +25,16 @@ from onceonly.checkpoint.sink import (
     Revocable,
     Sink,
 )
-from onceonly.errors import CannotPublish, Fenced, InDoubt, OutcomeUnknown, StateBehind
+from onceonly.errors import (
+    ActionNeeded,
+    CannotPublish,
+    Fenced,
+    InDoubt,
+    OutcomeUnknown,
+    StageAgain,
+    StateBehind,
+    TargetWentBack,
+)
 
 TRIES = 5
 Watch = Callable[..., None]  # is told what is about to happen to a target: (what, sink, transaction's name, …)
@@ -30,8 +43,8 @@ Watch = Callable[..., None]  # is told what is about to happen to a target: (wha
 class MemorySink(Sink):
     """What all of them share: the parts of the protocol that do not depend on how a target publishes."""
 
-    def __init__(self, name: str, target: Any, steps: Steps, watch: Watch) -> None:
-        self.name, self.target, self._steps, self._watch = name, target, steps, watch
+    def __init__(self, name: str, target: Any, steps: Steps, watch: Watch, steady: bool = True) -> None:
+        self.name, self.target, self._steps, self._watch, self._steady = name, target, steps, watch, steady
 
     def check(self) -> list[str]:
         return []
@@ -43,6 +56,39 @@ class MemorySink(Sink):
     def _put(self, txn: Transaction, rows: tuple[int, ...]) -> None:
         self._watch("stage", self.name, txn.name)
         self.target.staged[txn.name] = rows
+
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        """One look at everything that the commit will need."""
+        self.step("rehearses", lambda: self._rehearse(handle, decision, last), (BEFORE,))
+        return handle
+
+    def _rehearse(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        if self.target.broken in ("refuses", "fenced"):
+            raise ActionNeeded(f"sink '{self.name}' refuses.", "The target was altered.")
+        self._require_fit(handle, decision, last)
+        self.target.rehearsed |= {handle["txn"]} - {None}
+
+    @abstractmethod
+    def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        """Raise as `rehearse` does, unless it could be published now."""
+
+    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+        try:
+            return self._commit(handle, decision, receipts, last)
+        except (CannotPublish, Fenced) as error:
+            if handle["txn"] and not isinstance(error, InDoubt):
+                self._watch("refuse", self.name, handle["txn"], decision)
+            raise
+
+    @abstractmethod
+    def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome: ...
+
+    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+        self.target.is_changed()  # by who gives it up
+        return self._fence_off(handle, decision)
+
+    @abstractmethod
+    def _fence_off(self, handle: Handle, decision: int) -> Outcome | None: ...
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         if self.step(f"looks for {_short(txn.name)}", lambda: self._discardable(txn.name), (BEFORE,)):
@@ -93,6 +139,53 @@ class MemorySink(Sink):
         return StateBehind(f"sink '{self.name}': {last} and not {decision}.", "The state table went back.", self.exit)
 
 
+class Proven(MemorySink, ProvesHistory):
+    """What those share whose targets show what has changed them, in order."""
+
+    def compare(self, last: Publication) -> History:
+        return self._look("compares the target", lambda: self._compare(last))
+
+    def proof_now(self, last: Publication) -> Publication | None:
+        return self._look("shows how the target is", lambda: self._proof_now(last))
+
+    def _look(self, what: str, effect: Callable[[], Any]) -> Any:
+        if self._steady:
+            return self._unless_broken(what, effect)
+        return self.step(what, effect, (BEFORE,))
+
+    def _compare(self, last: Publication) -> History:
+        if self._shows(last):
+            return History(Answer.SAME)
+        return History(Answer.WENT_BACK, f"it ends at {self.target.versions[-1:]}", self._last_decision())
+
+    def _shows(self, last: Publication) -> bool:
+        there, proof = self.target, last.proof
+        return there.identity == proof["id"] and there.has_version(proof["version"], tuple(proof["change"]))
+
+    def _last_decision(self) -> int:
+        return max((decision for _, decision in self.target.versions), default=0)
+
+    def _proof_now(self, last: Publication) -> Publication | None:
+        target = self.target
+        if not target.identity or not target.versions:
+            return None
+        return Publication(last.epoch, self._last_decision(), self._proof(len(target.versions)))
+
+    def _proof(self, version: int) -> dict[str, Any]:
+        change = list(self.target.versions[version - 1])
+        return {"target": self.name, "id": self.target.identity, "version": version, "change": change}
+
+    def _outcome(self, handle: Handle, already: bool) -> Outcome:
+        """Of what the target shows; without a proof if that has gone meanwhile."""
+        names = [name for name, _ in self.target.versions]
+        proof = self._proof(names.index(handle["txn"]) + 1) if handle["txn"] in names else {}
+        return Outcome(already=already, detail={"rows": handle["rows"]}, proof=proof)
+
+    def _require(self, last: Publication | None) -> None:
+        if last and not self._shows(last):
+            raise TargetWentBack(f"sink '{self.name}' refuses.", "The target lacks what was published to it.")
+
+
 class TakesBack(Replaceable):
     """What those share that take back what they have published."""
 
@@ -116,23 +209,56 @@ def _instead(handle: Handle) -> tuple[str, ...]:
     return tuple(old["txn"] for old in taken_out(handle))
 
 
-class LakeSink(MemorySink, TakesBack):
+class LakeSink(Proven, TakesBack):
     """As the Delta sink: evidence is decision and name of the application's last entry, in its snapshot."""
 
     target: targets.Lake
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+    def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         for _ in range(TRIES):
-            last, shown = self.step("looks who was last", lambda: (self._snapshot(handle), self._shown()))
-            if last == (decision, handle["txn"]):
-                return Outcome(already=True, detail={"rows": handle["rows"]})
-            if last and last[0] >= decision:
-                raise self._not_ours(decision, last)
-            entry = Entry(handle["txn"], decision, _instead(handle))
+            seen, shown, outcome = self.step("looks who was last", lambda: self._look_at(handle, decision, last))
+            if outcome:
+                return outcome
+            entry = Entry(handle["txn"], decision, _instead(handle), handle["column"])
             self.step("looks whether all is there", partial(self._check_there, handle, shown))
-            if self.step(f"publishes decision {decision}", partial(self._publish, handle, last, entry), EITHER):
-                return Outcome(detail={"rows": handle["rows"]})
+            if made := self.step(f"publishes decision {decision}", partial(self._publish, handle, seen, entry), EITHER):
+                return made
         raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
+
+    def stage(self, txn: Transaction, rows: Any) -> Handle:
+        handle = super().stage(txn, rows)
+        if self.target.column is None:
+            return {**handle, "column": ""}
+        column = self.step("looks at the columns", lambda: self.target.column or f"type of epoch {txn.epoch}")
+        return {**handle, "column": column}
+
+    def retraction(self, txn: Transaction, olds: Sequence[Handle], held: Handle | None) -> Handle:
+        return {**super().retraction(txn, olds, held), "column": ""}
+
+    def _look_at(
+        self, handle: Handle, decision: int, last: Publication | None
+    ) -> tuple[tuple[int, str] | None, tuple[str, ...], Outcome | None]:
+        seen = self._snapshot(handle)
+        if seen == (decision, handle["txn"]):
+            return seen, (), self._outcome(handle, already=True)
+        if seen and seen[0] >= decision:
+            raise self._not_ours(decision, seen)
+        self._require(last)
+        return seen, self._shown(), None
+
+    def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        _, shown, outcome = self._look_at(handle, decision, last)
+        if outcome:
+            return
+        if handle["rows"] and handle["txn"] not in self.target.staged:
+            raise StageAgain(f"The staged rows of {_short(handle['txn'])} no longer exist.")
+        if missing := set(_instead(handle)) - set(shown):
+            raise ActionNeeded(f"{sorted(missing)} are not there to be taken out.")
+        if not self._fits(handle):
+            raise StageAgain(f"The target has a column '{self.target.column}' by now.")
+
+    def _fits(self, handle: Handle) -> bool:
+        return not self.target.column or handle["column"] in ("", self.target.column)
 
     def _snapshot(self, handle: Handle) -> tuple[int, str] | None:
         return self.target.last.get(handle["app_id"])
@@ -147,17 +273,20 @@ class LakeSink(MemorySink, TakesBack):
             raise self.refusal(f"The staged rows of {_short(handle['txn'])} are gone.")
         if missing := set(_instead(handle)) - set(shown):
             raise self.refusal(f"{sorted(missing)} are not there to be taken out.")
+        if not self._fits(handle):
+            raise self.refusal(f"The target has a column '{self.target.column}' by now.")
 
-    def _publish(self, handle: Handle, last: tuple[int, str] | None, entry: Entry) -> bool:
+    def _publish(self, handle: Handle, last: tuple[int, str] | None, entry: Entry) -> Outcome | None:
         if self.target.last.get(handle["app_id"]) == last:
             self._watch("publish", self.name, entry.name, entry.decision)
-        return self.target.publish(handle["app_id"], last, entry, entry.decision)
+        made = self.target.publish(handle["app_id"], last, entry, entry.decision)
+        return self._outcome(handle, already=False) if made else None
 
-    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+    def _fence_off(self, handle: Handle, decision: int) -> Outcome | None:
         while True:
             last = self.step("looks who was last", lambda: self._snapshot(handle))
             if last == (decision, handle["txn"]):
-                return Outcome(already=True, detail={"rows": handle["rows"]})
+                return self._outcome(handle, already=True)
             if last and last[0] >= decision:
                 return None
             if self.step(f"fences decision {decision}", partial(self._fence, handle, last, decision), EITHER):
@@ -167,7 +296,7 @@ class LakeSink(MemorySink, TakesBack):
         return self.target.publish(handle["app_id"], last, None, decision)
 
 
-class FolderSink(MemorySink, TakesBack, KeepsCopies):
+class FolderSink(Proven, TakesBack, KeepsCopies):
     """As the file sink: files get their final names first, then the manifest is put there, never over another."""
 
     target: targets.Folder
@@ -179,22 +308,31 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
         retracts = [{"txn": old["txn"], "manifest": old["manifest"]} for old in olds]
         return {**super().retraction(txn, olds, held), "manifest": f"m{txn.epoch}", "retracts": retracts}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
-        detail = {"rows": handle["rows"]}
+    def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         if self._is_published(handle):
             self.step("removes what is replaced", lambda: self._remove_replaced(handle))
-            return Outcome(already=True, detail=detail)
+            return self._outcome(handle, already=True)
         try:
             if handle["rows"]:
-                self.step("moves the files", lambda: self._move(handle, decision), EITHER)
-            made = self.step("puts the manifest", lambda: self._put_manifest(handle, decision), EITHER)
+                self.step("moves the files", lambda: self._move(handle, decision, last), EITHER)
+            made = self.step("puts the manifest", lambda: self._put_manifest(handle, decision, last), EITHER)
         except (CannotPublish, ConnectionError):
             if self._is_published(handle):
                 self.step("removes what is replaced", lambda: self._remove_replaced(handle))
-                return Outcome(already=True, detail=detail)
+                return self._outcome(handle, already=True)
             raise
         self.step("removes what is replaced", lambda: self._remove_replaced(handle))
-        return Outcome(already=not made, detail=detail)
+        return made
+
+    def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        there = self.target.manifests.get(handle["manifest"])
+        if there == handle["txn"]:
+            return
+        if there is not None:
+            raise ActionNeeded(f"The name {handle['manifest']} is taken.")
+        self._require(last)
+        if handle["rows"] and handle["txn"] not in self.target.staged:
+            raise StageAgain(f"A staged file of {_short(handle['txn'])} no longer exists.")
 
     def _is_published(self, handle: Handle) -> bool:
         found = self.step("looks for the manifest", lambda: self.target.manifests.get(handle["manifest"]))
@@ -202,8 +340,9 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
             raise Fenced(f"sink '{self.name}': given up.", "Its manifest says so.", self.exit)
         return bool(found == handle["txn"])
 
-    def _move(self, handle: Handle, decision: int) -> None:
+    def _move(self, handle: Handle, decision: int, last: Publication | None) -> None:
         self._unless_refusing()
+        self._require(last)
         name = handle["txn"]
         if name in self.target.moved:
             return
@@ -214,15 +353,19 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
         self._watch("publish", self.name, name, decision)
         self.target.moved[name], self.target.staged[name] = self.target.staged[name], MOVED
 
-    def _put_manifest(self, handle: Handle, decision: int) -> bool:
+    def _put_manifest(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
+        self._require(last)
         if handle["rows"] and handle["txn"] not in self.target.staged:
             raise ConnectionError(f"The folder of {_short(handle['txn'])} is gone: this comes too late.")
         there = self.target.manifests.setdefault(handle["manifest"], handle["txn"])
         if there != handle["txn"]:
             raise self.refusal(f"Another manifest has the name {handle['manifest']}.")
         made = handle["txn"] not in self.target.published
-        self.target.log += (Entry(handle["txn"], decision, _instead(handle)),) if made else ()
-        return made
+        if made:
+            self.target.log += (Entry(handle["txn"], decision, _instead(handle)),)
+            self.target.versions += ((handle["txn"], decision),)
+            self.target.identity = self.target.identity or f"made by {handle['txn']}"
+        return self._outcome(handle, already=not made)
 
     def _remove_replaced(self, handle: Handle) -> None:
         for old in taken_out(handle):
@@ -235,10 +378,10 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
     def _discardable(self, name: str) -> bool:
         return name in self.target.staged
 
-    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+    def _fence_off(self, handle: Handle, decision: int) -> Outcome | None:
         name = handle["txn"]
         if self.step("claims the manifest", lambda: self._claim(handle), EITHER) == name:
-            return Outcome(already=True, detail={"rows": handle["rows"]})
+            return self._outcome(handle, already=True)
         self.step("takes the staged files away", lambda: self._take_away(name), EITHER)
         self.step("takes back what was moved", lambda: self._take_back(name), EITHER)
         return None
@@ -256,7 +399,7 @@ class FolderSink(MemorySink, TakesBack, KeepsCopies):
         return self.target.manifests.setdefault(handle["manifest"], "")
 
 
-class StateSinkInMemory(MemorySink, TakesBack):
+class StateSinkInMemory(Proven, TakesBack):
     """As the keyed sink: the handle that the state table holds is the publication; it lists the runs that count."""
 
     target: targets.Runs
@@ -270,15 +413,21 @@ class StateSinkInMemory(MemorySink, TakesBack):
         forget = [old["txn"] for old in olds if old["txn"]]
         return {"txn": None, "runs": list(held["runs"]) if held else [], "forget": forget, "rows": 0}
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+    def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         name = handle["txn"]
         if name is None:
             for old in handle["forget"]:
                 self.step(f"forgets {_short(old)}", lambda old=old: self.target.staged.pop(old, None))
             return Outcome(detail={"rows": 0})
         self.step("looks for the run", lambda: self._check_there(name))
-        self.step("marks the run", lambda: self._mark(name, decision), EITHER)
-        return Outcome(detail={"rows": handle["rows"]})
+        return self.step("marks the run", lambda: self._mark(handle, decision, last), EITHER)
+
+    def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        if handle["txn"] in self.target.done:
+            return
+        self._require(last)
+        if handle["txn"] and handle["txn"] not in self.target.staged:
+            raise StageAgain("The state that was staged no longer exists.")
 
     def _check_there(self, name: str) -> None:
         self._unless_refusing()
@@ -290,20 +439,28 @@ class StateSinkInMemory(MemorySink, TakesBack):
         if name in self.target.fenced:
             raise Fenced(f"sink '{self.name}': given up.", "It was fenced.", self.exit)
 
-    def _mark(self, name: str, decision: int) -> None:
+    def _mark(self, handle: Handle, decision: int, last: Publication | None) -> Outcome:
+        name = handle["txn"]
         self._unless_fenced(name)
-        self._watch("publish", self.name, name, decision)
-        self.target.done[name] = decision
+        if name not in self.target.done:
+            self._require(last)
+            self._watch("publish", self.name, name, decision)
+            self.target.done[name] = decision
+            self.target.versions += ((name, decision),)
+            self.target.identity = self.target.identity or f"made by {name}"
+        return self._outcome(handle, already=False)
 
     def _discardable(self, name: str) -> bool:
         return name in self.target.staged and name not in self.target.done
 
-    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+    def _fence_off(self, handle: Handle, decision: int) -> Outcome | None:
         if handle["txn"] is None:
             return None
         self.step("fences the run", lambda: self.target.fenced.setdefault(handle["txn"], decision), EITHER)
-        done = self.step("looks for the mark", lambda: handle["txn"] in self.target.done)
-        return Outcome(already=True, detail={"rows": handle["rows"]}) if done else None
+        return self.step("looks for the mark", lambda: self._marked(handle))
+
+    def _marked(self, handle: Handle) -> Outcome | None:
+        return self._outcome(handle, already=True) if handle["txn"] in self.target.done else None
 
 
 class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
@@ -311,8 +468,10 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
 
     target: targets.Topic
 
-    def __init__(self, name: str, target: Any, steps: Steps, watch: Watch, late: bool, pool: bool) -> None:
-        super().__init__(name, target, steps, watch)
+    def __init__(
+        self, name: str, target: Any, steps: Steps, watch: Watch, steady: bool, late: bool, pool: bool
+    ) -> None:
+        super().__init__(name, target, steps, watch, steady)
         self._late, self._pool = late, pool
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
@@ -337,7 +496,7 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
         if tx and tx.stands == "open" and not tx.name.endswith(self._steps.actor):
             self._watch("take from", self.name, tx.name, None, id, by)
 
-    def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
+    def _commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None) -> Outcome:
         for _ in range(TRIES):
             fate = self._settle(handle, decision)
             if fate == "committed":
@@ -346,6 +505,13 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
                 raise InDoubt(f"sink '{self.name}' is in doubt.", "No marker is left.", self.doubt)
             handle = self._write_again(handle, receipts)
         raise OutcomeUnknown(f"sink '{self.name}': lost {TRIES} times.", todo="onceonly recover")
+
+    def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:
+        """An open transaction, or the spool from which it is written again."""
+        tx = self.target.txs.get(handle["tx"] or "")
+        is_there = handle["txn"] in self.target.staged or handle["txn"] in self.target.published
+        if not is_there and (tx is None or tx.stands != "open"):
+            raise StageAgain(f"Spooled rows of {_short(handle['txn'])} no longer exist.")
 
     @property
     def doubt(self) -> str:
@@ -428,7 +594,7 @@ class TopicSink(MemorySink, KeepsCopies, Revocable, PoolsIds, Resolvable):
     def _abort(self, id: str) -> None:
         self.target.end(id, "aborted")
 
-    def fence(self, handle: Handle, decision: int) -> Outcome | None:
+    def _fence_off(self, handle: Handle, decision: int) -> Outcome | None:
         if handle["tx"] is None:
             return None
         self._fence([handle["tx"]])

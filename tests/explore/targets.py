@@ -18,18 +18,47 @@ class Entry:
     name: str
     decision: int
     instead: tuple[str, ...] = ()
+    column: str = ""
 
 
 @dataclass
 class Target:
-    """Common to all: what is staged by name, what was published in order, and how it is broken (None: it is not)."""
+    """Common to all: what is staged by name, what was published in order, and how it is broken (None: it is not).
+
+    Args:
+        identity: tells it from another one in the same place; empty: there is none.
+        versions: what has changed it, in order: a name and its decision. An older copy has fewer of them.
+        removed: names whose rows a person has deleted on purpose.
+        ever: all names that were published here, also to a copy that was replaced since.
+        rehearsed: transactions whose rehearsal has passed since the target was changed by somebody else.
+    """
 
     staged: dict[str, Rows] = field(default_factory=dict)
     log: tuple[Entry, ...] = ()
     broken: str | None = None
+    identity: str = "1"
+    versions: tuple[tuple[str, int], ...] = ()
+    removed: frozenset[str] = frozenset()
+    ever: frozenset[str] = frozenset()
+    rehearsed: frozenset[str] = frozenset()
 
     def copy(self) -> Target:
         return replace(self, **{name: dict(each) for name, each in vars(self).items() if isinstance(each, dict)})
+
+    def become(self, other: Target) -> None:
+        """Be what another one is: an older copy, an empty place, or the one that was here before."""
+        ever, removed = self.ever | self.published, self.removed
+        vars(self).update(vars(other.copy()))
+        self.ever, self.removed = ever, removed
+        self.is_changed()
+
+    def is_changed(self) -> None:
+        """Note that somebody has changed it, so what was rehearsed need not hold."""
+        self.rehearsed = frozenset()
+
+    def has_version(self, number: int, version: tuple[str, int]) -> bool:
+        """Whether that change of it, counted from 1, is the one that is recorded."""
+        return len(self.versions) >= number and self.versions[number - 1] == version
 
     def key(self) -> Hashable:
         return repr(sorted((name, sorted(v.items()) if isinstance(v, dict) else v) for name, v in vars(self).items()))
@@ -53,6 +82,8 @@ class Target:
 
     def remove(self, names: set[str]) -> None:
         """A person deletes the rows of these publications."""
+        self.removed |= names
+        self.is_changed()
         self.log = tuple(entry for entry in self.log if entry.name not in names)
         self.staged = {name: rows for name, rows in self.staged.items() if name not in names}
 
@@ -67,9 +98,11 @@ class Lake(Target):
 
     Args:
         last: app id -> (decision, name); the name is empty where the decision was fenced.
+        column: type of the column that the next publication adds; empty: none has added it yet; None: none adds one.
     """
 
     last: dict[str, tuple[int, str]] = field(default_factory=dict)
+    column: str | None = None
 
     def publish(self, app_id: str, seen: tuple[int, str] | None, entry: Entry | None, decision: int) -> bool:
         """One log entry; False: another of this application came since `seen`."""
@@ -77,6 +110,10 @@ class Lake(Target):
             return False
         self.last[app_id] = (decision, entry.name if entry else "")
         self.log += (entry,) if entry else ()
+        self.versions += ((entry.name if entry else "fence", decision),)
+        self.identity = self.identity or f"made by {entry.name if entry else 'a fence'}"
+        if entry and self.column is not None:
+            self.column = self.column or entry.column
         return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from explore.table import MemoryTable
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.interfaces import Findings, Inspector
-from onceonly.checkpoint.model import Checkpoint, Event, Row
+from onceonly.checkpoint.model import Checkpoint, Event, Row, Transaction
 from onceonly.checkpoint.offsets import NO_OFFSETS, Interval, Offsets, TopicLog, TopicRange
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.stage import state_before
@@ -24,7 +24,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink, KafkaSink, StateSink
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
-FROM_JSON = Pipeline.from_json
+FROM_JSON, TO_JSON = Pipeline.from_json, Pipeline.to_json
 NAME, TOPIC = "p", "t"
 KINDS: Mapping[type, Any] = {
     DeltaSink: targets.Lake,
@@ -48,6 +48,16 @@ def _read(definition: Mapping[str, Any]) -> Pipeline:
     return READ[id(definition)][1]
 
 
+WRITTEN: dict[int, tuple[Pipeline, dict[str, Any]]] = {}  # by identity of the pipeline, which is kept with it
+
+
+def _written(pipeline: Pipeline) -> dict[str, Any]:
+    """`Pipeline.to_json`, which every step asks for as well."""
+    if id(pipeline) not in WRITTEN:
+        WRITTEN[id(pipeline)] = (pipeline, TO_JSON(pipeline))
+    return WRITTEN[id(pipeline)][1]
+
+
 @dataclass
 class World:
     """One world, in which one schedule happens.
@@ -63,11 +73,15 @@ class World:
     verdicts: tuple[str, ...] = ("passed",)
     topic_id: str = "topic-1"
     still: bool = True  # nothing happens to the topic: looks at it are no steps
+    steady: bool = True  # no target goes back: comparing it with what was published to it is no step
     targets: dict[str, Any] = field(default_factory=dict)
     looks: int = 0  # of the gate
     broken: list[str] = field(default_factory=list)  # invariants
     doomed: dict[int, frozenset[str]] = field(default_factory=dict)  # by epoch: what was staged when its abort began
     acting: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)  # actor -> for whom, and since when
+    alive: dict[str, Callable[[Checkpoint], bool]] = field(default_factory=dict)  # actor -> whom it knows to be alive
+    copies: dict[str, Any] = field(default_factory=dict)  # by sink: its target as it was, or will be again
+    lacking: dict[str, frozenset[str]] = field(default_factory=dict)  # actor -> targets that lack rows since it began
 
     def __post_init__(self) -> None:
         self.steps = Steps()
@@ -80,16 +94,19 @@ class World:
     def copy(self) -> World:
         """As it is between two steps; nobody is at work in it."""
         copied = {name: target.copy() for name, target in self.targets.items()}
-        shared = (self.pipelines, self.records, self.verdicts, self.topic_id, self.still)
+        shared = (self.pipelines, self.records, self.verdicts, self.topic_id, self.still, self.steady)
         world = World(*shared, copied, self.looks, list(self.broken), dict(self.doomed))
+        world.copies, world.lacking = dict(self.copies), dict(self.lacking)
         world.table.chains = dict(self.table.chains)
         return world
 
     def key(self) -> Hashable:
-        chain = self.table.chain(NAME).number
+        chains = tuple(sorted((name, chain.number) for name, chain in self.table.chains.items()))
         shown = tuple(target.key() for target in self.targets.values())
         doomed = str(sorted((epoch, sorted(names)) for epoch, names in self.doomed.items()))
-        return (chain, shown, self.records, self.looks, self.topic_id, doomed)
+        copies = tuple(copy.key() for copy in self.copies.values())
+        lacking = str(sorted((actor, sorted(names)) for actor, names in self.lacking.items() if names))
+        return (chains, shown, self.records, self.looks, self.topic_id, doomed, copies, lacking)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -101,9 +118,38 @@ class World:
         return self.table.chain(NAME).checkpoints
 
     def _watch_row(self, row: Row, before: Checkpoint | None, after: Checkpoint) -> None:
-        self.broken += invariants.of_row(self.targets, self.checkpoints, row, before, after)
-        self.broken += invariants.of_actor(row, before, *self.acting.get(self.steps.actor, (None, None)))
+        actor, chain = self.steps.actor, self.table.chain(row.pipeline)
+        self.broken += invariants.of_row(self.targets, chain.checkpoints, row, before, after)
+        self.broken += invariants.of_actor(row, before, *self.acting.get(actor, (None, None)))
+        self.broken += invariants.of_recovery(chain.checkpoints, row, before, self.alive.get(actor))
+        self.broken += invariants.of_person(chain.rows, row)
+        self.broken += invariants.of_attempt(chain.rows, row, after)
+        self._watch_targets(row, after)
         self._watch_abort(row, after)
+
+    def begins(self) -> None:
+        """The actor at work begins, while these targets lack what was published to them: a step, if any may."""
+        if not self.steady:
+            self.steps.take("begins", self._note_lacking)
+
+    def _note_lacking(self) -> frozenset[str]:
+        known = self.checkpoints.values()
+        lacking = {sink for sink, target in self.targets.items() if invariants.lacking(known, target, sink)}
+        self.lacking[self.steps.actor] = frozenset(lacking)
+        return frozenset(lacking)
+
+    def replace_target(self, sink: str, other: Any) -> None:
+        """What happens to a target behind everybody's back."""
+        self.targets[sink].become(other)
+        self.lacking = {actor: sinks - {sink} for actor, sinks in self.lacking.items()}
+        self.doomed = {epoch: names - _of_sink(sink, names) for epoch, names in self.doomed.items()}
+
+    def _watch_targets(self, row: Row, after: Checkpoint) -> None:
+        if row.event in (Event.PLANNED, Event.CLAIMED, Event.COMMITTING):
+            for sink in sorted(self.lacking.get(self.steps.actor, frozenset()) & set(after.sinks)):
+                if invariants.lacking(self.checkpoints.values(), self.targets[sink], sink):
+                    what = f"'{row.event.value}' of epoch {row.epoch} by {self.steps.actor}"
+                    self.broken.append(f"{what}, which began when {sink} had lost rows already")
 
     def _watch_abort(self, row: Row, after: Checkpoint) -> None:
         """Aborted is what nothing is left of that was there when the abort began."""
@@ -119,14 +165,24 @@ class World:
         if what == "take from":
             self.broken += invariants.of_pool(self.checkpoints, sink, name, tx, by)
         else:
-            self.broken += invariants.of_effect(self.checkpoints, self.targets[sink], what, sink, name, decision, tx)
+            txn = Transaction.parse(name)
+            known = self.table.chain(txn.pipeline if txn else NAME).checkpoints
+            self.broken += invariants.of_effect(known, self.targets[sink], what, sink, name, decision, tx)
 
     @contextmanager
     def deterministic(self) -> Iterator[None]:
         """Names are made by whoever is at work, in the order of their own steps."""
         named = mock.patch.object(uuid, "uuid4", lambda: Made(self.steps.fresh()))
-        with named, mock.patch.object(Pipeline, "from_json", _read):
+        read, written = (
+            mock.patch.object(Pipeline, "from_json", _read),
+            mock.patch.object(Pipeline, "to_json", _written),
+        )
+        with named, read, written:
             yield
+
+
+def _of_sink(sink: str, names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if (txn := Transaction.parse(name)) and txn.sink == sink)
 
 
 class MemoryParts:
@@ -143,7 +199,7 @@ class MemoryParts:
 
     def sink(self, pipeline: Pipeline, name: str) -> sinks.MemorySink:
         config, world = pipeline.sink(name), self._world
-        given = (name, world.targets[name], world.steps, world.watch)
+        given = (name, world.targets[name], world.steps, world.watch, world.steady)
         if isinstance(config, KafkaSink):
             return sinks.TopicSink(*given, late=config.is_late(pipeline.mode), pool=config.ids == "pool")
         return self.live[type(config)](*given)
@@ -161,9 +217,9 @@ class MemoryParts:
         return {sink.name: (rows, before) if isinstance(sink, StateSink) else rows for sink in pipeline.sinks}
 
 
-def before(world: World, epoch: int) -> Any:
+def before(world: World, epoch: int, pipeline: str = NAME) -> Any:
     """The handle of the state that a checkpoint goes on from, as the stage looks it up."""
-    view = world.table.view(NAME)
+    view = world.table.view(pipeline)
     return state_before(view, view.require(epoch))
 
 
