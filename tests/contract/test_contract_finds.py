@@ -147,5 +147,5 @@ def test_a_forgotten_call_fails_when_the_sink_is_made() -> None:
         def check(self) -> list[str]:
             return []
 
-    with pytest.raises(TypeError, match="abstract methods commit, discard, fence, leftovers, stage"):
+    with pytest.raises(TypeError, match="abstract methods commit, discard, fence, leftovers, rehearse, stage"):
         Forgetful()  # type: ignore[abstract]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceonly.airflow import notices
@@ -15,6 +15,8 @@ from onceonly.counts import count
 from onceonly.errors import GateFailed
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink
+
     from onceonly.airflow.gatesession import GateParts
     from onceonly.checkpoint.model import Checkpoint
     from onceonly.coordinator.coordinator import Coordinator
@@ -34,7 +36,7 @@ class GateOperator(SparkOperator):
     """
 
     docs = ""  # for the link
-    operator_extra_links = (CheckpointLink(), DocsLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(), DocsLink())
 
     def __init__(self, *, on_held: Notifier | Sequence[Notifier] | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -94,6 +94,7 @@ class Sink(ABC):
             row is called, such as "changed key").
         """
 
+    @abstractmethod
     def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
         """Do everything that `commit` will do, up to the write that counts. Called just before the decision.
 
@@ -112,7 +113,6 @@ class Sink(ABC):
             CannotPublish: as ActionNeeded: TargetWentBack, StateBehind, InDoubt.
             Any other error: no answer, so it is not known whether it can be published.
         """
-        return handle
 
     @abstractmethod
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:

@@ -33,7 +33,7 @@ class Open(FakeSink, Revocable, KeepsCopies):
 
 
 class Bare(Sink):
-    """The six calls, and nothing else; the fake one does the work."""
+    """The seven calls, and nothing else; the fake one does the work."""
 
     def __init__(self, fake: FakeSink) -> None:
         self.name, self._fake = fake.name, fake
@@ -43,6 +43,9 @@ class Bare(Sink):
 
     def stage(self, txn: Transaction, rows: list[object]) -> Handle:
         return self._fake.stage(txn, rows)
+
+    def rehearse(self, handle: Handle, decision: int, last: Publication | None = None) -> Handle:
+        return self._fake.rehearse(handle, decision, last)
 
     def commit(self, handle: Handle, decision: int, receipts: Receipts, last: Publication | None = None) -> Outcome:
         return self._fake.commit(handle, decision, receipts, last)
