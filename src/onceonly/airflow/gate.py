@@ -75,7 +75,7 @@ class GateOperator(SparkOperator):
         return self._judged(context, by_driver=True)
 
     def require_judged(self, context: Any, event: Any) -> None:
-        """Refuse to go on unless the driver has recorded a verdict."""
+        """Raise an error unless the driver has recorded a verdict."""
         from onceonly.airflow.triggers import driver_of
         from onceonly.settings import Settings
 

@@ -87,7 +87,7 @@ def test_what_is_held_is_told_with_its_checks_and_both_commands(chat: Chat, tmp_
     world.stage()
     world.parts.inspector(world.pipeline).find("critical")
     held = world.coordinator.gate("flights", 1, "run-1")
-    assert list(notices.notify_held([WebhookNotifier("chat")], {}, held)) == []
+    assert list(notices.notify([WebhookNotifier("chat")], {}, held)) == []
     text = chat.posted[0][1]["text"]
     for part in (
         "flights epoch 1 is held",
@@ -104,7 +104,7 @@ def test_each_of_several_that_are_held_has_its_own_text(chat: Chat, tmp_path: Pa
     notifier = WebhookNotifier("chat", text="{{ held.pipeline }}")
     for name in ("flights", "orders"):
         planned = World(tmp_path, name=name, sinks=[DeltaSink("lake", name)]).plan()
-        assert planned and list(notices.notify_held([notifier], {}, planned)) == []
+        assert planned and list(notices.notify([notifier], {}, planned)) == []
     assert [said["text"] for _, said in chat.posted] == ["flights", "orders"]
 
 

@@ -7,7 +7,6 @@ from person import Person
 from unit.chain import TEN, Chain, Parts
 from unit.lightdelta import LightDelta
 
-from onceonly.checkpoint.model import Outcome
 from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.errors import ActionNeeded
@@ -19,16 +18,12 @@ class Proving(LightDelta):
     lost: ClassVar[set[str]] = set()
     decision = 0
 
-    def commit(self, handle, decision, receipts, last=None):
-        done = super().commit(handle, decision, receipts)
-        return Outcome(done.already, done.detail, {"target": self.uri})
-
     def compare(self, last):
         is_lost = self.name in self.lost and not last.proof.get("accepted")
         return History(Answer.WENT_BACK, "it is older", self.decision) if is_lost else History(Answer.SAME)
 
     def proof_now(self, last):
-        return Publication(last.epoch, self.decision, {"target": self.uri, "accepted": True})
+        return Publication(last.epoch, self.decision, {**last.proof, "accepted": True})
 
 
 @pytest.fixture

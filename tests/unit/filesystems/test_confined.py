@@ -121,7 +121,7 @@ OTHERWISE = {
     "filesystems/hdfs.py remove_empty",
     "runtime/job_report.py _delete",  # of a stage job: named by the task that reads it
     "gate/docs.py delete",  # of an examination that has just been made
-    "testing/fakes.py discard",
+    "testing/fake_sink.py discard",
     "dev/services/spark.py _draw_token",  # of the server before
     "dev/services/daemon.py stop",  # its own record
     "dev/services/embedded.py down",

@@ -59,8 +59,8 @@ def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> A
     names = ", ".join(part.tx.id for part in parts if part.tx)
     return ActionNeeded(
         f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
-        f"{names}: not open any more, and the part of the log with the marker is gone. No decision is recorded, so it "
-        "can only have been committed if the state table was restored from an older copy.",
+        f"{names}: not open any more, and the part of the log with the marker no longer exists. No decision is "
+        "recorded, so it can only have been committed if the state table was restored from an older copy.",
         "Look for the rows in the topic. If they are there, see `onceonly state forward`. If not: onceonly abort "
         f"{_named(handle)} --reason …, and run it again. {UNDECIDED}",
         "doubt-before-decision",
