@@ -49,7 +49,8 @@ class QuickTable(MemoryTable):
 
     def _recent(self, chain: Chain, most: int) -> list[Row]:
         oldest = chain.head.epoch - most + 1
-        return [row for row in chain.rows if row.epoch >= oldest or row.epoch in chain.head.open]
+        old = {*chain.head.open, *chain.head.unfit}
+        return [row for row in chain.rows if row.epoch >= oldest or row.epoch in old]
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
         later = [each for each in fold(self.chain(pipeline).rows).values() if each.epoch > min(epochs)]

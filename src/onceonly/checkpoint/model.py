@@ -62,6 +62,8 @@ class Event(Enum):
     ABORTED = "aborted"
 
 
+MAX_UNFIT_ATTEMPTS = 3  # then staging again does not help, and a person has to look
+
 # event -> (states it may come from, state it leads to); None is "no checkpoint yet"
 TRANSITIONS: Mapping[Event, tuple[frozenset[State | None], State]] = {
     Event.PLANNED: (frozenset({None, State.PLANNED, State.ABORTED}), State.PLANNED),

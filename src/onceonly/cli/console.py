@@ -20,6 +20,7 @@ COLOURS = {
     State.PLANNED.value: "blue",
     State.STAGED.value: "cyan",
     formatting.HELD: "bold yellow",
+    formatting.REFUSED: "bold red",
     State.COMMITTING.value: "magenta",
     State.COMMITTED.value: "green",
     State.ABORTING.value: "yellow",
@@ -57,7 +58,8 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def state_text(checkpoint: Checkpoint) -> Text:
     doubt = f", in doubt: {', '.join(checkpoint.in_doubt)}" if checkpoint.in_doubt else ""
-    return label(formatting.state(checkpoint)).append(doubt, "red")
+    unfit = formatting.unfit(checkpoint)
+    return label(formatting.state(checkpoint)).append(doubt, "red").append(f", {unfit}" if unfit else "", "red")
 
 
 def label(state: str) -> Text:

@@ -26,6 +26,7 @@ HELP = """Everything recorded about checkpoint EPOCH of PIPELINE: what it covers
 --json prints the keys of `onceonly status PIPELINE --json`, and
 "owners", "attempts": [{"attempt", "worker", "nonce"}],
 "handles", "in_doubt", "published", "given_up", "missing_by_sink", "definition",
+"refused": {"sink", "code", "what", "why", "todo"},
 "verdict": {"outcome", "sinks", "docs", "by"}, "approved": {"who", "reason", "seen"},
 "schemas": by source, the registered schemas that its records are decoded by,
 "timeline": [{"at", "event", "attempt", "owner", "sink", "decision", "detail"}],
@@ -57,8 +58,8 @@ def print_checkpoint(out: Console, checkpoint: Checkpoint, later: Superseded | N
     for name, value in _facts(checkpoint).items():
         if value:
             out.print(Text.assemble((f"  {name:<15}", "dim"), value))
-    if checkpoint.held:
-        out.print(Text(f"  {formatting.held(checkpoint)}", "yellow"))
+    if waits := formatting.waits(checkpoint):
+        out.print(Text(f"  {waits}", "yellow"))
     _print_offsets(out, checkpoint)
     _print_attempts(out, checkpoint)
     _print_verdict(out, checkpoint)

@@ -230,7 +230,8 @@ def _change(now: dict[str, Any]) -> Text:
     """'flights epoch 7: staged → committed, 6,000 rows'."""
     state = State(now["state"])
     text = Text.assemble(("✓ " if state.settled else "• ", "green" if state.settled else "yellow"))
-    text.append(f"{now['pipeline']} epoch {now['epoch']}: {formatting.HELD if now['held'] else now['was']}")
+    shown = formatting.HELD if now["held"] else formatting.REFUSED if now["refused"] else now["was"]
+    text.append(f"{now['pipeline']} epoch {now['epoch']}: {shown}")
     if now["was"] != now["state"]:
         text.append(" → ").append(show.label(now["state"]))
     elif not state.settled:
@@ -248,5 +249,8 @@ def _waits(state: State, now: dict[str, Any]) -> str:
     if now["held"]:
         decide = formatting.how_to_decide(now["pipeline"], now["epoch"], now["seen"])
         return f" still: its gate failed it. Decide: {decide}"
+    if refused := now["refused"]:
+        look = f"onceonly describe {now['pipeline']} {now['epoch']}"
+        return f" still: sink '{refused['sink']}' refuses it until a person acts. Look: {look}"
     owner = formatting.owner(now["owner"])
     return f" still: its owner ({owner}) is running, or may be; use --force if you know that it has ended"

@@ -30,11 +30,12 @@ HELP = f"""What every pipeline has done last; of one PIPELINE, its recent checkp
 
 \b
 --json prints {{"state_table", "pipelines": [{{"pipeline", "epoch", "state",
-"committed_at", "rows", "rows_by_sink", "unsettled", "held", "missing",
-"gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
+"committed_at", "rows", "rows_by_sink", "unsettled", "held", "refused",
+"stage_again", "missing", "gaps"}}]}}, with "errors" where the rows of others are damaged, and for one
 pipeline {{"state_table", "pipeline", "seen", "missing", "gaps",
 "checkpoints": […]}}; "seen" is the number for --seen of skip, rewind, state
-forward and accept-loss; "unsettled" and "held" are epochs, "missing" says by sink
+forward and accept-loss; "unsettled", "held", "refused" (a person has to act) and
+"stage_again" (nobody has begun) are epochs, "missing" says by sink
 how many checkpoints its target has lost, "gaps" are [{{"start", "end"}}] that no interval covers, and
 checkpoints have "replaced_by" and "rewound_by" (epochs), and
 {queries.KEYS}.
@@ -61,7 +62,7 @@ def status(ctx: click.Context, pipeline: str | None, last: int, as_json: bool) -
 
 @dataclass(frozen=True)
 class _Summary:
-    """A pipeline in one line; of its recent checkpoints, and every unsettled one, the newest first."""
+    """A pipeline in one line; of its recent checkpoints, and every one that waits, the newest first."""
 
     checkpoints: list[Checkpoint]
     gaps: list[Interval]
@@ -90,6 +91,8 @@ class _Summary:
             "rows_by_sink": queries.rows_by_sink(self.latest),
             "unsettled": [cp.epoch for cp in self.unsettled],
             "held": [cp.epoch for cp in self.unsettled if cp.held],
+            "refused": [cp.epoch for cp in self.unsettled if cp.refused],
+            "stage_again": [cp.epoch for cp in reversed(self.checkpoints) if cp.has_to_be_staged_again],
             "missing": dict(self.missing),
             **_spans(self.gaps),
         }
@@ -133,18 +136,18 @@ def _print_all(settings: Settings, found: list[_Summary]) -> None:
             Text(formatting.unsettled(each.unsettled), "yellow"),
         )
     out.print(table)
-    _print_advice(out, [cp for each in found for cp in each.unsettled])
+    _print_advice(out, [cp for each in found for cp in reversed(each.checkpoints)])
     for each in found:
         _print_missing(out, each.latest.pipeline, each.missing)
     _print_gaps(out, {each.latest.pipeline: each.gaps for each in found})
 
 
-def _print_advice(out: Console, unsettled: list[Checkpoint]) -> None:
-    """Recovery settles what an ended owner left; what is held waits for somebody to decide."""
-    for cp in unsettled:
-        if cp.held:
-            out.print(Text(formatting.held(cp), "yellow"))
-    if any(not cp.held for cp in unsettled):
+def _print_advice(out: Console, checkpoints: list[Checkpoint]) -> None:
+    """Recovery settles what an ended owner left; the others wait for a person."""
+    for cp in checkpoints:
+        if waits := formatting.waits(cp):
+            out.print(Text(waits, "yellow"))
+    if any(not cp.state.settled and not formatting.waits(cp) for cp in checkpoints):
         out.print("Unsettled checkpoints of ended owners are settled by: onceonly recover", style="dim")
 
 
@@ -158,9 +161,8 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
         return print_json({**of, "checkpoints": listed})
     out = show.console()
     out.print(checkpoints_table(checkpoints, later))
-    for cp in checkpoints:
-        if cp.held:
-            out.print(Text(formatting.held(cp), "yellow"))
+    for waits in filter(None, map(formatting.waits, checkpoints)):
+        out.print(Text(waits, "yellow"))
     for warning in [line for cp in checkpoints for line in timeouts.warnings(cp, datetime.now(UTC))]:
         out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing(state, pipeline))

@@ -28,6 +28,7 @@ EVENTS_IN_WORDS = {
     Event.PINNED: "its schemas were pinned",
     Event.STAGED: "attempt {attempt} was staged",
     Event.APPROVED: "approved",
+    Event.REFUSED: "was refused by sink '{sink}'",
     Event.COMMITTING: "its publication was decided",
     Event.REPLACED: "a transaction of sink '{sink}' was replaced",
     Event.IN_DOUBT: "sink '{sink}' is in doubt",
@@ -45,7 +46,7 @@ EVENTS_IN_WORDS = {
 def event_in_words(row: Row) -> str:
     """A row for people: when, what, by whom, and why, such as "10:02:11 UTC epoch 7 approved by ann (a known gap)"."""
     who = row.body.get("who") or row.owner or row.body.get("by") or row.body.get("worker")
-    reason = row.body.get("reason") or row.body.get("skipped")
+    reason = row.body.get("reason") or row.body.get("skipped") or (row.event is Event.REFUSED and row.body["why"])
     by, why = f" by {who}" if who else "", f" ({reason})" if reason else ""
     return f"{row.at:%H:%M:%S} UTC epoch {row.epoch} {_what_happened(row)}{by}{why}"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
-from onceonly.checkpoint.model import Checkpoint, Event, Handle, Row, State
+from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Handle, Row, State
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
@@ -32,7 +32,6 @@ from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
 DECIDED = (State.COMMITTING, State.COMMITTED)
-MAX_UNFIT_ATTEMPTS = 3  # then staging again does not help, and a person has to look
 MAX_TEXT = 1_000  # characters of an error that are recorded
 
 

@@ -50,6 +50,7 @@ class Head:
     open: Mapping[int, int] = field(default_factory=dict)  # unsettled epoch -> seq of its first row
     publications: Mapping[str, tuple[Publication, ...]] = field(default_factory=dict)  # by sink and target
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
+    unfit: tuple[int, ...] = ()  # epochs that have to be staged again, and that nobody has taken up
 
     @property
     def published(self) -> Mapping[str, Publication]:
@@ -74,6 +75,7 @@ class Head:
             open=open_,
             publications=self._publications_after(row),
             missing=self._missing_after(row),
+            unfit=self._unfit_after(checkpoint),
         )
 
     def _publications_after(self, row: Row) -> Mapping[str, tuple[Publication, ...]]:
@@ -95,6 +97,11 @@ class Head:
         others = {sink: each for sink, each in self.missing.items() if sink != row.sink}
         return {**others, row.sink: number} if number else others
 
+    def _unfit_after(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        others = tuple(epoch for epoch in self.unfit if epoch != checkpoint.epoch)
+        is_unfit = checkpoint.has_to_be_staged_again and checkpoint.state.settled
+        return (*others, checkpoint.epoch) if is_unfit else others
+
     def to_json(self) -> dict[str, Any]:
         open_ = {str(epoch): seq for epoch, seq in self.open.items()}
         head = {
@@ -107,7 +114,8 @@ class Head:
         }
         published = {sink: [publication_json(each) for each in those] for sink, those in self.publications.items()}
         missing = {"missing": dict(self.missing)} if self.missing else {}
-        return {**head, **({"published": published} if published else {}), **missing}
+        unfit = {"unfit": list(self.unfit)} if self.unfit else {}
+        return {**head, **({"published": published} if published else {}), **missing, **unfit}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Head:
@@ -115,7 +123,8 @@ class Head:
         open_ = {int(epoch): seq for epoch, seq in columns.pop("open").items()}
         published = columns.pop("published", {})
         publications = {sink: tuple(Publication(**each) for each in listed) for sink, listed in published.items()}
-        return cls(**columns, open=open_, publications=publications)
+        unfit = tuple(columns.pop("unfit", ()))
+        return cls(**columns, open=open_, publications=publications, unfit=unfit)
 
 
 def publication_json(publication: Publication) -> dict[str, Any]:

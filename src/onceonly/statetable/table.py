@@ -131,7 +131,7 @@ class StateTable:
         return _each(pipelines, of)
 
     def recent(self, pipelines: Iterable[str], most: int) -> dict[str, list[Row]]:
-        """By pipeline: all rows of its last epochs and of every open one, in order."""
+        """By pipeline: all rows of its last epochs and of every one that is open or to be staged again, in order."""
         return {name: self._recent(name, most) for name in pipelines}
 
     def history(self, pipeline: str, since_epoch: int = 0, until_epoch: int | None = None) -> list[Row]:
@@ -182,7 +182,7 @@ class StateTable:
             return []
         head = Head.from_json(last.row.head)
         oldest = head.epoch - most + 1
-        old = [epoch for epoch in head.open if epoch < oldest]
+        old = [epoch for epoch in (*head.open, *head.unfit) if epoch < oldest]
         found = [*(rows.find(of_epochs(old)) if old else []), *rows.from_epoch(oldest)]
         return sorted(found, key=lambda row: row.seq)
 

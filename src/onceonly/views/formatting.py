@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, State
 from onceonly.checkpoint.offsets import KAFKA, WORDS, Interval, TopicRange, has_data
 from onceonly.counts import count
-from onceonly.views.queries import rows_by_sink
+from onceonly.views.queries import rows_by_sink, without_secrets
 
-HELD = "held"
+HELD, REFUSED = "held", "refused"
 SHOWN = 4  # topics of a checkpoint, one by one
 GAPS = 5  # that are shown one by one, the newest
 
@@ -68,8 +68,17 @@ def owner(key: str) -> str:
 
 
 def state(checkpoint: Checkpoint) -> str:
-    """Its state as people see it: the recorded one, or HELD where somebody has to approve or abort it."""
-    return HELD if checkpoint.held else checkpoint.state.value
+    """Its state as people see it: the recorded one; HELD or REFUSED where it is staged and waits for a person."""
+    if checkpoint.held:
+        return HELD
+    return REFUSED if checkpoint.refused else checkpoint.state.value
+
+
+def unfit(checkpoint: Checkpoint) -> str:
+    """'to be staged again, 1 of 3 times'; empty unless a rehearsal has ended its attempt."""
+    if not checkpoint.has_to_be_staged_again:
+        return ""
+    return f"to be staged again, {len(checkpoint.unfit_attempts)} of {MAX_UNFIT_ATTEMPTS} times"
 
 
 def how_to_decide(pipeline: str, epoch: int, seen: int) -> str:
@@ -88,6 +97,8 @@ def actions(checkpoint: Checkpoint) -> list[str]:
     of = f"{checkpoint.pipeline} {checkpoint.epoch}"
     ends = f"--reason … --seen {checkpoint.changed_seq}"
     found = [f"onceonly approve {of} {ends}"] if checkpoint.held else []
+    if checkpoint.refused:
+        found.append(f"onceonly recover {checkpoint.pipeline}")
     if checkpoint.state in (State.PLANNED, State.STAGED, State.ABORTING):
         found.append(f"onceonly abort {of} {ends}")
     if checkpoint.state is State.COMMITTING:
@@ -111,9 +122,8 @@ def refused(checkpoint: Checkpoint) -> str:
         return ""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     code = f" ({refusal['code']})" if refusal["code"] else ""
-    return (
-        f"{name} is staged, and sink '{refusal['sink']}' waits for a person{code}: {refusal['why']} {refusal['todo']}"
-    )
+    what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}: "
+    return f"{what}{refusal['why'].rstrip('.')}. {refusal['todo']}"
 
 
 def staged_again(checkpoint: Checkpoint) -> str:
@@ -121,15 +131,20 @@ def staged_again(checkpoint: Checkpoint) -> str:
     if not checkpoint.has_to_be_staged_again:
         return ""
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
+    missing = f" {checkpoint.interval} is missing until then." if checkpoint.interval else ""
+    why = (checkpoint.reason or "a rehearsal has ended its attempt").rstrip(".")
     return (
-        f"{name} has to be staged again: {checkpoint.reason or 'a rehearsal has ended its attempt'}. Its records are "
-        f"not published. If its run has ended: {how_to_run(checkpoint)}"
+        f"{name} has to be staged again: {why}. Its records are not published.{missing} A run that is still running "
+        f"does it by itself. If its run has ended: {how_to_run(checkpoint)}"
     )
 
 
 def waits(checkpoint: Checkpoint) -> str:
     """What a checkpoint needs people for; empty if it does not."""
-    return held(checkpoint) if checkpoint.held else refused(checkpoint) or staged_again(checkpoint)
+    text: str = without_secrets(
+        held(checkpoint) if checkpoint.held else refused(checkpoint) or staged_again(checkpoint)
+    )
+    return text
 
 
 def missing(checkpoint: Checkpoint) -> str:

@@ -36,13 +36,14 @@ class Sample:
 
 
 IN_DOUBT = "in_doubt"
-UNSETTLED = ("planned", "staged", formatting.HELD, "committing", IN_DOUBT, "aborting")
+UNSETTLED = ("planned", "staged", formatting.HELD, formatting.REFUSED, "committing", IN_DOUBT, "aborting")
 
 READABLE = Metric("pipeline_readable", Kind.GAUGE, "1, or 0 if the rows of the state table are damaged.")
 EPOCHS = Metric("epochs", Kind.COUNTER, "Number of checkpoints ever planned.")
 CHECKPOINTS = Metric("checkpoints", Kind.GAUGE, "Unsettled checkpoints by state.")
 UNSETTLED_SINCE = Metric("oldest_unsettled", Kind.TIME, "When the oldest unsettled checkpoint was planned.")
 ABORTED = Metric("last_checkpoint_aborted", Kind.GAUGE, "1 if the last checkpoint was aborted, else 0.")
+UNFIT = Metric("to_be_staged_again", Kind.GAUGE, "Checkpoints that could not be published any more, and are missing.")
 ATTEMPTS = Metric("last_checkpoint_attempts", Kind.GAUGE, "How many times staging the last checkpoint was started.")
 COMMITTED_AT = Metric("last_commit", Kind.TIME, "When the last checkpoint was committed.")
 ROWS = Metric("last_commit_rows", Kind.GAUGE, "Rows of the last committed checkpoint, by sink.")
@@ -62,6 +63,7 @@ METRICS = (
     CHECKPOINTS,
     UNSETTLED_SINCE,
     ABORTED,
+    UNFIT,
     ATTEMPTS,
     COMMITTED_AT,
     ROWS,
@@ -94,6 +96,7 @@ def of(summary: Summary, now: datetime, lag: Lag | None = None) -> Iterator[Samp
     yield Sample(READABLE, mine, 1)
     yield Sample(EPOCHS, mine, summary.latest.epoch)
     yield Sample(ABORTED, mine, summary.latest.state is State.ABORTED)
+    yield Sample(UNFIT, mine, len(summary.unfit))
     yield Sample(ATTEMPTS, mine, summary.latest.attempt)
     yield Sample(GAPS, mine, len(summary.gaps))
     for sink in sorted({*summary.latest.sinks, *summary.missing}):  # each of them, always: an alert needs the 0, too

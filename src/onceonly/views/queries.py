@@ -20,7 +20,9 @@ KEYS = """\
 pipeline, epoch, seen (the number for --seen), state, interval, ranges, attempt, rows_by_sink, rows (the sum),
 decision, owner, planned_at, updated_at, waiting, reason,
 gate (passed, warning, failed; null: no verdict), held (true: somebody has to
-approve or abort it), skipped (why it is left out on purpose), bad (records that
+approve or abort it), refused (the "sink" and "code" for which it waits for a
+person; null: it does not), stage_again (true: it has to be staged again, and
+nobody has begun), skipped (why it is left out on purpose), bad (records that
 were dropped or became dead letters; null: it has no such thing),
 missing (sinks whose targets have lost it, accepted manually),
 replaces, rewinds_to (epochs), after (by pipeline that it comes after:
@@ -79,7 +81,7 @@ def checkpoint(state: StateTable, pipeline: str, epoch: int) -> Checkpoint:
 
 
 def recent(state: StateTable, pipeline: str, most: int) -> list[Checkpoint]:
-    """The last checkpoints and every unsettled one, newest first."""
+    """The last checkpoints, and every one that is unsettled or has to be staged again, newest first."""
     return recent_of(state, [pipeline], most)[pipeline]
 
 
@@ -165,6 +167,8 @@ def to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "reason": checkpoint.reason,
         "gate": checkpoint.verdict["outcome"] if checkpoint.verdict else None,
         "held": checkpoint.held,
+        "refused": {key: checkpoint.refused[key] for key in ("sink", "code")} if checkpoint.refused else None,
+        "stage_again": checkpoint.has_to_be_staged_again,
         "skipped": checkpoint.skipped,
         "bad": checkpoint.bad_records,
         "replaces": checkpoint.replaces,
@@ -195,6 +199,9 @@ def verdict(state: StateTable, pipeline: str, epoch: int, attempt: int) -> Mappi
 
 def _entry(row: Row) -> dict[str, Any]:
     shown_elsewhere = row.event in (Event.PLANNED, Event.EMPTY, Event.CLAIMED, Event.STAGED)
+    detail = {} if shown_elsewhere else dict(row.body)
+    if row.event is Event.REFUSED:
+        detail = {key: row.body[key] for key in ("code", "why")}
     return {
         "at": iso(row.at),
         "event": row.event.value,
@@ -202,7 +209,7 @@ def _entry(row: Row) -> dict[str, Any]:
         "owner": row.owner,
         "sink": row.sink,
         "decision": row.decision,
-        "detail": {} if shown_elsewhere else dict(row.body),
+        "detail": detail,
     }
 
 
@@ -213,6 +220,7 @@ def everything(checkpoint: Checkpoint, timeline: list[dict[str, Any]]) -> dict[s
         **to_json(checkpoint),
         "owners": list(checkpoint.owners),
         "attempts": [{"attempt": n, "worker": claim.worker, "nonce": claim.nonce} for n, claim in claims],
+        "refused": checkpoint.refused and dict(checkpoint.refused),
         "verdict": checkpoint.verdict and dict(checkpoint.verdict),
         "approved": checkpoint.approved and dict(checkpoint.approved),
         "bad_records": dict(checkpoint.bad) or None,

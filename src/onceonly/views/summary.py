@@ -28,6 +28,7 @@ class Summary:
     open: tuple[Checkpoint, ...]  # the oldest first
     gaps: tuple[Interval, ...] = ()  # that no interval covers, oldest first
     missing: Mapping[str, int] = field(default_factory=dict)  # by sink: how many checkpoints its target has lost
+    unfit: tuple[Checkpoint, ...] = ()  # that have to be staged again, and nobody has begun; the oldest first
 
 
 def summaries(state: StateTable, names: Iterable[str]) -> tuple[dict[str, Summary], dict[str, OutcomeUnknown]]:
@@ -43,7 +44,8 @@ def _summary(state: StateTable, pipeline: str, found: list[Checkpoint], gaps: li
     if committed is None and found[0].epoch > RECENT:
         committed = next(state.view(pipeline).committed(1), None)
     unsettled = tuple(cp for cp in reversed(found) if not cp.state.settled)
-    return Summary(pipeline, found[0], committed, unsettled, tuple(gaps), queries.missing(state, pipeline))
+    unfit = tuple(cp for cp in reversed(found) if cp.has_to_be_staged_again and cp.state.settled)
+    return Summary(pipeline, found[0], committed, unsettled, tuple(gaps), queries.missing(state, pipeline), unfit)
 
 
 def reach(checkpoint: Checkpoint) -> datetime:

@@ -45,16 +45,17 @@ CHECKS = [
 ]
 HELD, COMMITTING, DOUBTFUL, ABORTED, REPLACED, REPLACING, PASSED = 14, 11, 12, 9, 6, 15, 8
 BAD, SKIPPED = 7, 8  # of the orders
+MISSING, FOUND, UNFIT, REFUSED = 2, 3, 4, 6  # of the invoices
 
 
 class Everything:
-    """Three pipelines: by intervals, with all states; chained, with a rewind; and one that is up to date."""
+    """By intervals, with all states; chained, with a rewind; up to date; and one whose target went back."""
 
     def __init__(self, state: StateTable, broker: str, home: Path) -> None:
         self._state, self._broker, self._docs = state, broker, home / "docs"
 
     def write(self) -> None:
-        for past in (self._delays(), self._orders(), self._totals()):
+        for past in (self._delays(), self._orders(), self._totals(), self._invoices()):
             past.write()
 
     def _pipeline(self, name: str, topic: str, **more: Any) -> Pipeline:
@@ -142,6 +143,52 @@ class Everything:
         topic_id = self._topic("carriers", 20)
         self._chained(past, 1, {0: (0, 20)}, topic_id, {"out": delta(20)})
         return past
+
+    def _invoices(self) -> Past:
+        """What rehearsals refuse, and what a target lacks."""
+        gate = Gate(min_rows={"delays": 1}, on_fail="hold")
+        past = Past(self._state, self._pipeline("invoices", "invoices", mode="interval", gate=gate))
+        topic_id = self._topic("invoices", 20)
+        for epoch in range(1, REFUSED + 1):
+            start, at = FIRST + epoch * HOUR, FIRST + (epoch + 8) * HOUR
+            owner = airflow_run("invoices", f"scheduled__{start:%Y-%m-%dT%H}")
+            past.plan(epoch, at, owner, {0: (epoch, epoch + 1)}, Interval(start, start + HOUR), topic_id)
+            past.claim(epoch, at + SECOND)
+            past.stage(epoch, at + 41 * SECOND, handles(4_211, 23, at))
+            self._judge(past, epoch, at + 42 * SECOND, failed=epoch in (UNFIT, REFUSED))
+            if epoch in (UNFIT, REFUSED):
+                past.add(epoch, Event.APPROVED, at + HOUR, body={"who": "ann", "reason": "a quiet day"})
+                self._rehearse(past, epoch, at + HOUR + SECOND)
+                continue
+            past.decide(epoch, at + 43 * SECOND)
+            past.publish(epoch, at + 44 * SECOND, "delays", "late")
+            past.commit(epoch, at + 45 * SECOND)
+        said = {"who": "ann", "reason": "the lake is from Monday's copy"}
+        for number, epoch in enumerate((MISSING, FOUND)):
+            past.add(epoch, Event.MISSING, NOW - HOUR + number * SECOND, sink="delays", body={**said, "rows": 4_211})
+        past.add(FOUND, Event.FOUND, NOW - HOUR / 2, sink="delays", body={**said, "reason": "Tuesday's was found"})
+        return past
+
+    def _rehearse(self, past: Past, epoch: int, at: datetime) -> None:
+        if epoch == UNFIT:
+            why = (
+                "attempt 1 could not be published to sink 'delays' any more: sink 'delays': staged files are missing "
+                "in /srv/onceonly/lake/invoices. 2 of 6 files of staged-1 are missing, or have another size. A VACUUM "
+                "deletes files that were not published within its retention. The approval by ann ended with it."
+            )
+            body = {"reason": why, "unfit": {"sink": "delays", "code": "staged-files-missing"}}
+            past.add(epoch, Event.ABORTING, at, body=body)
+            return past.add(epoch, Event.ABORTED, at + SECOND)
+        body = {
+            "code": "target-missing",
+            "what": f"invoices epoch {epoch} was not published: sink 'late' waits for a person to act.",
+            "why": "sink 'late': there is no topic 'late-flights'. The rows were staged for it, so it was deleted "
+            "since, or the cluster has lost it.",
+            "todo": "Create it again (kafka-topics --create); the rows are then staged again. If it shall not exist "
+            f"any more: onceonly abort invoices {epoch} --reason …. Nothing was decided, and it stays staged. When that is "
+            "done: onceonly recover invoices",
+        }
+        return past.add(epoch, Event.REFUSED, at, sink="late", body=body)
 
     def _chained(
         self,

@@ -20,8 +20,11 @@ from integration.airflow.everything_shown import (
     FIRST,
     HELD,
     HOUR,
+    MISSING,
+    REFUSED,
     REPLACED,
     SKIPPED,
+    UNFIT,
     Everything,
 )
 from integration.services import chromium
@@ -44,6 +47,10 @@ PAGES = {
     "bad-records": f"pipelines/orders/{BAD}",
     "skipped": f"pipelines/orders/{SKIPPED}",
     "replaced": f"pipelines/flights_daily/{REPLACED}",
+    "waiting": "pipelines/invoices",
+    "refused": f"pipelines/invoices/{REFUSED}",
+    "to-be-staged-again": f"pipelines/invoices/{UNFIT}",
+    "missing-in-a-target": f"pipelines/invoices/{MISSING}",
     "run": f"runs?dag_id=flights_daily&run_id={quote(RUN)}",
     "docs": f"pipelines/flights_daily/{HELD}/docs/1/index.html",
     "missing": "pipelines/no_such",

@@ -1,7 +1,9 @@
 """Runs DAGs of a test project by `dag.test()` and prints, as JSON, the run's and its tasks' states.
 
 Arguments: FOLDER SPARK DAG [TRANSFORM [START END]]. In the environment: CLEARED=TASK has that task cleared and
-done again; RUN_AFTER=TIME says what the run is called. A process of its own: Airflow reads its configuration at import.
+done again; RUN_AFTER=TIME says what the run is called; BEFORE_COMMIT names what happens once the rows are staged, and
+AFTER, separated by commas, what happens after the run ('commit' is cleared, or what `actions.py` has). A process of its
+own: Airflow reads its configuration at import.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG
+from integration.programs.actions import act, shown
 from integration.projects.project import START, Project
 
 from onceonly.airflow import CommitOperator, PlanOperator, StageOperator, checkpoint_dag, recovery_dag
@@ -38,9 +41,19 @@ def build() -> Any:
         schedule = "@hourly" if name == "interval" else None
         named = {"dag_id": os.environ.get("DAG_ID"), "default_args": {"on_failure_callback": notify}}
         dag = checkpoint_dag(pipeline, schedule=schedule, start_date=START, **named)
+        if action := os.environ.get("BEFORE_COMMIT"):
+            put_before_commit(dag, action)
     for task in dag.tasks:
         task.retries = 0  # dag.test() does not wait for a retry's time
     return dag
+
+
+def put_before_commit(dag: DAG, action: str) -> None:
+    from airflow.providers.standard.operators.python import PythonOperator
+
+    project = Project.found(*sys.argv[1:3])
+    between = PythonOperator(task_id="between", python_callable=act, op_args=[project, action], dag=dag)
+    dag.get_task("stage") >> between >> dag.get_task("commit")
 
 
 def own_dag(pipeline: Pipeline) -> DAG:
@@ -75,8 +88,16 @@ def main() -> None:
         "docs": [link for task in tasks if (link := task.xcom_pull(task.task_id, key="_link_DocsLink"))],
         "events": events(run.run_id),
         "cleared": cleared(dag, run, task_id) if (task_id := os.environ.get("CLEARED")) else None,
+        "after": [after(dag, run, action) for action in os.environ.get("AFTER", "").split(",") if action],
     }
     print("RESULT " + json.dumps(result))
+
+
+def after(dag: Any, run: Any, action: str) -> list[Any]:
+    """Do one action; how its task ended, and what is shown of the checkpoint then."""
+    project = Project.found(*sys.argv[1:3])
+    ended = cleared(dag, run, "commit") if action == "commit" else act(project, action)
+    return [ended, *shown(project)]
 
 
 def measured() -> None:

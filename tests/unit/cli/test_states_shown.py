@@ -10,7 +10,7 @@ from unit.world import Durable, World, minutes
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.sink import cannot_take_back
 from onceonly.cli import main, target
-from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
 from onceonly.runtime import factory
 from onceonly.testing.fakes import FakeSink
@@ -130,6 +130,62 @@ def test_a_rewind_that_cannot_be_done_is_refused_before_the_question(make, monke
     assert "Take all of this back" not in result.stdout
     with pytest.raises(InvalidPipeline):
         world.coordinator.undone("flights", 1)
+
+
+@pytest.fixture
+def refused(make) -> World:
+    """A checkpoint that a sink refuses before the decision, until a person acts."""
+    world = make()
+    world.plan()
+    world.stage()
+    world.lake.fail("rehearse", "action")
+    with pytest.raises(ActionNeeded):
+        world.commit()
+    return world
+
+
+@pytest.mark.usefixtures("refused")
+def test_what_is_refused_says_why_and_what_to_do():
+    for command in (("status",), ("status", "flights"), ("describe", "flights", "1")):
+        said = onceonly(*command).stdout
+        assert "refused" in said and "(test-requested-it)" in said, command
+        assert "When that is done: onceonly recover flights" in said, command
+        assert "Unsettled checkpoints of ended owners" not in said
+    (summary,) = onceonly("status", "--json")["pipelines"]
+    assert (summary["state"], summary["refused"], summary["stage_again"]) == ("staged", [1], [])
+    (checkpoint,) = onceonly("status", "flights", "--json")["checkpoints"]
+    assert checkpoint["refused"] == {"sink": "lake", "code": "test-requested-it"}
+    assert onceonly("describe", "flights", "1", "--json")["refused"]["todo"].endswith("onceonly recover flights")
+    actions = onceonly("describe", "flights", "1").stdout.split("What you can do")[1]
+    assert "  onceonly recover flights " in actions and "onceonly abort flights 1" in actions
+
+
+def test_recover_tells_what_a_sink_still_refuses(refused):
+    refused.lake.fail("rehearse", "action")
+    result = onceonly("recover", "--force")
+    assert result.exit_code == 4
+    assert "flights epoch 1: refused still: sink 'lake' refuses it until a person acts" in result.stdout
+
+
+def test_a_missing_interval_has_its_command(make):
+    """Its run has ended, and later ones are published: nothing else would ever say so."""
+    world = make(mode="interval")
+    world.put(*range(5, 40))
+    world.staged(2)
+    world.lake.fail("rehearse", "again")
+    with pytest.raises(StageAgain):
+        world.commit(1)
+    world.commit(2)
+    run = "onceonly run FILE.py:NAME --interval 2013-01-01T12:00:00Z 2013-01-01T12:10:00Z"
+    for command in (("status",), ("status", "flights", "--last", "1"), ("describe", "flights", "1")):
+        said = onceonly(*command).stdout
+        assert run in said and "is missing until then" in said, command
+    assert "aborted, to be staged again, 1 of 3 times" in onceonly("status", "flights").stdout
+    assert onceonly("status", "--json")["pipelines"][0]["stage_again"] == [1]
+    world.stage(1)
+    world.commit(1)
+    assert "staged again" not in onceonly("status").stdout
+    assert onceonly("status", "--json")["pipelines"][0]["stage_again"] == []
 
 
 def test_what_is_in_doubt_says_so(make):

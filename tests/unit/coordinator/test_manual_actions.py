@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from person import Person
 from unit.coordinator.test_gating import Gated
-from unit.world import World, minutes
+from unit.world import NOON, World, minutes
 
-from onceonly.checkpoint.model import Checkpoint, Event, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
+from onceonly.coordinator.messages import event_in_words
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import InDoubt, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
@@ -188,6 +189,14 @@ every_action = pytest.mark.parametrize("name", CASES)
 def shown_by(world: World) -> tuple[object, ...]:
     """All that an action could change: the rows of the state table, and what the target holds."""
     return world.events(), world.lake.rows(), list(world.lake.leftovers(f"{world.state.id}-flights-lake"))
+
+
+def test_every_event_has_words() -> None:
+    """They are told to who acts on what has changed since."""
+    body = {"to": 1, "outcome": "failed", "why": "its volume is not mounted"}
+    for event in Event:
+        row = Row("flights", 7, 3, event, 1, at=NOON, sink="lake", body=body)
+        assert event_in_words(row).startswith("12:00:00 UTC epoch 3 ")
 
 
 def test_every_method_for_people_is_in_the_table() -> None:

@@ -1,0 +1,229 @@
+"""Targets that are restored, unmounted, replaced and brought back, between the steps of processes that are killed.
+
+Whenever something is refused, the way out that the error prints is followed, also by commands that are killed. In the
+end every sink has every row once, but for those of checkpoints that were given up there by a person's word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import uuid
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from integration.faults.sampling import sampled, seconds
+from integration.programs.children import output, start, without_spark
+from integration.projects.targets import DELTA, FILES, NAME, TOPIC, Lake, Volumes
+from integration.readers.kafka_reader import until
+from patience import PATIENCE
+
+from onceonly.checkpoint.model import Event
+
+pytestmark = [pytest.mark.integration, pytest.mark.crash]
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "tests" / "integration" / "victims" / "mortal_targets.py"
+SEED = int(os.environ.get("ONCEONLY_STORM_SEED") or random.SystemRandom().randint(1, 1 << 30))
+KILLS = int(os.environ.get("ONCEONLY_STORM_KILLS", "30"))
+COMMAND = re.compile(r"onceonly ((?:accept-loss|resolve|abort|recover)(?: [\w-]+)+)")
+SHORT = 10  # points of a command
+MAX_REFUSALS = 12  # in a row, of one run: then no way out has worked
+
+
+@dataclass
+class Storm:
+    """Processes one after the other, faults that hit them, and what is done to the targets meanwhile."""
+
+    lake: Lake
+    chance: random.Random
+    points: int  # of a run, at which it may be hit
+    produced: int = 0
+    kills: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+    exchanged: dict[str, set[int]] = field(default_factory=dict)  # by sink: what it had before
+    lost: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # by sink: given up by a person
+
+    def __post_init__(self) -> None:
+        self.volumes = Volumes(self.lake)
+
+    def blow(self, kills: int) -> None:
+        while self.kills < kills:
+            self.more()
+            if self.chance.random() < 0.4:
+                self.keep_copy()
+            if self.chance.random() < 0.4:
+                self.disturb()
+            self.settle(self.attempt("run"))
+        while refusal := self.attempt("run", undisturbed=True):
+            self.settle(refusal)
+
+    def more(self) -> None:
+        records = self.chance.randint(6, 20)
+        self.lake.produce(range(self.produced, self.produced + records))
+        self.produced += records
+
+    def settle(self, refusal: dict[str, Any] | None) -> None:
+        """Follow the ways out, until a run is not refused."""
+        for _ in range(MAX_REFUSALS):
+            if refusal is None:
+                return
+            self.follow(refusal)
+            refusal = self.attempt("run")
+        raise AssertionError(f"no way out: {refusal}")
+
+    # ---- processes
+
+    def attempt(self, words: str, undisturbed: bool = False) -> dict[str, Any] | None:
+        """Let a process do it; what it was refused with, if it was."""
+        fault = "stops" if self.chance.random() < 0.25 else "dies"
+        number = 0 if undisturbed else self._point(words)
+        later = number + self._point(words) if fault == "stops" and number else 0
+        arguments = [json.dumps(asdict(self.lake)), fault, f"{number},{later}", *words.split()]
+        reason = ["an older copy is all there is"] if words.endswith("--reason") else []
+        env = {**without_spark(os.environ), **self.lake.env, "PYTHONPATH": self._path()}
+        process = start(str(SCRIPT), *arguments, *reason, env=env)
+        if fault == "stops":
+            until(lambda: process.poll() is not None or _is_stopped(process.pid), PATIENCE, "a stop")
+            if process.returncode is None:
+                self.disturb()
+                psutil.Process(process.pid).resume()
+        printed = output(process)
+        return self._outcome(words, process.returncode, printed)
+
+    def _point(self, words: str) -> int:
+        """Commands, and runs that are refused, have few points."""
+        is_short = words != "run" or self.chance.random() < 0.3
+        return self.chance.randint(1, SHORT if is_short else self.points)
+
+    def _outcome(self, words: str, code: int, printed: str) -> dict[str, Any] | None:
+        lines = printed.splitlines()
+        for line in [line for line in lines if line.startswith(("dies ", "stops ", "staged again "))]:
+            self.note(f"{words}: {line}")
+        if code == -9:
+            self.kills += 1
+            return self.attempt(words) if words != "run" else None
+        refused = [json.loads(line.removeprefix("refused ")) for line in lines if line.startswith("refused ")]
+        if refused:
+            self.note(f"{words}: refused {refused[0]['code']}")
+            return dict(refused[0])
+        assert code == 0, printed
+        if words == "run":
+            self.check()
+            self.exchanged.clear()
+        return None
+
+    def _path(self) -> str:
+        return os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), self.lake.home])
+
+    def note(self, line: str) -> None:
+        print(f"{self.kills:3} {line}", flush=True)
+        self.met[line.partition(": ")[2].split(" of ")[0] if ": " in line else line] += 1
+
+    # ---- targets
+
+    def keep_copy(self) -> None:
+        sink = self.chance.choice((DELTA, FILES))
+        if sink not in self.exchanged:
+            self.volumes.copy(sink)
+
+    def disturb(self) -> None:
+        """Exchange a target, unless it is exchanged already."""
+        sink = self.chance.choice(self.lake.sinks)
+        if sink in self.exchanged:
+            return
+        copies = [what for what in ("copy", "given-up") if sink != TOPIC and self.volumes.has(sink, what)]
+        kinds = ["recreated"] if sink == TOPIC else ["unmounted", "recreated", *copies, *copies]
+        kind = self.chance.choice(kinds)
+        self.exchanged[sink] = set(self.lake.values(sink))
+        self.note(f"{sink}: {kind}")
+        if kind in copies:
+            self.volumes.restore(sink, kind)
+        elif sink != TOPIC:
+            self.volumes.unmount(sink)
+        if kind == "recreated":
+            self.lake.recreate(sink)
+
+    # ---- ways out
+
+    def follow(self, refusal: dict[str, Any], depth: int = 0) -> None:
+        """Do what an error says: bring the target back where that is offered, or say the command that it prints."""
+        commands = COMMAND.findall(refusal["todo"])
+        said = [each for each in commands if not each.startswith("recover")]
+        assert commands or "again" in refusal["todo"], refusal
+        assert depth < MAX_REFUSALS, refusal
+        for command in said or commands:
+            sink = command.split()[2] if command.startswith("accept-loss") else ""
+            can_be_back = "Bring the target back" in refusal["todo"] and self.volumes.has(sink, "newest")
+            if can_be_back and sink in self.exchanged and self.chance.random() < 0.5:
+                self.note(f"{sink}: brought back")
+                self.volumes.bring_back(sink)
+                del self.exchanged[sink]
+            else:
+                self.say(command, depth)
+
+    def say(self, command: str, depth: int) -> None:
+        refusal = self.attempt(command)
+        while refusal and refusal["code"] != "nothing-lost":
+            self.follow(refusal, depth + 1)
+            refusal = self.attempt(command) if command.startswith("accept-loss") else None
+        if command.startswith("accept-loss"):
+            self.accepted(command.split()[2])
+
+    def accepted(self, sink: str) -> None:
+        before, now = self.exchanged.pop(sink, set()), set(self.lake.values(sink))
+        self.lost[sink] = (self.lost[sink] | before) - now
+        if sink != TOPIC:
+            self.volumes.give_up(sink)
+
+    # ---- the truth
+
+    def check(self) -> None:
+        """A run has ended: nothing is left to do."""
+        view = self.lake.coordinator.state.view(NAME)
+        assert view.open == []
+        checkpoints = [view.require(epoch) for epoch in range(1, (view.latest.epoch if view.latest else 0) + 1)]
+        for sink in self.lake.sinks:
+            found = self.lake.values(sink)
+            lost = set(range(self.produced)) - set(found)
+            missing = {n for each in checkpoints if sink in each.missing for n in Lake.numbers_of(each)}
+            given_up = {n for each in checkpoints if sink in each.given_up for n in Lake.numbers_of(each)}
+            assert len(found) == len(set(found)), f"{sink}: doubled {Counter(found) - Counter(set(found))}"
+            assert missing <= lost <= missing | given_up, f"{sink}: {lost=} {missing=} {given_up=}"
+            assert lost <= self.lost[sink] | given_up, f"{sink}: {lost=} {self.lost[sink]=} {given_up=}"
+
+    def report(self) -> str:
+        rows = {sink: len(self.lake.values(sink)) for sink in self.lake.sinks}
+        given_up = {sink: self.produced - found for sink, found in rows.items()}
+        return f"{self.kills} kills, {self.produced} records, rows {rows}, given up {given_up}: 0 lost, 0 doubled"
+
+
+def _is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+@pytest.mark.timeout(seconds(300))
+def test_rows_arrive_once_although_targets_go_back(tmp_path: Path) -> None:
+    storm = Storm(Lake(str(tmp_path)).make(), random.Random(sampled(SEED, 7)), points=60)
+    print(f"seed {sampled(SEED, 7)}")
+    storm.blow(sampled(KILLS, 3))
+    print(*storm.met.items(), storm.report(), sep="\n")
+    assert any("refused" in met for met in storm.met)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(120 * KILLS)
+def test_rows_arrive_once_on_spark_and_kafka(tmp_path: Path, broker: str, spark_server: str) -> None:
+    name = uuid.uuid4().hex[:8]
+    lake = Lake(str(tmp_path), spark_server, broker, f"numbers-{name}", f"copy-{name}").make()
+    storm = Storm(lake, random.Random(SEED), points=80)
+    print(f"seed {SEED}")
+    storm.blow(KILLS)
+    print(*storm.met.items(), storm.report(), sep="\n")
+    assert any("refused" in met for met in storm.met)
+    assert Event.MISSING in {row.event for row in lake.coordinator.state.history(NAME)}
