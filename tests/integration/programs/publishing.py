@@ -230,7 +230,10 @@ def state_table(folder: str) -> None:
     log = Path(table.uri, "_pipelines", "flights", "_delta_log")
     mark("staged")
     print(json.dumps({"by": "staged", "files": [], "folders": []}))
-    table.append(view, view.row(1, Event.EMPTY, 0, owner="run", body={"definition": {"name": "flights", "sinks": []}, "ranges": []}))
+    table.append(
+        view,
+        view.row(1, Event.EMPTY, 0, owner="run", body={"definition": {"name": "flights", "sinks": []}, "ranges": []}),
+    )
     tell("published", [], [str(log), str(log.parent), str(log.parent.parent)])
 
 
