@@ -26,6 +26,9 @@ from __future__ import annotations
 import re
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+PY4J = re.compile(r"An error occurred while calling [\w.$:]+?\.?(\s+Trace:)?$")
+PY4J_WITHOUT_CAUSE = "Spark's JVM failed, and said nothing else."
+MAX_TEXT = 1_000  # characters of another library's error
 
 
 class OnceonlyError(Exception):
@@ -115,6 +118,29 @@ class TargetWentBack(CannotPublish):
 
 class StateBehind(CannotPublish):
     """The target shows a later decision, or another transaction for this one: an older state table was restored."""
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return what an error says first, without the traces of other languages that follow.
+
+    Py4J begins with "An error occurred while calling o72.save.", and tells the cause on the next line, behind the name
+    of a Java class.
+    """
+    if isinstance(error, OnceonlyError):
+        return f"{error.what} {error.why}".strip()
+    text = first_cause(str(error))
+    return f"{type(error).__name__}: {text}"[:MAX_TEXT] if text else type(error).__name__
+
+
+def first_cause(text: str) -> str:
+    """Return the first line that tells a cause, with the innermost cause of a Java trace."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and PY4J.match(lines[0]):
+        lines = lines[1:] or [PY4J_WITHOUT_CAUSE]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    first = (lines or [""])[0].removeprefix(": ")
+    last = causes[-1].removeprefix("Caused by: ") if causes else ""
+    return f"{first} (caused by {last})" if last and last not in first else first
 
 
 def exit_code(error: BaseException) -> int:

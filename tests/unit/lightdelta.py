@@ -62,6 +62,16 @@ class LightDelta(DeltaWriter):
         return sorted(DeltaTable(self.uri).to_pyarrow_table()["n"].to_pylist())
 
 
+class LightReplace(LightDelta):
+    """Rows are numbers, each in a partition of its own; they replace what is there."""
+
+    def __init__(self, uri: Path, name: str = "lake") -> None:
+        super().__init__(uri, name, partition_by=["day"], replace="partitions")
+
+    def rows(self, txn: Transaction, rows: Any) -> pa.Table:
+        return super().rows(txn, rows).append_column("day", pa.array([str(number) for number in rows]))
+
+
 class LightMerge(LightDelta):
     """Rows are keys, in column n, or (key, order, text, day); by default the order is the epoch."""
 

@@ -13,6 +13,7 @@ from onceonly.cli import console as show
 from onceonly.cli.app import explain, json_option, person, print_json, tell
 from onceonly.cli.describe import print_checkpoint
 from onceonly.cli.looking import seen_option
+from onceonly.counts import count
 from onceonly.errors import InvalidPipeline, exit_code
 from onceonly.settings import Settings
 from onceonly.views import formatting, queries
@@ -168,6 +169,8 @@ def resolve(
         return print_json({**queries.to_json(now), "given_up": dict(now.given_up), "evidence": evidence})
     word = "published after all" if word == "given up" and sink not in now.given_up else word
     out.print(Text.assemble(("✓ ", "green"), f"sink '{sink}' is recorded as {word} by {who}: {reason}"))
+    if sink in now.given_up and now.handles[sink]["rows"]:
+        out.print(f"  {sink} lacks {count(now.handles[sink]['rows'], 'row')}, which are of {formatting.covers(now)}")
     out.print(_change(queries.to_json(now) | {"was": found.state.value}))
 
 

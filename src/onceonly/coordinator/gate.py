@@ -9,7 +9,7 @@ from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
 from onceonly.coordinator.messages import because, fenced, how_to_settle
-from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError
+from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -150,7 +150,7 @@ def _classified(error: Exception, checkpoint: Checkpoint) -> OnceonlyError:
         return error
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: its gate could not examine what is staged.",
-        f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:500]}",
+        first_sentence(error)[:500],
         "There is no verdict and nothing was published. Fix the cause and run the gate again.",
     )
 

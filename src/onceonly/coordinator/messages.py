@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from onceonly.checkpoint.interfaces import OpenTransaction
 from onceonly.checkpoint.model import Checkpoint, Event, Row
 from onceonly.checkpoint.offsets import TopicLog
-from onceonly.errors import Busy, Fenced, OnceonlyError, OutcomeUnknown
-
-MAX_TEXT = 1_000  # characters of another library's error
-PY4J = re.compile(r"An error occurred while calling [\w.$]+\.?$")
+from onceonly.errors import Busy, Fenced, OnceonlyError, OutcomeUnknown, first_sentence
 
 
 def how_to_settle(checkpoint: Checkpoint) -> str:
@@ -97,29 +92,6 @@ def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     )
 
 
-def first_sentence(error: BaseException) -> str:
-    """What an error says first, without the traces of other languages that follow.
-
-    Py4J begins with "An error occurred while calling o72.save.", and tells the cause on the next line, behind the name
-    of a Java class.
-    """
-    if isinstance(error, OnceonlyError):
-        return f"{error.what} {error.why}".strip()
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and PY4J.match(lines[0]):
-        lines = lines[1:] or lines
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    first = (lines or [""])[0].removeprefix(": ")
-    last = causes[-1].removeprefix("Caused by: ") if causes else ""
-    text = f"{first} (caused by {last})" if last and last not in first else first
-    return f"{type(error).__name__}: {text}"[:MAX_TEXT] if text else type(error).__name__
-
-
-def cause(error: Exception) -> str:
-    """What an error says, to be a part of another's why."""
-    return first_sentence(error)
-
-
 def not_committed_yet(checkpoint: Checkpoint) -> OutcomeUnknown:
     waiting = ", ".join(checkpoint.waiting) or "none"
     return OutcomeUnknown(
@@ -144,6 +116,6 @@ def in_words(error: Exception, name: str, what: str) -> OnceonlyError:
     if isinstance(error, OnceonlyError):
         return error
     todo = f"What is recorded stands, and the rest stays to be settled. Fix the cause, then: onceonly recover {name}"
-    unknown = OutcomeUnknown(what, cause(error), todo)
+    unknown = OutcomeUnknown(what, first_sentence(error), todo)
     unknown.__cause__ = error
     return unknown

@@ -12,9 +12,9 @@ from onceonly.checkpoint.model import Checkpoint, Event, Handle, Outcome, Row, S
 from onceonly.checkpoint.sink import KeepsCopies, Sink
 from onceonly.coordinator import target_history
 from onceonly.coordinator.id_pool import discard_idle
-from onceonly.coordinator.messages import cause, fenced, unsettled
+from onceonly.coordinator.messages import fenced, unsettled
 from onceonly.coordinator.sweep import revoke
-from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack
+from onceonly.errors import Fenced, InDoubt, NotCommitted, OnceonlyError, OutcomeUnknown, TargetWentBack, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -104,7 +104,7 @@ class Publisher:
                 except Exception as error:
                     if sink not in gone:
                         raise
-                    left[sink] = f"{type(error).__name__}: {error}"[:500]
+                    left[sink] = first_sentence(error)[:500]
         return left
 
     def _discard(self, live: Sink, checkpoint: Checkpoint, attempt: int) -> None:
@@ -201,7 +201,7 @@ def _classified(error: Exception, checkpoint: Checkpoint, sink: str) -> Exceptio
 def _unknown(error: Exception, checkpoint: Checkpoint, sink: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: whether sink '{sink}' was published is not known.",
-        cause(error),
+        first_sentence(error),
         f"The decision stands and nothing was deleted. Retry: onceonly recover {checkpoint.pipeline}",
     )
 
@@ -211,7 +211,7 @@ def _fenced_off(error: Fenced, checkpoint: Checkpoint, sink: str) -> OutcomeUnkn
     name, epoch = checkpoint.pipeline, checkpoint.epoch
     return OutcomeUnknown(
         f"{name} epoch {epoch}: whether sink '{sink}' was published is not known.",
-        f"{cause(error)} No process has recorded an outcome of it.",
+        f"{first_sentence(error)} No process has recorded an outcome of it.",
         f"Retry: onceonly recover {name}. If that does not help, giving the sink up was interrupted. To complete it: "
         f"onceonly resolve {name} {epoch} --give-up {sink} --reason …",
     )

@@ -24,9 +24,17 @@ from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Han
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because, cause, first_sentence
+from onceonly.coordinator.messages import because
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
-from onceonly.errors import ActionNeeded, InDoubt, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
+from onceonly.errors import (
+    ActionNeeded,
+    InDoubt,
+    NotCommitted,
+    OnceonlyError,
+    StageAgain,
+    TargetWentBack,
+    first_sentence,
+)
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -269,7 +277,7 @@ def _check_staged(checkpoint: Checkpoint) -> None:
 
 def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
     approved = f" The approval by {checkpoint.approved['who']} ended with it." if checkpoint.approved else ""
-    why = cause(refusal.error)[:MAX_TEXT]
+    why = first_sentence(refusal.error)[:MAX_TEXT]
     return f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more: {why}{approved}"
 
 
@@ -296,7 +304,7 @@ def _needs_person(checkpoint: Checkpoint, refusal: Refusal) -> ActionNeeded:
         todo = f"Find out what damages it. Then: onceonly abort {name} {epoch} --reason …, and run it again."
     return ActionNeeded(
         f"{name} epoch {epoch} was not published: sink '{refusal.sink}' waits for a person to act.",
-        f"{cause(error)}{again}",
+        f"{first_sentence(error)}{again}",
         f"{todo} Nothing was decided, and it stays staged. When that is done: onceonly recover {name}".strip(),
         code=refusal.code or "action-needed",
     )
@@ -318,7 +326,7 @@ def _earlier_waits(checkpoint: Checkpoint, failure: Failure) -> NotCommitted:
     return NotCommitted(
         f"{name} epoch {checkpoint.epoch} was not published: sink '{failure.sink}' has not published epoch "
         f"{earlier.epoch}, which was decided before it.",
-        cause(failure.error),
+        first_sentence(failure.error),
         f"Nothing was decided on epoch {checkpoint.epoch}, and it stays staged. Settle epoch {earlier.epoch} first: "
         f"onceonly recover {name}, or onceonly describe {name} {earlier.epoch}",
         code="earlier-decision-open",

@@ -10,9 +10,8 @@ from onceonly.checkpoint.model import Checkpoint, Event, Outcome, Row, State
 from onceonly.checkpoint.sink import Resolvable, ShowsEvidence, never_in_doubt
 from onceonly.coordinator.id_pool import discard_idle
 from onceonly.coordinator.manual import Action, RowTest
-from onceonly.coordinator.messages import cause
 from onceonly.coordinator.publish import Publisher, sink_row
-from onceonly.errors import InvalidPipeline, OutcomeUnknown
+from onceonly.errors import InvalidPipeline, OutcomeUnknown, first_sentence
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
 
@@ -38,7 +37,7 @@ class Resolver:
             live = self._publisher.sink(checkpoint, sink)
             return live.evidence(checkpoint.handles[sink]) if isinstance(live, ShowsEvidence) else []
         except Exception as error:  # it does not answer: that is what there is to see
-            return [f"{type(error).__name__}: {error}"]
+            return [first_sentence(error)]
 
     # ---- give up
 
@@ -95,7 +94,7 @@ class Resolver:
         except Exception as error:
             if not gone:
                 raise _not_fenced(checkpoint, sink, error) from error
-            return None, {"not_fenced": f"{type(error).__name__}: {error}"[:500]}
+            return None, {"not_fenced": first_sentence(error)[:500]}
         return None, {}
 
     # ---- say what happened
@@ -204,7 +203,7 @@ def _refuse_out_of_order(view: View, checkpoint: Checkpoint, sink: str) -> None:
 def _not_fenced(checkpoint: Checkpoint, sink: str, error: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch}: sink '{sink}' cannot be given up yet.",
-        f"A process may still publish to it, and it does not answer: {cause(error)}",
+        f"A process may still publish to it, and it does not answer: {first_sentence(error)}",
         "Retry when it answers. If it no longer exists: "
         f"onceonly resolve {checkpoint.pipeline} {checkpoint.epoch} --give-up {sink} --gone --reason …",
     )

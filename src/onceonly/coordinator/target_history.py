@@ -17,9 +17,16 @@ from dataclasses import dataclass, replace
 from onceonly.checkpoint.interfaces import Parts
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.sink import Answer, History, ProvesHistory, Publication, Sink
-from onceonly.coordinator.messages import cause
 from onceonly.counts import count
-from onceonly.errors import ActionNeeded, Fenced, InvalidPipeline, NotCommitted, OutcomeUnknown, TargetWentBack
+from onceonly.errors import (
+    ActionNeeded,
+    Fenced,
+    InvalidPipeline,
+    NotCommitted,
+    OutcomeUnknown,
+    TargetWentBack,
+    first_sentence,
+)
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.table import StateTable
 from onceonly.statetable.view import View
@@ -307,7 +314,7 @@ def refused_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: C
         missing = _missing(comparison) if comparison and comparison.went_back else ""
     return TargetWentBack(
         f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target went back.",
-        f"{cause(error)}{missing}",
+        f"{first_sentence(error)}{missing}",
         "The decision stands and nothing was deleted. Bring the target back (mount its volume, restore its newest "
         f"copy), then: onceonly recover {name}. If those rows are lost: {_command(name, sink)}",
         code=error.code or WENT_BACK,
@@ -435,7 +442,7 @@ def _is_superseded(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) ->
 def _silent(pipeline: str, sink: str, error: Exception) -> NotCommitted:
     return NotCommitted(
         f"{pipeline}: whether the target of sink '{sink}' still has what was published to it is not known.",
-        cause(error),
+        first_sentence(error),
         "Retry when the target answers. Nothing was published.",
         code=SILENT,
     )

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from onceonly.errors import first_cause
+
 PACKAGE = Path(__file__).parents[1]  # this one, which may lie within a project, too
 INSTALLED = {"site-packages", "dist-packages"}  # of an environment within the project: not the user's own
 LONGEST = 500  # characters of the error itself
@@ -45,7 +47,7 @@ def _text(error: BaseException) -> str:
     if begun is not None:
         after = (line for line in lines[begun + 1 :] if not line.startswith((" ", "\t")))
         return next(after, lines[0]).strip()[:LONGEST]
-    return lines[0].strip()[:LONGEST] if lines else ""
+    return first_cause(str(error))[:LONGEST]
 
 
 def _sites(error: BaseException) -> Iterator[Site]:

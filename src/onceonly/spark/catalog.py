@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 from onceonly.pipeline.catalogs import Found, refuse_managed
 
 SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Spark calls otherwise
@@ -36,7 +36,7 @@ def _detail(spark: Any, name: str) -> Mapping[str, Any]:
 
 
 def _refused(name: str, quoted: str, error: Exception) -> InvalidPipeline | NotCommitted:
-    first = (str(error).splitlines() or [type(error).__name__])[0][:500]
+    first = first_sentence(error)[:500]
     if any(word in first for word in NO_TABLE):
         return InvalidPipeline(
             f"no Spark catalog has a table '{name}'.",

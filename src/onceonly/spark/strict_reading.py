@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from onceonly.counts import count
-from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.errors import InvalidPipeline, NotCommitted, first_sentence
 
 SKIPPING_SETTINGS = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 # `mergeSchema` reads every footer, and would add columns that the schema of the read does not have.
@@ -45,7 +45,7 @@ def switch_off_skipping(spark: Any) -> None:
             raise InvalidPipeline(
                 f"Spark is set to skip files that it cannot read ({setting}).",
                 f"Rows would be missing without an error, and the session refuses to be set otherwise: "
-                f"{(str(error).splitlines() or [''])[0][:300]}",
+                f"{first_sentence(error)[:300]}",
                 f"Set {setting}=false in Spark's configuration. Nothing was written.",
                 code="spark-skips-files",
             ) from error

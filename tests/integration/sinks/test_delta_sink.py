@@ -295,6 +295,62 @@ def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(
     assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (0x100000001, [0, 1, 2])
 
 
+@pytest.mark.parametrize("feature", [None, "column mapping"], ids=["in process", "through Spark"])
+def test_running_vacuum_takes_nothing_published(delta, feature):
+    """Its list was made before the commit, and holds the staged files: they are copied to new names."""
+    if feature:
+        delta.sql(FEATURES[feature])
+    delta.commit_through_spark(delta.stage(delta.numbers(3)))
+    waiting, lake = delta.stage(delta.numbers(3, start=7), epoch=2), delta.writer(spark=lambda: delta.spark)
+    eight_days_ago = time.time() - 8 * 24 * 3600
+    for path in (delta.folder / waiting["folder"]).rglob("*"):
+        os.utime(path, (eight_days_ago, eight_days_ago))
+    doomed = [
+        Path(row["path"].removeprefix("file:"))
+        for row in delta.spark.sql(f"VACUUM delta.`{delta.uri}` DRY RUN").collect()
+    ]
+    assert any(path.suffix == ".parquet" for path in doomed)
+    rehearsed = lake.rehearse(waiting, 2)
+    assert "copied" in rehearsed
+    for path in filter(Path.is_file, doomed):
+        path.unlink()
+    lake.commit(rehearsed, 2, NEVER)
+    assert delta.ns() == [0, 1, 2, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("feature", "setting", "code"),
+    [
+        ("column mapping", "'delta.setTransactionRetentionDuration'='interval 7 days'", "transaction-retention"),
+        ("row tracking", "'delta.setTransactionRetentionDuration'='interval 7 days'", "transaction-retention"),
+    ],
+)
+def test_rehearsal_refuses_evidence_that_expires_through_spark(delta, feature, setting, code):
+    delta.sql(FEATURES[feature])
+    handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
+    delta.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({setting})")
+    for step in (lambda: lake.rehearse(handle, 1), lambda: lake.commit(handle, 1, NEVER)):
+        with pytest.raises(CannotPublish) as refused:
+            step()
+        assert refused.value.code == code
+    assert delta.ns() == []
+
+
+@pytest.mark.heavy
+def test_log_cleanup_that_the_owner_switched_off_stays_off_through_spark(delta):
+    delta.sql(FEATURES["column mapping"])
+    off = "'delta.enableExpiredLogCleanup'='false', 'delta.checkpointInterval'='3'"
+    delta.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({off}, 'delta.logRetentionDuration'='interval 30 days')")
+    for epoch in range(1, 9):
+        delta.commit_through_spark(delta.stage(delta.numbers(1, start=epoch), epoch), epoch)
+        two_months_ago = time.time() - 60 * 24 * 3600
+        for path in (delta.folder / "_delta_log").iterdir():
+            os.utime(path, (two_months_ago, two_months_ago))
+    names = sorted(path.name for path in (delta.folder / "_delta_log").glob("0*.json") if len(path.name) == 25)
+    assert [int(name[:20]) for name in names] == list(range(10))
+    assert any((delta.folder / "_delta_log").glob("*.checkpoint*.parquet"))
+
+
 def test_one_staged_file_that_is_gone_is_enough_to_refuse(delta):
     handle = delta.stage(delta.numbers(4).repartition(4))
     Path(DeltaTable(str(delta.folder / handle["folder"])).file_uris()[0]).unlink()
@@ -386,15 +442,15 @@ def test_such_a_table_is_closed_through_spark(delta, monkeypatch):
     delta.sql(FEATURES["row tracking"])
     handle, lake = delta.stage(delta.numbers(2)), delta.writer(spark=lambda: delta.spark)
     monkeypatch.setattr(lock, "alone", nullcontext)  # as where no lock keeps the two apart
-    real = DeltaWriter._look
+    real = DeltaWriter._outcome_in
 
     def closed_after(self, *args):
-        monkeypatch.setattr(DeltaWriter, "_look", real)
+        monkeypatch.setattr(DeltaWriter, "_outcome_in", real)
         found = real(self, *args)
         assert lake.fence(handle, 1) is None
         return found
 
-    monkeypatch.setattr(DeltaWriter, "_look", closed_after)
+    monkeypatch.setattr(DeltaWriter, "_outcome_in", closed_after)
     with pytest.raises(Fenced):
         lake.commit(handle, 1, NEVER)
     assert (lake.fence(handle, 1), delta.ns()) == (None, [])

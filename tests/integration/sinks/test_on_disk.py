@@ -12,13 +12,18 @@ from integration.faults import syncs
 from integration.faults.syncs import Trace
 from integration.programs import publishing
 
+from onceonly.pipeline import registry
+
 pytestmark = pytest.mark.integration
-WITH_SPARK = [name for name in publishing.ROUTES if name != "files without Spark"]
 
 
-def published(route: str, folder: Path) -> tuple[Trace, list[dict[str, Any]]]:
+def routes(needs: str) -> list[str]:
+    return [name for name, route in publishing.ROUTES.items() if route.needs == needs]
+
+
+def published(route: str, folder: Path, broker: str = "") -> tuple[Trace, list[dict[str, Any]]]:
     (folder / "volume").mkdir()
-    command = [sys.executable, publishing.__file__, route, str(folder / "volume")]
+    command = [sys.executable, publishing.__file__, route, str(folder / "volume"), broker]
     trace = syncs.trace(command, folder, {"PYTHONPATH": ":".join(filter(None, sys.path))})
     claims = [json.loads(line) for line in trace.output.splitlines() if line.startswith('{"by"')]
     assert [claim["by"] for claim in claims] == ["staged", "published"]
@@ -26,22 +31,32 @@ def published(route: str, folder: Path) -> tuple[Trace, list[dict[str, Any]]]:
 
 
 def check(trace: Trace, claims: list[dict[str, Any]]) -> None:
+    assert any(claim["files"] or claim["folders"] for claim in claims)
     for claim in claims:
         by = claim["by"]
-        assert claim["files"] or claim["folders"]
         assert [path for path in claim["files"] if path not in trace.synced(by)] == []
         assert [folder for folder in claim["folders"] if not trace.names_synced(folder, by)] == []
 
 
-def test_files_are_on_disk_before_they_are_recorded(tmp_path: Path) -> None:
-    trace, claims = published("files without Spark", tmp_path)
-    check(trace, claims)
+def test_every_kind_of_sink_has_a_route() -> None:
+    assert {route.kind for route in publishing.ROUTES.values()} == {*registry.OWN, "state table"}
+
+
+@pytest.mark.parametrize("route", routes(needs=""))
+def test_rows_are_on_disk_before_they_are_recorded(route: str, tmp_path: Path) -> None:
+    check(*published(route, tmp_path))
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("route", WITH_SPARK)
+@pytest.mark.parametrize("route", routes(needs="spark"))
 def test_what_spark_wrote_is_on_disk_before_it_is_recorded(route: str, tmp_path: Path) -> None:
     check(*published(route, tmp_path))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("route", routes(needs="broker"))
+def test_spooled_rows_are_on_disk_before_they_are_recorded(route: str, tmp_path: Path, broker: str) -> None:
+    check(*published(route, tmp_path, broker))
 
 
 def test_files_are_on_disk_before_their_manifest(tmp_path: Path) -> None:

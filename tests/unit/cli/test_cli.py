@@ -305,6 +305,7 @@ def test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why(onceonly: 
     result = onceonly(*give_up, "--gone")
     assert result.exit_code == 0
     assert "waiting to be published" in result.stdout and "committing → committed" in result.stdout
+    assert "lake lacks 10 rows, which are of 10 offsets of 'flights'" in " ".join(result.stdout.split())
     given_up = told(onceonly("describe", "flights", 1, "--json"))["given_up"]["lake"]
     assert (given_up["who"], given_up["reason"]) == (getpass.getuser(), "dropped for good")
 

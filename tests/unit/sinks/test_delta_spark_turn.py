@@ -168,6 +168,56 @@ def test_a_file_system_without_locks_takes_delta_rs_and_no_spark(lake: LightDelt
         lock.alone(lake.uri).__enter__()
 
 
+# ---- Spark fails
+
+
+class Py4JJavaError(Exception):
+    """As Py4J shows what Java has thrown."""
+
+    def __str__(self) -> str:
+        return (
+            "An error occurred while calling o72.save.\n"
+            ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times\n"
+            "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2898)\n"
+            "Caused by: java.io.IOException: No space left on device\n"
+            "\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n"
+        )
+
+
+class FullDisk(Session):
+    """A session whose every use fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Py4JJavaError
+
+
+def publish(lake: LightDelta, handle: Any, spark: Any) -> None:
+    through_spark.publish(spark, "lake", lake.uri, handle, 2, lambda: None)
+
+
+def close(lake: LightDelta, handle: Any, spark: Any) -> None:
+    through_spark.mark(spark, "lake", lake.uri, DeltaTable(lake.uri), handle["app_id"], 2)
+
+
+@pytest.mark.parametrize("step", [publish, close])
+def test_failure_of_spark_is_told_by_its_cause(lake: LightDelta, step: Any) -> None:
+    """Once it is decided: what Py4J says first is the name of a call."""
+    handle = lake.stage(transaction(), [1])
+    with pytest.raises(OutcomeUnknown) as unknown:
+        step(lake, handle, FullDisk)
+    assert "An error occurred while calling" not in str(unknown.value)
+    assert "Job aborted due to stage failure" in unknown.value.why
+    assert "No space left on device" in unknown.value.why
+
+
+def test_refusal_of_spark_is_told_by_its_cause() -> None:
+    text = "An error occurred while calling o72.save.\n: DeltaException: [DELTA_NOT_NULL_CONSTRAINT_VIOLATED] of n\n"
+    told = through_spark._explained(Exception(text), "lake", "/lake", {"folder": "staged-1"})
+    assert isinstance(told, CannotPublish)
+    assert "An error occurred while calling" not in str(told)
+    assert "DELTA_NOT_NULL_CONSTRAINT_VIOLATED" in told.why
+
+
 # ---- closed by Spark
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
@@ -22,13 +22,17 @@ def another_table(sink: str, uri: str, handle: Handle, found: str | int | None) 
     )
 
 
-def vanished(sink: str, uri: str, handle: Handle, missing: int) -> CannotPublish:
+def vanished(sink: str, uri: str, handle: Handle, missing: int, paths: Sequence[str]) -> CannotPublish:
+    """`missing`: how many there are; `paths`: of those whose names are known."""
+    named = f", such as {paths[0]}" if paths else ""
     return CannotPublish(
         f"sink '{sink}': staged files no longer exist in {uri}.",
-        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}. "
+        f"Missing in {handle['folder']}: {missing:,} of {count(handle['files'], 'file')}{named}. "
         "A VACUUM deletes files that were not published within its retention.",
         f"Restore them and recover. If no copy exists: onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …. "
-        "This target then lacks those rows; onceonly describe PIPELINE EPOCH shows the records that they come from.",
+        f"This target then lacks {count(handle['rows'], 'row')}; onceonly describe PIPELINE EPOCH shows the records "
+        "that they come from.",
+        code="staged-files-missing",
     )
 
 

@@ -410,7 +410,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         if gone or len(adds) != handle["files"]:
             if done := self._outcome_now(handle, decision, last):
                 return done  # another process has published them meanwhile, and settled the folder
-            raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone))
+            raise errors.vanished(self.name, self.uri, handle, handle["files"] - len(adds) + len(gone), gone)
         altered = schema.is_altered(target, handle)
         if known is not None:
             changes.refuse(self.name, target, handle, altered)

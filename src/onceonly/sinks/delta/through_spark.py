@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from deltalake import DeltaTable
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
+from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown, first_sentence
 from onceonly.filesystems import azure_names
 from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, log, schema
@@ -108,7 +108,7 @@ def mark(spark: Session, sink: str, uri: str, target: DeltaTable, app_id: str, v
             rows = strict_reader(spark()).format("delta").load(spark_uri(uri)).drop(*schema.computed(target)).limit(0)
             _append(rows, uri, app_id, version)
         except Exception as error:
-            raise _unknown(sink, uri, str(error)) from error
+            raise _unknown(sink, uri, first_sentence(error)) from error
 
 
 def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
@@ -148,8 +148,8 @@ def _explained(error: Exception, sink: str, uri: str, handle: Handle) -> Outcome
     """A refusal for schema and constraint errors. After any other error, the outcome is unknown."""
     text = str(error)
     if "DELTA_" in text and any(word in text for word in REFUSALS):
-        return _refused(sink, uri, handle, text.splitlines()[0][:500])
-    return _unknown(sink, uri, text)
+        return _refused(sink, uri, handle, first_sentence(error)[:500])
+    return _unknown(sink, uri, first_sentence(error))
 
 
 def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
@@ -164,6 +164,6 @@ def _refused(sink: str, uri: str, handle: Handle, why: str) -> CannotPublish:
 def _unknown(sink: str, uri: str, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"sink '{sink}': it is not known whether Spark published to {uri}.",
-        (why.splitlines() or [""])[0][:500],
+        why[:500],
         "Nothing was deleted. Publishing again is safe: onceonly recover",
     )
