@@ -30,6 +30,10 @@ def everybody(checkpoint: Checkpoint) -> bool:
     return True
 
 
+def all_but(owner: str) -> Alive:
+    return lambda checkpoint: checkpoint.owner != owner
+
+
 # ---- tasks
 
 

@@ -282,6 +282,14 @@ GATE = [
         verdicts=("failed", "passed"),
     ),
     Scenario(
+        "staged-again-behind",
+        {"commit": a.commit(2), "other": a.one_after_the_other(a.abort(2), a.stage(2))},
+        {"now": pipeline(LAKE, gate=ASKED, mode="interval")},
+        records=(1, 11),
+        before=[*staged(FIRST, SECOND), a.gate(1), a.gate(2), a.decides(1)],
+        intervals=(FIRST, SECOND),
+    ),
+    Scenario(
         "staged-again",
         {"gate": a.settle(), "abort": a.abort(), "run2": a.run("run2")},
         {"now": pipeline(LAKE, gate=ASKED)},
@@ -459,6 +467,15 @@ PEOPLE = [
 RECOVERY = [
     Scenario("commit-alone", {"commit": a.commit()}, THREE, before=STAGED, calm=True),
     Scenario("recover-alive", {"run1": a.run("run1"), "recov": a.recover(a.everybody)}, TWO),
+    Scenario(
+        "recover-taken-over",
+        {
+            "recov": a.recover(a.all_but("run1")),
+            "other": a.one_after_the_other(a.abort(who="me"), a.run("run2", alive=a.all_but("run1"))),
+        },
+        {"now": pipeline(LAKE, gate=ASKED)},
+        before=STAGED,
+    ),
     Scenario(
         "recover-approved",
         {"person": a.approve(commits=False), "recov": a.recover(a.everybody)},

@@ -23,7 +23,7 @@ from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import fenced, not_committed_yet, unsettled, unswept
+from onceonly.coordinator.messages import fenced, not_committed_yet, require_attempt, unsettled, unswept
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.rehearsal import Rehearser
@@ -128,16 +128,18 @@ class Coordinator:
 
     # ---- gate
 
-    def gate(self, name: str, epoch: int, by: str) -> Checkpoint:
+    def gate(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
         """Examine what is staged and record the verdict; the first one of an attempt wins.
 
         A checkpoint without a gate, or with a verdict, is returned as it is; `gate.require` says what follows.
 
+        Args:
+            attempt: the only one to examine; None: whichever is current.
         Raises:
             NotCommitted: nothing is staged.
             Fenced: it was aborted, or staged again, meanwhile.
         """
-        return self._gatekeeper.examine(name, epoch, by)
+        return self._gatekeeper.examine(name, epoch, by, attempt)
 
     def approve(self, name: str, epoch: int, who: str, reason: str, seen: Seen | None = None) -> Checkpoint:
         """Record that a held checkpoint may be published although the gate failed it; commit or recover does it.
@@ -151,10 +153,13 @@ class Coordinator:
 
     # ---- commit
 
-    def commit(self, name: str, epoch: int) -> Checkpoint:
+    def commit(self, name: str, epoch: int, attempt: int | None = None) -> Checkpoint:
         """Rehearse, take the decision, and publish it; each earlier decision that is still waiting comes first.
 
+        Args:
+            attempt: the only one to decide on; None: whichever is current.
         Raises:
+            Fenced: another attempt is current.
             StageAgain: what was staged could not be published any more. The attempt was aborted, and nothing decided:
                 stage it again.
             ActionNeeded: it stays staged, and is not decided, until a person has acted.
@@ -162,9 +167,8 @@ class Coordinator:
                 nothing was decided; call again.
             OnceonlyError: a sink did not publish; the decision stands, call again.
         """
-
         try:
-            view, rehearsed = self._rehearser.decide(name, epoch)
+            view, rehearsed = self._rehearser.decide(name, epoch, attempt)
         except StageAgain:
             now = self.state.view(name).require(epoch)
             if now.state is State.ABORTING:
@@ -203,6 +207,7 @@ class Coordinator:
         who: str | None = None,
         gone: Collection[str] = (),
         seen: Seen | None = None,
+        attempt: int | None = None,
     ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
@@ -213,6 +218,7 @@ class Coordinator:
             who: the person who decides this, where it is one.
             gone: sinks that do not answer and never will again: what they hold stays, and is never published.
             seen: what that person was shown of the checkpoint.
+            attempt: the last one, when the checkpoint was looked at; None: whichever is current.
         Raises:
             InvalidPipeline: the checkpoint has changed since the person looked.
             Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
@@ -224,6 +230,7 @@ class Coordinator:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
+            require_attempt(checkpoint, attempt)
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
                 raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
@@ -287,9 +294,7 @@ class Coordinator:
                     case State.ABORTING:
                         self._finish_abort(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
-                        self.abort(
-                            name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
-                        )
+                        self._abort_of(checkpoint, f"its owner '{checkpoint.owner}' has ended")
             except Fenced:
                 continue  # another process has settled it since it was read
             except Exception as error:
@@ -297,14 +302,22 @@ class Coordinator:
         return errors
 
     def _settle_staged(self, staged: Checkpoint) -> None:
-        """Commit or abort by the verdict. Without one, the gate is asked now. What is held, `abort` refuses."""
-        self.gate(staged.pipeline, staged.epoch, "recovery")
+        """Commit or abort by the verdict. Without one, the gate is asked now. What is held, `abort` refuses.
+
+        Each step names the attempt: a later one may be of an owner who is alive.
+        """
+        name, epoch, attempt = staged.pipeline, staged.epoch, staged.attempt
+        self.gate(name, epoch, "recovery", attempt)
         try:
-            self.commit(staged.pipeline, staged.epoch)
+            self.commit(name, epoch, attempt)
         except GateFailed:
-            self.abort(staged.pipeline, staged.epoch, "the gate failed it", staged.owner)
+            self._abort_of(staged, "the gate failed it")
         except StageAgain:
             return  # aborted by the commit: nobody stages it now, and a next run uses the same offsets
+
+    def _abort_of(self, ended: Checkpoint, reason: str) -> None:
+        """Abort what an owner left who has ended, unless somebody has taken it over since."""
+        self.abort(ended.pipeline, ended.epoch, reason, ended.owner, attempt=ended.attempt)
 
     def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""

@@ -8,7 +8,7 @@ from typing import Any
 from onceonly.checkpoint.interfaces import Findings, Parts
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import because, fenced, how_to_settle
+from onceonly.coordinator.messages import because, fenced, how_to_settle, require_attempt
 from onceonly.errors import GateFailed, GateHeld, InvalidPipeline, NotCommitted, OnceonlyError, first_sentence
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
@@ -23,14 +23,18 @@ class Gatekeeper:
     def __init__(self, transitions: Transitions, parts: Parts) -> None:
         self._transitions, self._parts = transitions, parts
 
-    def examine(self, name: str, epoch: int, by: str) -> Checkpoint:
+    def examine(self, name: str, epoch: int, by: str, attempt: int | None = None) -> Checkpoint:
         """The checkpoint with a verdict on its current attempt: the one that is recorded first, whoever asks.
+
+        Args:
+            attempt: the only one to examine; None: whichever is current.
 
         Raises:
             NotCommitted: nothing is staged.
             Fenced: it was aborted, or staged again, meanwhile.
         """
         seen = self._transitions.state.view(name).require(epoch)
+        require_attempt(seen, attempt)
         if seen.gate is None or seen.verdict or seen.state in (State.COMMITTING, State.COMMITTED):
             return seen
         _check_staged(seen)

@@ -74,6 +74,12 @@ def fenced(checkpoint: Checkpoint, why: str, what: str = "ownership was lost") -
     )
 
 
+def require_attempt(checkpoint: Checkpoint, attempt: int | None) -> None:
+    """Refuse to act on another attempt than the one that was looked at; None: on any. A number never comes again."""
+    if attempt is not None and checkpoint.attempt != attempt:
+        raise fenced(checkpoint, f"attempt {checkpoint.attempt} is current; this process looked at attempt {attempt}")
+
+
 def held_up(name: str, log: TopicLog, transaction: OpenTransaction) -> Busy:
     """The refusal to say that there is no new data while records wait behind somebody's open transaction."""
     producer = f" of {transaction.producer}" if transaction.producer else ""

@@ -24,7 +24,7 @@ from onceonly.checkpoint.model import MAX_UNFIT_ATTEMPTS, Checkpoint, Event, Han
 from onceonly.checkpoint.sink import REFUSALS, Publication, Sink
 from onceonly.coordinator import gate, rewind, target_history
 from onceonly.coordinator.manual import Action
-from onceonly.coordinator.messages import because
+from onceonly.coordinator.messages import because, require_attempt
 from onceonly.coordinator.publish import NONE, Failure, Publisher, Rehearsed
 from onceonly.errors import (
     ActionNeeded,
@@ -90,22 +90,26 @@ class Rehearser:
     def __init__(self, transitions: Transitions, parts: Parts, publisher: Publisher) -> None:
         self._transitions, self._parts, self._publisher = transitions, parts, publisher
 
-    def decide(self, name: str, epoch: int) -> tuple[View, Rehearsed]:
+    def decide(self, name: str, epoch: int, attempt: int | None = None) -> tuple[View, Rehearsed]:
         """Record the decision to publish a staged checkpoint, unless it is decided already.
 
+        Args:
+            attempt: the only one to decide on; None: whichever is current.
         Returns:
             The view after it, and the sinks that have rehearsed what was decided.
         Raises:
             StageAgain: its attempt is being aborted (`Checkpoint.has_to_be_staged_again`).
+            Fenced: another attempt is current.
             NotCommitted: it stays as it is.
         """
         view, sinks = self._transitions.state.view(name), dict[str, Sink]()
-        while view.require(epoch).state not in DECIDED:
-            _check_staged(view.require(epoch))
+        while (checkpoint := view.require(epoch)).state not in DECIDED:
+            require_attempt(checkpoint, attempt)
+            _check_staged(checkpoint)
             view = self._finish_earlier(view, epoch)
-            checkpoint, basis = view.require(epoch), Basis.of(view, epoch)
-            if checkpoint.state is not State.STAGED:
-                continue  # another process was first
+            if view.require(epoch).last_seq != checkpoint.last_seq:
+                continue  # another process was first, and may have staged what its gate has not let through
+            basis = Basis.of(view, epoch)
             pipeline = Pipeline.from_json(checkpoint.definition)
             handles, refusal = self._rehearse(view, pipeline, checkpoint.handles, sinks)
             if refusal:
