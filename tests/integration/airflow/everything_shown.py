@@ -185,8 +185,8 @@ class Everything:
             "why": "sink 'late': there is no topic 'late-flights'. The rows were staged for it, so it was deleted "
             "since, or the cluster has lost it.",
             "todo": "Create it again (kafka-topics --create); the rows are then staged again. If it shall not exist "
-            f"any more: onceonly abort invoices {epoch} --reason …. Nothing was decided, and it stays staged. When that is "
-            "done: onceonly recover invoices",
+            f"any more: onceonly abort invoices {epoch} --reason …. Nothing was decided, and it stays staged. When "
+            "that is done: onceonly recover invoices",
         }
         return past.add(epoch, Event.REFUSED, at, sink="late", body=body)
 
