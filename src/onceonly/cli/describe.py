@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from onceonly.checkpoint.model import Checkpoint
+from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.cli import console as show
 from onceonly.cli.app import json_option, print_json
 from onceonly.counts import count
@@ -82,7 +82,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "transform": str(checkpoint.definition.get("transform", "")),
         "reason" if checkpoint.rewinds_to else "last abort": checkpoint.reason or "",
         "goes back to": f"epoch {checkpoint.rewinds_to}" if checkpoint.rewinds_to else "",
-        "approved": f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}" if checkpoint.approved else "",
+        "approved": formatting.approval(checkpoint),
         "replaces": f"epoch {checkpoint.replaces}" if checkpoint.replaces else "",
         "skipped": checkpoint.skipped or "",
         "as of row": f"{checkpoint.changed_seq} (--seen {checkpoint.changed_seq})",
@@ -170,11 +170,10 @@ def _outcome(checkpoint: Checkpoint, sink: str) -> str:
         return f"given up {_words(checkpoint.given_up[sink])}"
     if sink in checkpoint.in_doubt:
         return f"IN DOUBT: {checkpoint.in_doubt[sink]['why']}"
-    return (
-        "waiting to be published"
-        if checkpoint.decision
-        else f"staged for {formatting.target(checkpoint.handles[sink])}"
-    )
+    if checkpoint.decision:
+        return "waiting to be published"
+    words = "discarded, not published to" if checkpoint.state is State.ABORTED else "staged for"
+    return f"{words} {formatting.target(checkpoint.handles[sink])}"
 
 
 def _print_timeline(out: Console, timeline: list[dict[str, Any]]) -> None:

@@ -167,7 +167,7 @@ def _one(state: StateTable, pipeline: str, checkpoints: list[Checkpoint], as_jso
         out.print(Text(warning, "yellow"))
     _print_missing(out, pipeline, queries.missing(state, pipeline))
     _print_gaps(out, gaps)
-    out.print(f"As of row {seen}: skip, rewind and state forward take --seen {seen}.", style="dim")
+    out.print(f"As of row {seen}: skip, rewind, state forward and accept-loss take --seen {seen}.", style="dim")
 
 
 def checkpoints_table(checkpoints: list[Checkpoint], later: Mapping[int, Superseded]) -> Table:

@@ -281,8 +281,9 @@ def _check_staged(checkpoint: Checkpoint) -> None:
 
 def _why_unfit(checkpoint: Checkpoint, refusal: Refusal) -> str:
     approved = f" The approval by {checkpoint.approved['who']} ended with it." if checkpoint.approved else ""
-    why = first_sentence(refusal.error)[:MAX_TEXT]
-    return f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more: {why}{approved}"
+    why = first_sentence(refusal.error).removeprefix(f"sink '{refusal.sink}': ")[:MAX_TEXT]
+    what = f"attempt {checkpoint.attempt} could not be published to sink '{refusal.sink}' any more"
+    return f"{what}: {why}{approved}"
 
 
 def _unfit(checkpoint: Checkpoint, refusal: Refusal) -> StageAgain:

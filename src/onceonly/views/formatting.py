@@ -123,7 +123,8 @@ def refused(checkpoint: Checkpoint) -> str:
     name = f"{checkpoint.pipeline} epoch {checkpoint.epoch}"
     code = f" ({refusal['code']})" if refusal["code"] else ""
     what = f"{name} is staged and not published. Sink '{refusal['sink']}' refuses it until a person acts{code}: "
-    return f"{what}{refusal['why'].rstrip('.')}. {refusal['todo']}"
+    why = refusal["why"].removeprefix(f"sink '{refusal['sink']}': ").rstrip(".")
+    return f"{what}{why}. {refusal['todo']}"
 
 
 def staged_again(checkpoint: Checkpoint) -> str:
@@ -137,6 +138,14 @@ def staged_again(checkpoint: Checkpoint) -> str:
         f"{name} has to be staged again: {why}. Its records are not published.{missing} A run that is still running "
         f"does it by itself. If its run has ended: {how_to_run(checkpoint)}"
     )
+
+
+def approval(checkpoint: Checkpoint) -> str:
+    """'by ann: a known gap', and whether it has ended with the attempt that it was given to."""
+    if checkpoint.approved is None:
+        return ""
+    ended = " (ended with its attempt, and publishes nothing)" if checkpoint.state is State.ABORTED else ""
+    return f"by {checkpoint.approved['who']}: {checkpoint.approved['reason']}{ended}"
 
 
 def waits(checkpoint: Checkpoint) -> str:

@@ -7,6 +7,7 @@ The pictures are left in the folder that PICTURES names, for people to look at:
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,3 +163,19 @@ def test_data_docs_are_served_to_who_may_see_the_pipeline(server: Server) -> Non
         for wrong in ("late.html", "nothing.html", "..%2Findex.html", "%2e%2e%2findex.html", ".."):
             assert vera.get(f"{docs}/{wrong}").status_code == 404, wrong
         assert vera.get(f"/pipelines/flights_daily/{HELD}/docs/2/index.html").status_code == 404
+
+
+def test_what_waits_for_a_person_has_its_reason_and_way_out(server: Server) -> None:
+    with server.login("adam") as adam:
+        everywhere = adam.get("/").text
+        assert '<span class="state refused">refused</span>' in everywhere and ">stage again<" in everywhere
+        pipeline, refused, unfit = (
+            html.unescape(adam.get(f"/pipelines/invoices{epoch}").text) for epoch in ("", f"/{REFUSED}", f"/{UNFIT}")
+        )
+    for page in (pipeline, refused):
+        assert "refuses it until a person acts (target-missing): there is no topic 'late-flights'" in page
+        assert 'data-action="/onceonly/pipelines/invoices/recover"' in page
+    for page in (pipeline, unfit):
+        assert "onceonly run FILE.py:NAME --interval" in page and "is missing until then" in page
+        assert "to be staged again, 1 of 3 times" in page
+    assert "by ann: a quiet day (ended with its attempt, and publishes nothing)" in unfit

@@ -155,7 +155,7 @@ class Storm:
         """Do what an error says: bring the target back where that is offered, or say the command that it prints."""
         commands = COMMAND.findall(refusal["todo"])
         said = [each for each in commands if not each.startswith("recover")]
-        assert commands or "again" in refusal["todo"], refusal
+        assert commands or re.search("again|Retry", refusal["todo"]), refusal
         assert depth < MAX_REFUSALS, refusal
         for command in said or commands:
             sink = command.split()[2] if command.startswith("accept-loss") else ""

@@ -93,6 +93,7 @@ def short(interval: Interval) -> str:
 
 _templates.filters |= {
     "age": formatting.age,
+    "approval": formatting.approval,
     "bad": formatting.bad,
     "clock": formatting.clock,
     "covers": covers,
