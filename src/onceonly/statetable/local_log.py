@@ -15,6 +15,7 @@ from pathlib import Path
 from onceonly.filesystems.durability import to_disk, way_to_disk
 from onceonly.statetable.log import CONFIGURATION, NONE, Commit, Damaged, Entry, Taken, creation, parsed
 
+File = tuple[int, int, int]  # by which it is recognised: its number on the disk, when it was written, and its size
 PARSED = 256  # entries that are kept in memory
 KEPT = 256  # entries before the last log checkpoint that are never removed, and so may be read
 
@@ -25,9 +26,9 @@ class LocalLog:
     def __init__(self, table: Path) -> None:
         self.table, self.folder = table, table / "_delta_log"
         self._prefix = f"{self.folder}{os.sep}"
-        self._kept: int | None = None  # the version up to which the folder is known to be on disk
+        self._kept: tuple[int, File | None] | None = None  # the last entry whose name is known to be on disk
         self._seen = NONE
-        self._parsed: dict[int, tuple[tuple[int, int, int], Entry]] = {}  # by version: which file it was, and its entry
+        self._parsed: dict[int, tuple[File, Entry]] = {}  # by version
 
     def entries(self) -> tuple[int, Iterator[Entry]]:
         newest, checkpoint = self.listing()
@@ -70,14 +71,17 @@ class LocalLog:
 
     def _entry(self, version: int) -> Entry:
         """The entry; parsed again only where its file is another one than it was."""
-        status = os.stat(self._path(version))
-        file = status.st_ino, status.st_mtime_ns, status.st_size
+        file = self._file(version)
         known = self._parsed.get(version)
         if known is None or known[0] != file:
             known = self._parsed[version] = file, self._parse(version)
             if len(self._parsed) > PARSED:
                 del self._parsed[min(self._parsed)]
         return known[1]
+
+    def _file(self, version: int) -> File:
+        status = os.stat(self._path(version))
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _parse(self, version: int) -> Entry:
         path = self._path(version)
@@ -136,10 +140,17 @@ class LocalLog:
             raise OSError(f"version {version} is older than what readers of the log look at")
 
     def keep(self) -> None:
+        """Of a folder that was restored meanwhile, the same version is another entry."""
         seen = self._seen  # what another thread sees while the folder is synced may come too late for it
-        if seen in (self._kept, NONE):
+        if seen == NONE:
+            return
+        newest: tuple[int, File | None] = seen, None  # it was removed: a later log checkpoint is on disk
+        with suppress(FileNotFoundError):
+            newest = seen, self._file(seen)
+        if newest == self._kept:
             return
         places = [self.folder, self.table, *self.table.parents[:2]]
-        for place in places if self._kept is None else places[:1]:
+        is_known = self._kept is not None and self._kept[0] < seen
+        for place in places[:1] if is_known else places:
             to_disk(place)
-        self._kept = seen
+        self._kept = newest

@@ -173,6 +173,16 @@ def test_a_restored_log_is_read_again(table, disk, folder):
     assert disk.of(home(folder) / "_delta_log")
 
 
+def test_other_entry_of_a_known_version_is_written_to_disk(table, disk, folder):
+    """Of a log that was restored, and that another process has lengthened since."""
+    add(table, rows=3)
+    (home(folder) / "_delta_log" / f"{3:020}.json").unlink()
+    add(StateTable(str(folder)))
+    disk.told.clear()
+    assert table.view("flights").head.seq == 3
+    assert disk.of(home(folder) / "_delta_log")
+
+
 def test_a_row_that_may_not_be_on_disk_is_not_called_recorded(table, disk, monkeypatch):
     view = table.view("flights")
     real = LocalLog.commit

@@ -15,9 +15,12 @@ from deltalake.schema import PrimitiveType
 from unit.lightdelta import LightDelta, transaction
 
 from onceonly.checkpoint.model import Handle
-from onceonly.errors import Fenced, OutcomeUnknown, StateBehind
+from onceonly.checkpoint.sink import Publication
+from onceonly.errors import Fenced, OutcomeUnknown, StateBehind, TargetWentBack
 from onceonly.filesystems.objects import Objects
 from onceonly.sinks.delta import append, entry, evidence, head, log
+
+NEVER: Any = None  # the handles of this sink are never replaced
 
 
 @pytest.fixture
@@ -221,6 +224,42 @@ def test_a_log_that_lacks_an_entry_is_not_known(lake: LightDelta) -> None:
     (Path(lake.uri) / log.entry(1)).unlink()
     with pytest.raises(OutcomeUnknown, match="not known what the log"):
         head.look(lake.uri)
+
+
+# ---- what a rehearsal has looked at
+
+
+@pytest.fixture
+def store(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> LightDelta:
+    """The table as if it were on an object store."""
+    monkeypatch.setattr("onceonly.sinks.delta.sink.local_path", lambda uri: None)
+    return lake
+
+
+def test_commit_begins_with_the_look_of_its_rehearsal(store: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = store.rehearse(store.stage(transaction(), [1]), 1)
+    monkeypatch.setattr(head, "look", lambda uri: pytest.fail("looked again"))
+    assert not store.commit(handle, 1, NEVER).already
+
+
+def test_look_for_another_decision_does_not_count(store: LightDelta) -> None:
+    store.commit(store.stage(transaction(1), [1]), 2, NEVER)
+    handle = store.rehearse(store.stage(transaction(2), [2]), 3)
+    with pytest.raises(StateBehind):
+        store.commit(handle, 2, NEVER)
+    assert store.numbers() == [1]
+
+
+def test_old_look_does_not_count(store: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target may have gone back since, and a put would leave a gap in its log."""
+    outcome = store.commit(store.stage(transaction(1), [1]), 1, NEVER)
+    last, newest = Publication(1, 1, outcome.proof), Path(store.uri, log.entry(version(store)))
+    handle = store.rehearse(store.stage(transaction(2), [2]), 2, last)
+    newest.unlink()
+    monkeypatch.setattr(append, "MAX_AGE_SECONDS", -1)
+    with pytest.raises(TargetWentBack):
+        store.commit(handle, 2, NEVER, last)
+    assert not newest.exists()
 
 
 def test_a_log_checkpoint_is_made_as_by_delta_rs(lake: LightDelta, monkeypatch: pytest.MonkeyPatch) -> None:

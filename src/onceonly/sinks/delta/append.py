@@ -26,6 +26,7 @@ from onceonly.sinks.delta.look import Look
 
 TRIES = 20  # conflicts with other writers, before an error is raised
 INTERVAL = 100  # commits between log checkpoints: delta-rs's default
+MAX_AGE_SECONDS = 10.0  # of a look at the target with which a commit begins
 EVERY = "delta.checkpointInterval"
 CLEANUP = "delta.enableExpiredLogCleanup"  # the owner's choice whether old log entries are deleted
 OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats")
@@ -40,9 +41,19 @@ class Prepared:
     """
 
     folder: str
+    decision: int
+    last: Publication | None
     target: Look
     adds: list[dict[str, Any]]
     looked_at: float
+
+    def is_for(self, handle: Handle, decision: int, last: Publication | None) -> bool:
+        """Whether a commit may begin with it: it was asked the same, and just now.
+
+        A target that went back since is not what the put would follow on.
+        """
+        asked = self.folder, self.decision, self.last
+        return asked == (handle["folder"], decision, last) and 0 <= time.time() - self.looked_at <= MAX_AGE_SECONDS
 
 
 def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publication | None) -> Prepared | None:
@@ -67,7 +78,7 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     staged = files.below(log.rows_folder(handle))
     adds = _adds(files, handle, staged)
     is_old = rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
-    return None if adds is None or is_old else Prepared(handle["folder"], target, adds, looked_at)
+    return None if adds is None or is_old else Prepared(handle["folder"], decision, last, target, adds, looked_at)
 
 
 def publish(

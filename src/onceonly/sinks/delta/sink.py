@@ -190,7 +190,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         for each in (handle, *taken_out(handle)):
             confined.check_folder(self.name, each["folder"], log.STAGED)
         prepared, self._prepared = self._prepared, None
-        if prepared and prepared.folder != handle["folder"]:
+        if prepared and not prepared.is_for(handle, decision, last):
             prepared = None
         began = prepared.looked_at if prepared else now()
         outcome = (

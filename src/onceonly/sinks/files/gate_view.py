@@ -14,7 +14,10 @@ from onceonly.sinks.staging import row_text, row_types, spark_files
 from onceonly.spark import file_formats
 from onceonly.spark.strict_reading import strict_reader
 
-GUESS = {"csv": {"inferSchema": "true", "multiLine": "true"}}  # if the handle does not contain the types
+GUESS = {  # if the handle does not contain the types
+    "csv": {"inferSchema": "true", "multiLine": "true", "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+}
 BLOCK = 1 << 20  # bytes: pyarrow's own default
 LINE = "\n"  # a column name that no file contains
 
