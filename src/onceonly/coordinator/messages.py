@@ -28,6 +28,7 @@ EVENTS_IN_WORDS = {
     Event.PINNED: "its schemas were pinned",
     Event.STAGED: "attempt {attempt} was staged",
     Event.APPROVED: "approved",
+    Event.REFUSED: "could not be published to sink '{sink}', and waits for a person",
     Event.COMMITTING: "its publication was decided",
     Event.REPLACED: "a transaction of sink '{sink}' was replaced",
     Event.IN_DOUBT: "sink '{sink}' is in doubt",

@@ -14,11 +14,12 @@ from person import Person
 from unit.coordinator.test_gating import Gated
 from unit.world import World, minutes
 
-from onceonly.checkpoint.model import Checkpoint, Event, State
+from onceonly.checkpoint.model import Checkpoint, Event, Row, State
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.manual import Seen
+from onceonly.coordinator.messages import event_in_words
 from onceonly.coordinator.skip_offsets import Skip
 from onceonly.errors import InDoubt, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.sinks import DeltaSink
@@ -282,6 +283,12 @@ def test_what_was_seen_is_recorded(name: str, tmp_path: Path) -> None:
     case.act(world.coordinator, seen, "ann")
     recorded = [row for row in world.state.history("flights") if row.event is case.event and "seen" in row.body]
     assert recorded[-1].body["seen"] == seen.seq
+
+
+@pytest.mark.parametrize("event", Event)
+def test_every_event_can_be_named(event: Event) -> None:
+    body = {"to": 1, "outcome": "passed"}
+    assert event_in_words(Row("flights", 1, 1, event, 1, sink="lake", body=body))
 
 
 def test_a_heartbeat_changes_nothing(tmp_path: Path) -> None:
