@@ -16,7 +16,7 @@ from onceonly.coordinator import gate as gating
 from onceonly.coordinator.accept_loss import Acceptance
 from onceonly.coordinator.manual import Seen
 from onceonly.coordinator.skip_offsets import Skip
-from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
+from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError, StageAgain
 
 Alive = Callable[[Checkpoint], bool]
 
@@ -134,23 +134,32 @@ def run(
     alive: Alive = nobody,
     again: str | None = None,
 ) -> Act:
-    """plan, stage, gate, commit; and abort where stage or gate failed, as the DAG does."""
+    """plan, stage, gate, commit; abort where stage or gate failed, and stage again what has to be, as the DAG does."""
 
     def act(world: World) -> None:
         checkpoint = _plan(world, owner, interval, now, alive, again)
         if checkpoint is None or checkpoint.state is State.COMMITTED:
             return
-        name, epoch = checkpoint.pipeline, checkpoint.epoch
-        try:
-            stage(epoch, owner, name)(world)
-            gate(epoch, owner, name)(world)
-        except (OnceonlyError, ConnectionError):
-            _unless_fenced(abort(epoch, owner, pipeline=name), world)
-            raise
-        world.acting.pop(world.steps.actor)
-        commit(epoch, name)(world)
+        while not _try_to_publish(world, checkpoint, owner):
+            continue  # as long as it has to be staged again
 
     return act
+
+
+def _try_to_publish(world: World, checkpoint: Checkpoint, owner: str) -> bool:
+    name, epoch = checkpoint.pipeline, checkpoint.epoch
+    try:
+        stage(epoch, owner, name)(world)
+        gate(epoch, owner, name)(world)
+    except (OnceonlyError, ConnectionError):
+        _unless_fenced(abort(epoch, owner, pipeline=name), world)
+        raise
+    world.acting.pop(world.steps.actor)
+    try:
+        commit(epoch, name)(world)
+    except StageAgain:
+        return False
+    return True
 
 
 def recover(alive: Alive = nobody) -> Act:
@@ -343,7 +352,7 @@ def evolves(sink: str) -> Act:
 
 
 def breaks(sink: str, how: str | None) -> Act:
-    """From now on it 'refuses' to be published to, is 'down' or 'fenced'; None: it works again."""
+    """From now on it 'refuses' to be published to, 'damages' what is staged, is 'down' or 'fenced'; None: it works."""
 
     def act(world: World) -> None:
         def effect() -> None:
@@ -351,6 +360,20 @@ def breaks(sink: str, how: str | None) -> Act:
             world.targets[sink].is_changed()
 
         world.steps.take(f"{sink} is {how or 'well again'}", effect)
+
+    return act
+
+
+def loses_staged(sink: str) -> Act:
+    """A VACUUM removes what is staged, except what was rehearsed: of that, the rehearsal has made new copies."""
+
+    def act(world: World) -> None:
+        target = world.targets[sink]
+
+        def effect() -> None:
+            target.staged = {name: rows for name, rows in target.staged.items() if name in target.rehearsed}
+
+        world.steps.take(f"{sink}: what is staged is removed", effect)
 
     return act
 

@@ -8,6 +8,7 @@ from typing import Any
 from onceonly.checkpoint.model import Checkpoint, Event, Row, State, Transaction
 
 Checkpoints = Mapping[int, Checkpoint]
+MOST_UNFIT = 3  # attempts in a row that rehearsals end, as the docs say
 
 
 def of_row(
@@ -158,6 +159,30 @@ def of_attempt(rows: Sequence[Row], row: Row, after: Checkpoint) -> Iterator[str
     approvals = [each for each in rows if each.epoch == row.epoch and each.event is Event.APPROVED]
     if not approvals or approvals[-1].attempt != row.attempt:
         yield f"9: attempt {row.attempt} of epoch {row.epoch} was decided by the approval of another attempt"
+
+
+def of_decision(targets: Mapping[str, Any], row: Row, after: Checkpoint, last: Mapping[str, int]) -> Iterator[str]:
+    """What is decided has passed its rehearsal for this very decision, with this very handle.
+
+    Args:
+        last: by sink, the decision that its target was last recorded to show.
+    """
+    if row.event not in (Event.COMMITTING, Event.REWOUND):
+        return
+    if row.event is Event.COMMITTING and row.attempt != after.attempt:
+        yield f"attempt {row.attempt} of epoch {row.epoch} is decided, and attempt {after.attempt} is current"
+    for sink, handle in after.handles.items():
+        if (handle["txn"] or "", row.decision, last.get(sink, 0)) not in targets[sink].passed:
+            yield f"decision {row.decision} is taken, and {sink} has not rehearsed it"
+
+
+def of_staging_again(rows: Sequence[Row], row: Row) -> Iterator[str]:
+    """Rehearsals end a bounded number of attempts of a checkpoint, then a person has to look."""
+    if row.event is not Event.ABORTING or "unfit" not in row.body:
+        return
+    aborts = [each for each in rows if each.epoch == row.epoch and each.event is Event.ABORTING]
+    if len(aborts) >= MOST_UNFIT and all("unfit" in each.body for each in aborts[-MOST_UNFIT:]):
+        yield f"epoch {row.epoch} is staged again after {MOST_UNFIT} attempts that could not be published"
 
 
 def lacking(known: Iterable[Checkpoint], target: Any, sink: str) -> list[int]:

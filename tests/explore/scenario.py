@@ -9,7 +9,7 @@ from datetime import timedelta
 from explore.scheduler import Act, Cost
 from explore.world import NAME, NOON, World
 from onceonly.checkpoint.offsets import Interval
-from onceonly.errors import CannotPublish, InDoubt, OnceonlyError, TargetWentBack
+from onceonly.errors import CannotPublish, InDoubt, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
@@ -56,10 +56,8 @@ class Scenario:
 
     def expects(self, error: BaseException) -> bool:
         """Whether an actor may end with it: not with an illegal row, nor told to give up a sound sink."""
-        if isinstance(error, TargetWentBack) and not self.steady:
-            return True
         if isinstance(error, CannotPublish) and not isinstance(error, InDoubt) and not self.may_lose:
-            return False
+            return not self.steady  # nothing is refused after its rehearsal, unless its target has changed: `of_effect`
         return isinstance(error, EXPECTED) and "illegal transition" not in str(error)
 
     def begin(self) -> World:

@@ -554,7 +554,61 @@ TARGETS = [
     ),
 ]
 
-SCENARIOS = [*TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS]
+HAS_LOST_DECIDED = [*HAS_COPY, a.plan("run1"), a.stage(3), a.decides(3), a.swaps("a")]
+HAS_LOST = {"mend": lambda world: None, "may_go_back": ["a"]}  # for good
+
+TARGETS += [
+    unsteady(
+        "state-goes-back",
+        {"run1": a.run("run1"), "world": a.one_after_the_other(a.swaps("s"), a.swaps("s"))},
+        [a.run("x"), a.copied("s"), a.arrives(0), a.run("y"), a.arrives(0)],
+        pipelines={"now": pipeline(STATE)},
+        mend=a.brings_back("s"),
+    ),
+    unsteady("rewind-goes-back", {"rewind": a.rewind(1), "world": THERE_AND_BACK}, HAS_COPY),
+    unsteady(
+        "reprocess-goes-back",
+        {"run3": a.run("run3", FIRST, again="r"), "world": THERE_AND_BACK},
+        [a.run("run1", FIRST), a.copied("a"), a.run("run2", SECOND)],
+        pipelines={"now": pipeline(LAKE, mode="interval")},
+        records=(1, 11),
+        intervals=(FIRST, SECOND),
+    ),
+    unsteady(
+        "loss-accepted-rehearsed",
+        {"commit": a.commit(3), "person": a.one_after_the_other(a.swaps("a"), a.accept_loss("a"))},
+        [*HAS_COPY, a.plan("run1"), a.stage(3)],
+        may_lose=[("a", 3)],
+        **HAS_LOST,
+    ),
+    unsteady(
+        "loss-accepted-decided",
+        {
+            "person": a.one_after_the_other(a.accept_loss("a"), a.give_up("a", 3), a.accept_loss("a")),
+            "recov": a.recover(),
+        },
+        HAS_LOST_DECIDED,
+        may_lose=[("a", 3)],
+        **HAS_LOST,
+    ),
+    unsteady(
+        "give-up-went-back", {"person": a.give_up("a", 3), "recov": a.recover()}, HAS_LOST_DECIDED, may_lose=[("a", 3)]
+    ),
+]
+
+STAGED_AGAIN = [
+    Scenario(
+        "damaged-each-time",
+        {"run1": a.run("run1"), "recov": a.recover()},
+        ONE,
+        SINGLES,
+        before=[a.breaks("a", "damages")],
+        mend=a.breaks("a", None),
+    ),
+    Scenario("staged-lost", {"run1": a.run("run1"), "world": a.loses_staged("a"), "recov": a.recover()}, ONE),
+]
+
+SCENARIOS = [*STAGED_AGAIN, *TASKS, *ORDER, *KAFKA, *GATE, *PEOPLE, *RECOVERY, *TARGETS]
 
 
 def by_name(name: str) -> Scenario:

@@ -65,8 +65,11 @@ class MemorySink(Sink):
     def _rehearse(self, handle: Handle, decision: int, last: Publication | None) -> None:
         if self.target.broken in ("refuses", "fenced"):
             raise ActionNeeded(f"sink '{self.name}' refuses.", "The target was altered.")
+        if self.target.broken == "damages":
+            raise StageAgain(f"The staged rows of {_short(handle['txn'])} are damaged.")
         self._require_fit(handle, decision, last)
         self.target.rehearsed |= {handle["txn"]} - {None}
+        self.target.passed |= {(handle["txn"] or "", decision, last.decision if last else 0)}
 
     @abstractmethod
     def _require_fit(self, handle: Handle, decision: int, last: Publication | None) -> None:

@@ -31,6 +31,7 @@ class Target:
         removed: names whose rows a person has deleted on purpose.
         ever: all names that were published here, also to a copy that was replaced since.
         rehearsed: transactions whose rehearsal has passed since the target was changed by somebody else.
+        passed: rehearsals that have ever passed: of which transaction, for which decision, after which publication.
     """
 
     staged: dict[str, Rows] = field(default_factory=dict)
@@ -41,15 +42,16 @@ class Target:
     removed: frozenset[str] = frozenset()
     ever: frozenset[str] = frozenset()
     rehearsed: frozenset[str] = frozenset()
+    passed: frozenset[tuple[str, int, int]] = frozenset()
 
     def copy(self) -> Target:
         return replace(self, **{name: dict(each) for name, each in vars(self).items() if isinstance(each, dict)})
 
     def become(self, other: Target) -> None:
         """Be what another one is: an older copy, an empty place, or the one that was here before."""
-        ever, removed = self.ever | self.published, self.removed
+        ever, removed, passed = self.ever | self.published | set(getattr(self, "done", ())), self.removed, self.passed
         vars(self).update(vars(other.copy()))
-        self.ever, self.removed = ever, removed
+        self.ever, self.removed, self.passed = ever, removed, passed
         self.is_changed()
 
     def is_changed(self) -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 
 from explore import invariants, sinks, targets
 from explore.steps import BEFORE, Made, Steps
-from explore.table import MemoryTable
+from explore.table import Chain, MemoryTable
 from onceonly.checkpoint import offsets
 from onceonly.checkpoint.boundary_search import FirstRecord, search
 from onceonly.checkpoint.interfaces import Findings, Inspector
@@ -124,6 +124,8 @@ class World:
         self.broken += invariants.of_recovery(chain.checkpoints, row, before, self.alive.get(actor))
         self.broken += invariants.of_person(chain.rows, row)
         self.broken += invariants.of_attempt(chain.rows, row, after)
+        self.broken += invariants.of_decision(self.targets, row, after, _last_decisions(chain))
+        self.broken += invariants.of_staging_again(chain.rows, row)
         self._watch_targets(row, after)
         self._watch_abort(row, after)
 
@@ -179,6 +181,12 @@ class World:
         )
         with named, read, written:
             yield
+
+
+def _last_decisions(chain: Chain) -> dict[str, int]:
+    """By sink: the decision that its target was last recorded to show; without those whose target no longer exists."""
+    last = {sink: publications[0] for sink, publications in chain.head.publications.items() if publications}
+    return {sink: publication.decision for sink, publication in last.items() if not publication.absent}
 
 
 def _of_sink(sink: str, names: frozenset[str]) -> frozenset[str]:

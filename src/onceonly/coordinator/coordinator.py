@@ -23,7 +23,7 @@ from onceonly.coordinator.cut import Cut
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper
 from onceonly.coordinator.manual import Action, Seen
-from onceonly.coordinator.messages import fenced, not_committed_yet, require_attempt, unsettled, unswept
+from onceonly.coordinator.messages import fenced, not_committed_yet, unsettled, unswept
 from onceonly.coordinator.plan import Planned, Planning
 from onceonly.coordinator.publish import Publisher, Rehearsed
 from onceonly.coordinator.rehearsal import Rehearser
@@ -207,7 +207,6 @@ class Coordinator:
         who: str | None = None,
         gone: Collection[str] = (),
         seen: Seen | None = None,
-        attempt: int | None = None,
     ) -> Checkpoint:
         """Discard what was staged. Only before the decision.
 
@@ -218,7 +217,6 @@ class Coordinator:
             who: the person who decides this, where it is one.
             gone: sinks that do not answer and never will again: what they hold stays, and is never published.
             seen: what that person was shown of the checkpoint.
-            attempt: the last one, when the checkpoint was looked at; None: whichever is current.
         Raises:
             InvalidPipeline: the checkpoint has changed since the person looked.
             Fenced: the decision is taken, another owner has taken the checkpoint over, or its gate holds it;
@@ -230,7 +228,6 @@ class Coordinator:
             checkpoint = view.require(epoch)
             if owner is not None and checkpoint.owner != owner:
                 raise fenced(checkpoint, f"'{checkpoint.owner}' has taken it over")
-            require_attempt(checkpoint, attempt)
             if checkpoint.state in (State.COMMITTING, State.COMMITTED):
                 raise fenced(checkpoint, "the decision to publish it is made", "it can no longer be aborted")
             if checkpoint.state in (State.ABORTING, State.ABORTED):
@@ -294,7 +291,9 @@ class Coordinator:
                     case State.ABORTING:
                         self._finish_abort(checkpoint)
                     case State.PLANNED if not alive(checkpoint):
-                        self._abort_of(checkpoint, f"its owner '{checkpoint.owner}' has ended")
+                        self.abort(
+                            name, checkpoint.epoch, f"its owner '{checkpoint.owner}' has ended", checkpoint.owner
+                        )
             except Fenced:
                 continue  # another process has settled it since it was read
             except Exception as error:
@@ -304,20 +303,16 @@ class Coordinator:
     def _settle_staged(self, staged: Checkpoint) -> None:
         """Commit or abort by the verdict. Without one, the gate is asked now. What is held, `abort` refuses.
 
-        Each step names the attempt: a later one may be of an owner who is alive.
+        Gate and commit name the attempt: a later one may be of an owner who is alive.
         """
         name, epoch, attempt = staged.pipeline, staged.epoch, staged.attempt
         self.gate(name, epoch, "recovery", attempt)
         try:
             self.commit(name, epoch, attempt)
         except GateFailed:
-            self._abort_of(staged, "the gate failed it")
+            self.abort(name, epoch, "the gate failed it", staged.owner)
         except StageAgain:
             return  # aborted by the commit: nobody stages it now, and a next run uses the same offsets
-
-    def _abort_of(self, ended: Checkpoint, reason: str) -> None:
-        """Abort what an owner left who has ended, unless somebody has taken it over since."""
-        self.abort(ended.pipeline, ended.epoch, reason, ended.owner, attempt=ended.attempt)
 
     def sweep(self, name: str) -> list[Transaction | PooledTransaction]:
         """End and remove what no live attempt of the pipeline owns; returns what it was."""

@@ -54,7 +54,6 @@ class Resolver:
             view = self._transitions.state.view(name)
             while sink in view.require(epoch).waiting:
                 _refuse_out_of_order(view, view.require(epoch), sink)
-                self._publisher.require_accepted(view, view.require(epoch), sink)
                 view = self._give_up(view, epoch, sink, action, gone, is_own)
         return self._publisher.finish(view, epoch).require(epoch)
 
@@ -65,7 +64,7 @@ class Resolver:
         recorded with it.
         """
         waiting = seen.require(epoch)
-        outcome, not_fenced = self._fence(waiting, sink, gone)
+        outcome, not_fenced = self._fence(seen, waiting, sink, gone)
         if outcome:
             return self._publisher.record_published(seen, epoch, sink, outcome)
         shown = self.evidence(seen.pipeline, epoch, sink) if not not_fenced else []
@@ -79,18 +78,27 @@ class Resolver:
 
         return self._transitions.change(seen.pipeline, action.guard(decide, is_own))
 
-    def _fence(self, checkpoint: Checkpoint, sink: str, gone: bool) -> tuple[Outcome | None, dict[str, str]]:
+    def _fence(
+        self, seen: View, checkpoint: Checkpoint, sink: str, gone: bool
+    ) -> tuple[Outcome | None, dict[str, str]]:
         """What the sink shows once no process can publish to it any more; with `gone`, why it could not be fenced.
 
+        The fence is evidence of a later decision, so a target that went back, or may have gone back, is not fenced:
+        nobody would notice any more what it lacks.
+
         Raises:
+            InvalidPipeline: the target lacks checkpoints that are not recorded as missing.
             OutcomeUnknown: it does not answer, and `gone` does not say that it never will.
         """
         live = self._publisher.sink(checkpoint, sink)
         try:
+            self._publisher.require_accepted(seen, checkpoint, sink)
             outcome = live.fence(checkpoint.handles[sink], checkpoint.decision or 0)
             if outcome:
                 return outcome, {}  # what it shows counts, whatever fails from here on
             discard_idle(self._transitions.state, live, checkpoint.pipeline, {(checkpoint.epoch, checkpoint.attempt)})
+        except InvalidPipeline:
+            raise
         except Exception as error:
             if not gone:
                 raise _not_fenced(checkpoint, sink, error) from error

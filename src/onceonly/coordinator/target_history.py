@@ -187,11 +187,11 @@ def compare(
 def require_accepted(state: StateTable, parts: Parts, pipeline: Pipeline, sink: str, seen: View) -> None:
     """Refuse to fence a sink whose target lacks checkpoints: its evidence, written there, would hide that.
 
-    A target that does not answer is left to the fence.
+    Raises:
+        InvalidPipeline: it lacks some.
+        NotCommitted: the target does not answer.
     """
-    comparison = None
-    with suppress(NotCommitted):
-        comparison = compare(state, parts, pipeline, sink, seen)
+    comparison = compare(state, parts, pipeline, sink, seen)
     if comparison and comparison.missing():
         raise InvalidPipeline(
             f"{pipeline.name}: sink '{sink}' cannot be given up yet.",

@@ -293,6 +293,12 @@ def test_what_was_seen_is_recorded(name: str, tmp_path: Path) -> None:
     assert recorded[-1].body["seen"] == seen.seq
 
 
+@pytest.mark.parametrize("event", Event)
+def test_every_event_can_be_named(event: Event) -> None:
+    body = {"to": 1, "outcome": "passed"}
+    assert event_in_words(Row("flights", 1, 1, event, 1, sink="lake", body=body))
+
+
 def test_a_heartbeat_changes_nothing(tmp_path: Path) -> None:
     world = planned(tmp_path)
     seen = Person(world.coordinator).looks_at("flights", 1)

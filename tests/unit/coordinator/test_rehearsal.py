@@ -8,6 +8,7 @@ from person import Person
 from unit.world import World, minutes, values
 
 from onceonly.checkpoint.model import State
+from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.rehearsal import MAX_UNFIT_ATTEMPTS
 from onceonly.errors import ActionNeeded, InDoubt, InvalidPipeline, NotCommitted, OnceonlyError, StageAgain
 from onceonly.pipeline.gate import Gate
@@ -322,6 +323,45 @@ def test_attempt_without_verdict_is_not_decided(tmp_path, monkeypatch):
     with pytest.raises(NotCommitted, match="no verdict"):
         world.commit()
     assert "committing" not in world.events()
+
+
+def test_attempt_staged_before_the_rehearsal_needs_a_verdict(tmp_path, monkeypatch):
+    """It was staged while the commit published an earlier decision, after it had looked at the verdict."""
+    world = World(tmp_path, mode="interval", gate=Gate(min_rows={"lake": 1}))
+    world.put(*range(5, 60))
+    for epoch in (1, 2):
+        world.plan(f"run-{epoch}", minutes(30 * epoch - 30, 30 * epoch))
+        world.stage(epoch)
+        world.coordinator.gate("flights", epoch, f"run-{epoch}")
+    world.lake.fail("commit", "before")
+    with suppress(OnceonlyError):
+        world.commit(1)
+    commit, pending = FakeSink.commit, [lambda: (world.abort(2), world.stage(2))]
+
+    def committing(self, *arguments):
+        if pending:
+            pending.pop()()
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(FakeSink, "commit", committing)
+    with pytest.raises(NotCommitted, match="no verdict"):
+        world.commit(2)
+    assert (world.now(1).state, world.now(2).state) == (State.COMMITTED, State.STAGED)
+
+
+def test_recovery_leaves_a_later_attempt_to_its_owner(world, monkeypatch):
+    """The attempt of an ended owner is aborted, and staged by another one, after recovery has looked at it."""
+    stage(world)
+
+    def take_over(self, staged, *, settle=Coordinator._settle_staged):
+        world.abort()
+        world.plan("run-2")
+        world.stage()
+        return settle(self, staged)
+
+    monkeypatch.setattr(Coordinator, "_settle_staged", take_over)
+    world.coordinator.recover("flights", lambda checkpoint: checkpoint.owner == "run-2")
+    assert (world.now().state, world.now().attempt) == (State.STAGED, 2)
 
 
 def test_abort_wins_over_rehearsal(world, monkeypatch):

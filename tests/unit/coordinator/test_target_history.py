@@ -356,6 +356,29 @@ def test_a_loss_waits_for_open_decisions(world, monkeypatch):
     assert (run_before, values(world.lake)) == ([0, 1, 2, 3, 4], [11])
 
 
+def test_a_target_that_may_have_gone_back_is_not_fenced(world, monkeypatch):
+    """The fence would be a later decision there, and nobody would look for what was lost before."""
+    world.put(10)
+    world.plan("run-2")
+    world.stage(2)
+    monkeypatch.setattr(FakeSink, "rehearse", lambda self, handle, decision, last=None: handle)
+    unmount(world)
+    with pytest.raises(TargetWentBack):
+        world.commit(2)
+    give_up = partial(Person(world.coordinator).give_up, "flights", 2, "lake", "ann", "it is lost")
+
+    def silent(self, last):
+        raise ConnectionError("reset")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeSink, "compare", silent)
+        with pytest.raises(OutcomeUnknown, match="cannot be given up yet"):
+            give_up()
+    refused(world, give_up, error=InvalidPipeline)
+    bring_back(world)
+    assert world.commit(2).state is State.COMMITTED
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_what_dies_half_way_is_refused_and_given_again(restored, monkeypatch, rows):
     kind, left = type(restored.state), [None] * rows
