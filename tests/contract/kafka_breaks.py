@@ -14,6 +14,7 @@ from integration.readers.kafka_reader import create_topic, set_config, until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.dev.services import machine
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.handle import Tx, parts_of
 from onceonly.testing.contract import Break
@@ -107,6 +108,11 @@ def accept_only_tiny_records(target: Any, handle: Handle, txn: Transaction) -> U
     return lambda: set_config(target.bootstrap, target.topic, max_message_bytes="1048588")
 
 
+def lose_connection(target: Any, handle: Handle, txn: Transaction) -> Undo:
+    object.__setattr__(target, "sink_bootstrap", f"127.0.0.1:{machine.free_port()}")
+    return lambda: object.__setattr__(target, "sink_bootstrap", "")
+
+
 KAFKA_BREAKS = (
     Break("transactions expired", expire, "passes", first=True),
     Break("transactions fenced", fence, "passes", first=True),
@@ -118,4 +124,5 @@ KAFKA_BREAKS = (
     Break("topic recreated", recreate_topic, "action"),
     Break("empty topic recreated", recreate_empty_topic, "again", first=True),
     Break("smaller records allowed", accept_only_tiny_records, "action", first=True),
+    Break("no connection", lose_connection, "no answer", first=True),
 )

@@ -118,6 +118,7 @@ class Topic(Folder):
     bootstrap: str
     topic: str
     late: bool
+    sink_bootstrap: str = ""  # if its connection leads elsewhere
 
     shows_decisions = False  # the marker that ends a transaction is that transaction's own, and has no number
     shows_each = True
@@ -125,7 +126,8 @@ class Topic(Folder):
     is_atomic = False  # each Spark task's transaction ends by itself: some may be committed and others fenced
 
     def sink(self) -> Sink:
-        config, connection = KafkaSink(name=SINK, topic=self.topic), KafkaConnection.plaintext(self.bootstrap)
+        config = KafkaSink(name=SINK, topic=self.topic)
+        connection = KafkaConnection.plaintext(self.sink_bootstrap or self.bootstrap)
         return KafkaWriter(config, connection, self.late, self.folder, Path(self.folder))
 
     def published(self) -> list[int]:

@@ -208,7 +208,8 @@ class BrokerClient:
             return InvalidPipeline(
                 f"the Kafka broker at {self.address} does not allow this.",
                 f"{error}.",
-                "Grant Describe and Write on the TransactionalId prefix and on the topic. Nothing was published.",
+                "Grant Describe and Write on the TransactionalId prefix, and Describe, Read and Write on the topic. "
+                "Nothing was published.",
             )
         refused = isinstance(error, BrokerResponseError) and not _is_transient(error)
         return NotCommitted(

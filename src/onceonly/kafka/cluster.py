@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, Self
 
 from onceonly.errors import InvalidPipeline
+from onceonly.kafka import log_ends
 from onceonly.kafka.admin import BrokerClient, id_text
+from onceonly.kafka.log_ends import Batch, Topic
 from onceonly.kafka.markers import Partition
 
 STATE_LOG = "__transaction_state"
@@ -45,6 +47,22 @@ class Cluster:
         wanted = {key: OffsetSpec.LATEST for key in keys(partitions)}
         found = self._client.call(lambda: self._client.admin._async_list_partition_offsets(wanted)) if wanted else {}
         return {(key.topic, key.partition): result.offset for key, result in found.items()}
+
+    def end_batches(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch]:
+        """The record batch that holds the last offset below each end, as far as the log still has it.
+
+        Args:
+            ends: by partition.
+        Raises:
+            InvalidPipeline: no permission to read the topic.
+        """
+        wanted = {partition: end for partition, end in ends.items() if end > 0}
+        batches = log_ends.read_end_batches(self._client, topic, wanted)
+        return {partition: batch for partition, batch in batches.items() if batch}
+
+    def compare_ends(self, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> log_ends.Comparison:
+        """See `log_ends.compare`."""
+        return log_ends.compare(self._client, topic, ends, marks)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Topic ids in the text form of `TopicLog`; a missing topic is left out."""

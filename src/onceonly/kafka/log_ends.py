@@ -34,6 +34,40 @@ class Batch:
     crc: int
     is_compacted: bool = False
 
+    def to_json(self) -> list[int]:
+        return [self.epoch, self.base_offset, self.crc]
+
+    def is_replaced_by(self, now: Batch) -> bool:
+        """Whether `now`, found at the same offset, is another one; compaction keeps epoch and first offset."""
+        if (self.epoch, self.base_offset) != (now.epoch, now.base_offset):
+            return True
+        return self.crc != now.crc and not now.is_compacted
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What is known of a log that holds other records now than those that it once ended with.
+
+    Args:
+        batch: the one at that offset; None: there is none any more.
+        cut: the offset at which the log was cut off; None: no broker knows it.
+    """
+
+    batch: Batch | None
+    cut: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the logs of a topic compare with the batches that they once ended with.
+
+    Args:
+        unknown: the partitions of which neither the batch nor its leader epoch exists any more.
+    """
+
+    replaced: Mapping[int, Replacement]
+    unknown: tuple[int, ...]
+
 
 def read_end_batches(client: BrokerClient, topic: Topic, ends: Mapping[int, int]) -> dict[int, Batch | None]:
     """Read the batch that holds the last offset below each end, by one fetch per leader where batches are small.
@@ -57,6 +91,25 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
         NotCommitted: the brokers did not answer, or refuse the request.
     """
     return client.call(lambda: _read_epoch_ends(client, topic, epochs)) if epochs else {}
+
+
+def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> Comparison:
+    """Compare the logs with the batches that ended them once. Where one is gone, the end of its leader epoch decides.
+
+    Args:
+        ends: the offset that each log had reached then, by partition.
+        marks: the batch that held the last offset below it, by partition.
+    Raises:
+        NotCommitted: the brokers did not answer, or refuse the request.
+    """
+    batches = read_end_batches(client, topic, {partition: ends[partition] for partition in marks})
+    others = {p for p, batch in batches.items() if batch and marks[p].is_replaced_by(batch)}
+    gone = {p for p, batch in batches.items() if batch is None}
+    epochs = {p: marks[p].epoch for p in marks if p in others | gone and marks[p].epoch != NO_EPOCH}
+    epoch_ends = read_epoch_ends(client, topic, epochs)
+    cut = {p for p in gone if (end := epoch_ends.get(p)) is not None and end < ends[p]}
+    replaced = {p: Replacement(batches[p], epoch_ends.get(p)) for p in sorted(others | cut)}
+    return Comparison(replaced, tuple(p for p in sorted(gone) if epoch_ends.get(p) is None))
 
 
 # ---- coroutines

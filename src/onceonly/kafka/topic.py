@@ -16,6 +16,11 @@ from onceonly.kafka.connection import DENIED, KafkaConnection
 from onceonly.kafka.patient_consumer import PatientConsumer
 
 TIMEOUT = 10.0  # seconds, for one request; also without progress in a scan
+# What brokers and clients answer that do not know of a new leader yet
+MOVING = (
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE"),
+    *("FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
+)
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)
 LAST = datetime.max.replace(tzinfo=UTC)
 LAST_MILLIS = (LAST - EPOCH) // MILLISECOND
@@ -203,7 +208,7 @@ class TopicClient:
         """The result, or its error as one of ours; retried while a partition changes its leader."""
         from confluent_kafka import KafkaError, KafkaException
 
-        moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+        moving = {getattr(KafkaError, name) for name in MOVING}
         end = monotonic() + TIMEOUT
         while True:
             try:

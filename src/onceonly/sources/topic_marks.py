@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.kafka import kafkapython, log_ends
 from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.connection import KafkaConnection
-from onceonly.kafka.log_ends import NO_EPOCH, Batch
+from onceonly.kafka.log_ends import Batch, Replacement
 
 MAX_PARTITIONS_SHOWN = 5
 
@@ -67,7 +67,7 @@ class TopicMarks:
                 batches = log_ends.read_end_batches(client, _name(range_), wanted)
                 present = {partition: batch for partition, batch in batches.items() if batch}
                 marked = replace(range_, mark=_to_text({**kept, **present}))
-                unknown = _compare(client, compared) if compared else []
+                unknown = _compare(client, compared) if compared else ()
                 if compared and unknown:
                     _warn_of_unknown(compared, unknown)
         return marked
@@ -95,25 +95,14 @@ class TopicMarks:
                 client.close()
 
 
-def _compare(client: BrokerClient, range_: TopicRange) -> list[int]:
+def _compare(client: BrokerClient, range_: TopicRange) -> tuple[int, ...]:
     """Return the partitions that cannot be compared. Raises as `TopicMarks.check`."""
-    marked, ends = _parse(range_), range_.ends
-    batches = log_ends.read_end_batches(client, _name(range_), {partition: ends[partition] for partition in marked})
-    replaced = [partition for partition, mark in marked.items() if _is_replaced(mark, batches[partition])]
-    gone = [partition for partition, batch in batches.items() if batch is None]
-    epochs = {p: marked[p].epoch for p in (*replaced, *gone) if marked[p].epoch != NO_EPOCH}
-    epoch_ends = log_ends.read_epoch_ends(client, _name(range_), epochs)
-    unknown = []
-    for partition in gone:
-        epoch_end = epoch_ends.get(partition)
-        if epoch_end is None:
-            unknown.append(partition)
-        elif epoch_end < ends[partition]:
-            replaced.append(partition)
-    if replaced:
-        first = min(replaced)
-        raise _replaced(range_, first, marked[first], batches[first], epoch_ends.get(first))
-    return unknown
+    marked = _parse(range_)
+    comparison = log_ends.compare(client, _name(range_), range_.ends, marked)
+    if comparison.replaced:
+        first = min(comparison.replaced)
+        raise _replaced(range_, first, marked[first], comparison.replaced[first])
+    return comparison.unknown
 
 
 def _same_ends(range_: TopicRange, previous: TopicRange | None) -> dict[int, Batch]:
@@ -122,15 +111,6 @@ def _same_ends(range_: TopicRange, previous: TopicRange | None) -> dict[int, Bat
         return {}
     ends = range_.ends
     return {p: batch for p, batch in _parse(previous).items() if ends.get(p) == previous.ends[p]}
-
-
-def _is_replaced(mark: Batch, batch: Batch | None) -> bool:
-    """Whether that offset belongs to another batch now; a batch that compaction has rewritten keeps epoch and base."""
-    if batch is None:
-        return False
-    if (mark.epoch, mark.base_offset) != (batch.epoch, batch.base_offset):
-        return True
-    return mark.crc != batch.crc and not batch.is_compacted
 
 
 def _parse(range_: TopicRange | None) -> dict[int, Batch]:
@@ -143,7 +123,7 @@ def _parse(range_: TopicRange | None) -> dict[int, Batch]:
 def _to_text(batches: Mapping[int, Batch]) -> str | None:
     if not batches:
         return None
-    fields = {str(p): [batch.epoch, batch.base_offset, batch.crc] for p, batch in sorted(batches.items())}
+    fields = {str(p): batch.to_json() for p, batch in sorted(batches.items())}
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -151,8 +131,8 @@ def _name(range_: TopicRange) -> log_ends.Topic:
     return range_.topic, range_.topic_id
 
 
-def _replaced(range_: TopicRange, partition: int, mark: Batch, batch: Batch | None, cut: int | None) -> SourceLost:
-    end, now = range_.ends[partition], ""
+def _replaced(range_: TopicRange, partition: int, mark: Batch, found: Replacement) -> SourceLost:
+    end, now, batch, cut = range_.ends[partition], "", found.batch, found.cut
     if batch is not None:
         now = f" Now it is in the batch that begins at {batch.base_offset}, of leader epoch {batch.epoch}."
     if cut is not None and cut < end:
@@ -167,7 +147,7 @@ def _replaced(range_: TopicRange, partition: int, mark: Batch, batch: Batch | No
     )
 
 
-def _warn_of_unknown(range_: TopicRange, partitions: list[int]) -> None:
+def _warn_of_unknown(range_: TopicRange, partitions: Sequence[int]) -> None:
     shown = ", ".join(map(str, sorted(partitions)[:MAX_PARTITIONS_SHOWN]))
     more = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
     _warn(

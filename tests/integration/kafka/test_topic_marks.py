@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from integration.faults.lost_ends import lose_end
 from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
@@ -93,26 +92,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
         yield own
     finally:
         own.daemon.stop()
-
-
-def lose_end(own: KafkaBroker, topic: str, offset: int) -> None:
-    """A power failure: of the log, only what lies below the offset was on the disk."""
-    started = own.daemon.running()
-    assert started is not None and started.pid is not None
-    os.kill(started.pid, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(started.pid, 0)
-    until(lambda: machine.is_free(started.port), PATIENCE, "its end")
-    log = own.folder / "data" / f"{topic}-0" / f"{0:020}.log"
-    data, at = log.read_bytes(), 0
-    while at < len(data):
-        base, length = struct.unpack(">qi", data[at : at + 12])
-        if base >= offset:
-            break
-        at += 12 + length
-    os.truncate(log, at)
-    own.launch()
-    own.wait()
 
 
 def test_log_that_was_cut_and_grew_again_is_recognised(own: KafkaBroker) -> None:

@@ -9,7 +9,15 @@ from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 from patience import PATIENCE
 
 
@@ -94,10 +102,20 @@ def ends(bootstrap: str, topic: str, stable: bool) -> dict[int, int]:
 
 
 def set_config(bootstrap: str, topic: str, **config: str) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, topic, {k.replace("_", "."): v for k, v in config.items()})
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for done in admin.alter_configs([resource]).values():
+    """Change settings of a topic; returns when the brokers tell of them."""
+    wanted = {key.replace("_", "."): value for key, value in config.items()}
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in wanted.items()]
+    admin, resource = AdminClient({"bootstrap.servers": bootstrap}), ConfigResource(ResourceType.TOPIC, topic)
+    altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for done in admin.incremental_alter_configs([altered]).values():
         done.result(PATIENCE)
+
+    def is_told() -> bool:
+        (described,) = admin.describe_configs([resource]).values()
+        settings = described.result(PATIENCE)
+        return all(settings[key].value == value for key, value in wanted.items())
+
+    until(is_told, PATIENCE, f"the settings of {topic}")
 
 
 def _partitions(consumer: Consumer, topics: Iterable[str]) -> set[tuple[str, int]]:

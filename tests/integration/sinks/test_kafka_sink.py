@@ -19,7 +19,7 @@ from patience import PATIENCE
 from person import Person
 
 from onceonly.checkpoint.model import State
-from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted
+from onceonly.errors import CannotPublish, InDoubt, InvalidPipeline, NotCommitted, StageAgain
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -221,9 +221,25 @@ def test_what_nothing_shows_any_more_is_in_doubt_until_a_person_says(make, commi
     assert copy.visible() == visible
 
 
-def test_a_topic_made_anew_is_not_published_to(make):
+def test_a_topic_made_anew_is_staged_for_again(make):
     copy = make("late")
     copy.stage()
+    remake(copy)
+    with pytest.raises(StageAgain) as again:
+        copy.commit()
+    assert again.value.code == "target-recreated"
+    assert copy.visible() == []
+    assert copy.run().attempt == 2
+    assert copy.visible() == list(range(40))
+
+
+def test_a_topic_made_anew_after_the_decision_is_not_published_to(make):
+    copy = make("late")
+    copy.stage()
+    deciding = copy.through
+    deciding._publisher.publish = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        deciding.commit("copying", 1)
     remake(copy)
     with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
         copy.commit()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.kafka_log import ABORTED, COMMITTED, NONE, UNKNOWN, Log, Writer, handle, part
+from unit.kafka_log import ABORTED, COMMITTED, LOG_ENDS, NONE, UNKNOWN, Log, Writer, handle, part
 
 from onceonly.errors import CannotPublish, NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.kafka import markers
+from onceonly.kafka.log_ends import Comparison, Replacement
 from onceonly.sinks.kafka import outcome as kafkaoutcome
+from onceonly.sinks.kafka import staged_rows
 from onceonly.sinks.kafka.handle import Part, Resolution
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 
@@ -17,6 +20,7 @@ from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkaoutcome, "SETTLED", 0.05)
     monkeypatch.setattr(kafkaoutcome, "PATIENCE", 0.0)
+    monkeypatch.setattr(markers, "MISSING", 0.0)
 
 
 def settle(log: Any, tx: Part | None = None) -> TxOutcome:
@@ -79,6 +83,62 @@ def test_what_is_contradicted_or_gone_is_in_doubt(seen):
     log = Log(seen)
     assert settle(log) is TxOutcome.DOUBT
     assert "commit" not in log.done
+
+
+# ---- rows that the log has lost
+
+
+def settle_with_ends(log: Log) -> TxOutcome:
+    return TransactionFinisher(log, {"topics": {"t": "id"}, "log_ends": LOG_ENDS}).settle(part())  # type: ignore[arg-type]
+
+
+def test_rows_that_are_there_are_committed() -> None:
+    log = Log((NONE, NONE), (COMMITTED, COMMITTED))
+    assert settle_with_ends(log) is TxOutcome.COMMITTED
+    assert log.done == ["look", "compare", "commit", "look"]
+
+
+@pytest.mark.parametrize("is_shorter", [True, False])
+def test_rows_that_the_log_has_lost_are_not_committed(is_shorter: bool) -> None:
+    """Its coordinator has it as open: what is left of it is aborted, and all of it written again."""
+    log = Log((NONE, NONE), (ABORTED, ABORTED))
+    if is_shorter:
+        log.end_offsets["t", 1] = 0
+    else:
+        log.comparison = Comparison({1: Replacement(None, 0)}, ())
+    assert settle_with_ends(log) is TxOutcome.LOST
+    assert "fence" in log.done
+    assert "commit" not in log.done
+
+
+def test_published_rows_need_no_comparison() -> None:
+    """What a reader has seen cannot be taken back."""
+    log = Log((COMMITTED, COMMITTED))
+    log.end_offsets["t", 1] = 0
+    assert settle_with_ends(log) is TxOutcome.ALREADY_COMMITTED
+    assert "fence" not in log.done
+
+
+def test_removed_rows_of_an_open_transaction_are_no_lost_end() -> None:
+    log = Log((UNKNOWN, NONE), (COMMITTED, COMMITTED))
+    log.comparison = Comparison({}, (0, 1))
+    assert settle_with_ends(log) is TxOutcome.COMMITTED
+
+
+def test_other_topic_of_that_name_is_not_compared() -> None:
+    log = Log((NONE, NONE), (COMMITTED, COMMITTED))
+    log.topics = {"t": "another"}
+    settle_with_ends(log)
+    assert "compare" not in log.done
+
+
+def test_each_end_of_a_log_is_compared() -> None:
+    """What was written again has other ends than what was staged."""
+    handle_ = {**handle(part()), "log_ends": [*LOG_ENDS, ["t", 0, 5, 4, 3, 79]]}
+    log = Log((NONE, NONE))
+    log.comparison = Comparison({0: Replacement(None, None)}, ())
+    assert staged_rows.find_cut_logs(log, handle_) == {(("t", 0), 1), (("t", 0), 5)}  # type: ignore[arg-type]
+    assert log.done == ["compare", "compare"]
 
 
 # ---- fenced: what a person gives up

@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from unit.kafka_log import ABORTED, COMMITTED, ID, NONE, TXN, UNKNOWN, Log, Writer, handle, part
+from unit.kafka_log import ABORTED, COMMITTED, ID, LOG_ENDS, NONE, TXN, UNKNOWN, Log, Writer, handle, part
 
 from onceonly.checkpoint.sink import REFUSALS, Answer, Publication
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OnceonlyError, StageAgain, TargetWentBack
 from onceonly.kafka import markers
+from onceonly.kafka.log_ends import Batch, Comparison, Replacement
 from onceonly.kafka.transactions import Described, MarkerState
 from onceonly.sinks.kafka import outcome as kafkaoutcome
 from onceonly.sinks.kafka import spool as kafkaspool
@@ -44,7 +45,13 @@ def staged(folder: Path, value: bytes = b"value") -> Part:
 
 
 def last(**proof: Any) -> Publication:
-    plain = {"target": "cluster/t", "bootstrap": "nowhere:1", "topics": {"t": "id"}, "ends": {"t": {"0": 9, "1": 9}}}
+    plain = {
+        "target": "cluster/t",
+        "bootstrap": "nowhere:1",
+        "topics": {"t": "id"},
+        "ends": {"t": {"0": 9, "1": 9}},
+        "batches": {},
+    }
     return Publication(1, 1, {**plain, **proof})
 
 
@@ -92,6 +99,15 @@ def test_committed_transaction_passes(tmp_path: Path, look: Look) -> None:
 def test_lost_transaction_passes_with_its_spool(tmp_path: Path, look: Look) -> None:
     Writer(Untouched(look), spool=tmp_path).rehearse(handle(staged(tmp_path)), 1)
     assert code_of(Untouched(look), part(), folder=tmp_path, kind=StageAgain) == "spool-missing"
+
+
+def test_open_transaction_without_its_rows_needs_its_spool(tmp_path: Path) -> None:
+    log = Untouched((NONE, NONE))
+    log.described, log.comparison = {ID: OPEN}, Comparison({0: Replacement(None, 0)}, ())
+    Writer(log, spool=tmp_path).rehearse({**handle(staged(tmp_path)), "log_ends": LOG_ENDS}, 1)
+    with pytest.raises(StageAgain) as again:
+        Writer(log, spool=tmp_path).rehearse({**handle(part()), "log_ends": LOG_ENDS}, 1)
+    assert again.value.code == "spool-missing"
 
 
 @pytest.mark.parametrize("look", [(UNKNOWN, UNKNOWN), (COMMITTED, ABORTED)])
@@ -225,6 +241,7 @@ def test_proof_is_of_all_partitions() -> None:
         "bootstrap": "nowhere:1",
         "topics": {"t": "id"},
         "ends": {"t": {"0": 5, "1": 2}},  # a marker is above the offset that the handle names
+        "batches": {"t": {"0": [4, 8, 77], "1": [4, 8, 77]}},
     }
 
 
@@ -241,6 +258,33 @@ def test_shorter_log_went_back() -> None:
     history = Writer(log).compare(last())
     assert (history.answer, history.at_least) == (Answer.WENT_BACK, True)
     assert "topic 't' partition 1 ends below offset 9" in history.why
+
+
+def test_log_that_was_cut_and_grew_again_went_back() -> None:
+    log = Log()
+    proven = last(batches={"t": {"1": [4, 8, 77]}})
+    assert Writer(log).compare(proven).answer is Answer.SAME
+    log.comparison = Comparison({1: Replacement(None, 5)}, ())
+    history = Writer(log).compare(proven)
+    assert (history.answer, history.at_least) == (Answer.WENT_BACK, True)
+    assert "partition 1 lost records below offset 9" in history.why
+
+
+def test_log_without_its_last_batch_is_remarked_upon() -> None:
+    log = Log()
+    log.comparison = Comparison({}, (0, 1))
+    history = Writer(log).compare(last(batches={"t": {"0": [4, 8, 77], "1": [4, 8, 77]}}))
+    assert history.answer is Answer.SAME
+    assert "not known of partition 0, 1" in history.remarks[0]
+
+
+def test_topic_that_may_not_be_read_has_no_batches() -> None:
+    class Denied(Log):
+        def end_batches(self, topic: Any, ends: Any) -> dict[int, Batch]:
+            raise InvalidPipeline("the Kafka broker does not allow this.")
+
+    outcome = Writer(Denied(), "at-least-once").commit(handle(guarantee="at-least-once"), 1, Any)  # type: ignore[arg-type]
+    assert outcome.proof["batches"] == {}
 
 
 @pytest.mark.parametrize("topics", [{}, {"t": "another"}])

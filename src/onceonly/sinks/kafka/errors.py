@@ -70,7 +70,7 @@ def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> A
 def spool_unusable(sink: str, handle: Handle, part: Part, why: str) -> StageAgain:
     return StageAgain(
         f"sink '{sink}': {count(part.rows, 'spooled row')} cannot be written to Kafka any more.",
-        f"{handle['folder']}/{part.spool} {why}, and no transaction with these rows is open.",
+        f"{handle['folder']}/{part.spool} {why}, and no open transaction holds these rows.",
         "They are staged again, if this attempt is aborted.",
         "spool-missing",
     )

@@ -1,24 +1,30 @@
-"""Whether topics still have what was published to them: their ids, and the ends of their logs.
+"""Whether topics still have what was published to them: their ids, and how their logs ended.
 
-The end of a log never decreases: neither retention nor compaction moves it. A log that ends below the recorded offset
-has lost its end (an unclean leader election, a restored volume). A topic with another id is another topic.
+A topic with another id is another topic. The end of a log never decreases: neither retention nor compaction moves it. A
+log that ends below the recorded offset has lost its end (an unclean leader election, a restored volume). If it has
+grown again since, the record batch at that offset is another one (see `log_ends`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
 from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import Answer, History, Publication
+from onceonly.errors import InvalidPipeline
 from onceonly.kafka import markers
 from onceonly.kafka.cluster import Cluster
+from onceonly.kafka.log_ends import Batch
 from onceonly.sinks.kafka.handle import parts_of
 
 PAUSE_SECONDS = 0.2  # between looks at what is missing
+MAX_PARTITIONS_SHOWN = 5
 Ends = Mapping[str, Mapping[str, int]]  # topic -> partition, as text (JSON has no other keys) -> end of its log
+Batches = Mapping[str, Mapping[str, list[int]]]  # likewise: the batch that holds the last offset below it
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,16 @@ class Target:
     topic_ids: Mapping[str, str]
     ends: Ends
 
+    def has(self, name: str, topic_id: str) -> bool:
+        return self.topic_ids.get(name) == topic_id
+
     @property
     def place(self) -> str:
         return place(self.cluster, self.names)
 
-    def proof(self) -> dict[str, Any]:
-        return proof(self.bootstrap, self.cluster, self.names, self.topic_ids, self.ends)
+    def proof(self, known: Cluster) -> dict[str, Any]:
+        batches = read_batches(known, self.topic_ids, self.ends)
+        return proof(self.bootstrap, self.cluster, self.topic_ids, self.ends, batches, self.names)
 
 
 def place(cluster: str, topics: Sequence[str]) -> str:
@@ -49,10 +59,15 @@ def place(cluster: str, topics: Sequence[str]) -> str:
 
 
 def proof(
-    bootstrap: str, cluster: str, names: Sequence[str], topic_ids: Mapping[str, str], ends: Ends
+    bootstrap: str,
+    cluster: str,
+    topic_ids: Mapping[str, str],
+    ends: Ends,
+    batches: Batches,
+    names: Sequence[str],
 ) -> dict[str, Any]:
-    plain = {"target": place(cluster, names), "bootstrap": bootstrap}
-    return {**plain, "topics": dict(topic_ids), "ends": {name: dict(ends.get(name, {})) for name in topic_ids}}
+    plain = {"target": place(cluster, names), "bootstrap": bootstrap, "topics": dict(topic_ids)}
+    return {**plain, "ends": {name: dict(ends.get(name, {})) for name in topic_ids}, "batches": dict(batches)}
 
 
 def read(known: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
@@ -66,6 +81,17 @@ def read(known: Cluster, bootstrap: str, names: Sequence[str]) -> Target:
     return Target(bootstrap, cluster, tuple(names), topic_ids, ends)
 
 
+def read_batches(known: Cluster, topic_ids: Mapping[str, str], ends: Ends) -> Batches:
+    """The batches at these ends. Empty for a topic that this client may not read, or that was exchanged meanwhile."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, topic_id in sorted(topic_ids.items()):
+        wanted = {int(number): end for number, end in ends.get(name, {}).items()}
+        with suppress(InvalidPipeline):
+            batches = known.end_batches((name, topic_id), wanted)
+            found[name] = {str(number): batch.to_json() for number, batch in sorted(batches.items())}
+    return found
+
+
 def publication_proof(known: Cluster, bootstrap: str, handle: Handle) -> dict[str, Any]:
     """The proof of a handle that was just published, or seen to be: it names the topics that it was staged for.
 
@@ -73,13 +99,14 @@ def publication_proof(known: Cluster, bootstrap: str, handle: Handle) -> dict[st
     """
     topic_ids = handle["topics"]
     now = read(known, bootstrap, sorted(topic_ids))
-    is_same = now.cluster == handle["cluster"]
-    ends = {name: dict(now.ends[name]) for name, id in topic_ids.items() if is_same and now.topic_ids.get(name) == id}
+    same = {name: id for name, id in topic_ids.items() if now.cluster == handle["cluster"] and now.has(name, id)}
+    batches = read_batches(known, same, now.ends)
+    ends = {name: dict(now.ends[name]) for name in same}
     for tx in (part.tx for part in parts_of(handle)):
         for (name, number), (_, end) in tx.partitions.items() if tx else ():
             if name in ends:  # its marker is above that offset, even if the log has lost it by now
                 ends[name][str(number)] = max(end + 1, ends[name].get(str(number), 0))
-    return proof(bootstrap, handle["cluster"], sorted(topic_ids), topic_ids, ends)
+    return proof(bootstrap, handle["cluster"], topic_ids, ends, batches, sorted(topic_ids))
 
 
 def compare(known: Cluster, bootstrap: str, names: Sequence[str], last: Publication) -> History:
@@ -92,7 +119,7 @@ def compare(known: Cluster, bootstrap: str, names: Sequence[str], last: Publicat
     """
     deadline = monotonic() + markers.MISSING
     while True:
-        history = _compare(read(known, bootstrap, names), last)
+        history = _compare(known, read(known, bootstrap, names), last)
         if history.answer is not Answer.WENT_BACK or monotonic() > deadline:
             return history
         sleep(PAUSE_SECONDS)
@@ -103,12 +130,44 @@ def proof_now(known: Cluster, bootstrap: str, names: Sequence[str], last: Public
     now = read(known, bootstrap, names)
     if not now.topic_ids:
         return None
-    is_same = _compare(now, last).answer is Answer.SAME
+    is_same = _compare(known, now, last).answer is Answer.SAME
     epoch, decision = (last.epoch, last.decision) if is_same else (0, 0)
-    return Publication(epoch, decision, now.proof())
+    return Publication(epoch, decision, now.proof(known))
 
 
-def _compare(now: Target, last: Publication) -> History:
+def _compare(known: Cluster, now: Target, last: Publication) -> History:
+    history = _compare_ends(now, last)
+    return history if history.answer is not Answer.SAME else _compare_batches(known, last)
+
+
+def _compare_batches(known: Cluster, last: Publication) -> History:
+    """Logs that are long enough may have been cut off and have grown again."""
+    remarks = []
+    for name, batches in sorted(last.proof["batches"].items()):
+        ends = {int(number): end for number, end in last.proof["ends"][name].items()}
+        marks = {int(number): Batch(*fields) for number, fields in batches.items()}
+        comparison = known.compare_ends((name, last.proof["topics"][name]), ends, marks)
+        for number in comparison.replaced:
+            why = (
+                f"the log of topic '{name}' partition {number} lost records below offset {ends[number]}, and others "
+                "took their place"
+            )
+            return History(Answer.WENT_BACK, why, at_least=True)
+        if comparison.unknown:
+            remarks.append(_unknown(name, comparison.unknown))
+    return History(Answer.SAME, remarks=tuple(remarks))
+
+
+def _unknown(name: str, partitions: Sequence[int]) -> str:
+    shown = ", ".join(map(str, partitions[:MAX_PARTITIONS_SHOWN]))
+    more = ", …" if len(partitions) > MAX_PARTITIONS_SHOWN else ""
+    return (
+        f"whether topic '{name}' lost records and has grown again is not known of partition {shown}{more}: what was "
+        "published last was removed since (retention or compaction), and the brokers do not know its leader epoch"
+    )
+
+
+def _compare_ends(now: Target, last: Publication) -> History:
     if last.proof["target"] != now.place:
         return _elsewhere(now, last)
     for name, topic_id in sorted(last.proof["topics"].items()):

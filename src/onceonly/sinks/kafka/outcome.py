@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from threading import Lock
 from time import monotonic, sleep
 
 from onceonly.checkpoint.model import Handle
 from onceonly.counts import count
 from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.transactions import Described, EndRefused, MarkerState, Transactions
+from onceonly.sinks.kafka import staged_rows
 from onceonly.sinks.kafka.handle import Part, Partition, Resolution, Tx, with_resolution
 from onceonly.sinks.kafka.republish import AT_ONCE, side_by_side
+from onceonly.sinks.kafka.staged_rows import End
 
 PATIENCE = 15.0  # seconds, for a coordinator that does not answer
 PAUSE = 0.05
@@ -44,7 +47,9 @@ class TransactionFinisher:
     """Ends the transactions of one handle. Only for handles that are recorded in the state table."""
 
     def __init__(self, known: Transactions, handle: Handle) -> None:
-        self._known, self._topics = known, dict(handle["topics"])
+        self._known, self._handle, self._topics = known, handle, dict(handle["topics"])
+        self._cut_logs: frozenset[End] | None = None  # not read yet
+        self._lock = Lock()
 
     def settle_all(self, parts: Sequence[Part]) -> list[TxOutcome]:
         """`settle` for each, in parallel; what they ask first is asked once for all."""
@@ -91,7 +96,7 @@ class TransactionFinisher:
         return _resolved(part.tx, self._await_outcome(part.tx))
 
     def observe_all(self, parts: Sequence[Part]) -> list[TxOutcome | None]:
-        """How each stands; None: it is open. Ends nothing.
+        """How each stands; None: it is open. LOST: also if it is open and the log has lost its rows. Ends nothing.
 
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer, or it has ended and no marker shows how yet.
@@ -132,7 +137,7 @@ class TransactionFinisher:
             if shown:
                 return _resolved(tx, shown.pop() if len(shown) == 1 else TxOutcome.DOUBT)
             if is_open(self._known.describe([tx.id]).get(tx.id), tx):
-                return None
+                return TxOutcome.LOST if self._has_lost_rows(tx) else None
             if MarkerState.NONE not in seen.values():
                 return _resolved(tx, TxOutcome.DOUBT)
             if monotonic() > deadline:
@@ -140,7 +145,7 @@ class TransactionFinisher:
             sleep(PAUSE)
 
     def _settle(self, tx: Tx) -> TxOutcome:
-        deadline, end_was_sent = monotonic() + PATIENCE, False
+        deadline, end_was_sent, recorded = monotonic() + PATIENCE, False, tx
         while True:
             outcome = self._read_outcome(tx)
             if outcome is TxOutcome.DOUBT:
@@ -151,6 +156,8 @@ class TransactionFinisher:
                 return TxOutcome.COMMITTED  # our own EndTxn, whose answer was lost
             if outcome:
                 return outcome
+            if not end_was_sent and self._has_lost_rows(recorded):
+                return self._abort_without_rows(tx)
             try:
                 end_was_sent = True
                 self._known.end(tx.id, tx.producer_id, tx.epoch, commit=True)
@@ -162,6 +169,19 @@ class TransactionFinisher:
                 if monotonic() > deadline:
                     raise
                 sleep(PAUSE)
+
+    def _has_lost_rows(self, tx: Tx) -> bool:
+        """Whether a log that has its rows was cut off below them since they were acknowledged."""
+        with self._lock:
+            if self._cut_logs is None:
+                self._cut_logs = staged_rows.find_cut_logs(self._known, self._handle)
+            return any((partition, end) in self._cut_logs for partition, (_, end) in tx.partitions.items())
+
+    def _abort_without_rows(self, tx: Tx) -> TxOutcome:
+        """Abort an open transaction whose rows are not in the log. Its marker will be above the log's present end."""
+        reopened = self._find_open_transaction(tx)
+        discard_open(self._known, tx)
+        return self._await_outcome(reopened or tx)
 
     def _read_outcome(self, tx: Tx) -> TxOutcome | None:
         """The outcome according to the log; None while the transaction may be open.

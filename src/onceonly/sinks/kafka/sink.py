@@ -11,7 +11,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -54,11 +54,12 @@ from onceonly.sinks.kafka import (
     registered,
     rehearsal,
     stage,
+    staged_rows,
     transactional_ids,
 )
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.confirm import confirm_open
-from onceonly.sinks.kafka.handle import Part, parts_of, with_parts
+from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
@@ -118,7 +119,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             opened_at = datetime.now(UTC).isoformat()
             with self._explained(known):
                 receipts = stage.run(job, records)
-            opened = confirm_open(self.config, known, {r.id: r.producer for r in receipts if r.id})
+            opened = self._confirm(known, {r.id: r.producer for r in receipts if r.id})
+            log_ends = staged_rows.read_log_ends(known, place["topics"], opened.values())
             if job.ids:
                 self._fence(known, txn, keep=set(opened))  # those that failed or repeated task attempts left open
             if self._place(known) != place:  # asked last: rows and ends are by name, and an id never comes back
@@ -139,7 +141,11 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
                 "rows": sum(part.rows for part in parts),
                 "bytes": sum(receipt.bytes for receipt in receipts),
                 "parts": [part.to_json() for part in parts],
+                "log_ends": log_ends,
             }
+
+    def _confirm(self, known: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
+        return confirm_open(self.config, known, written)
 
     def _place(self, known: Transactions) -> dict[str, Any]:
         """Where the rows go: the cluster's id and, by name, those of the topics."""
@@ -253,8 +259,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         """Write some of `lost` in new transactions and record them; returns the handle that is recorded now."""
         opened = republisher.write(lost)
         try:
+            log_ends = staged_rows.read_log_ends(known, handle["topics"], opened.values())
             self._check_same_topics(known, handle)  # asked last: they were written by name, and an id never comes back
-            new = with_parts(handle, [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)])
+            parts = [replace(part, tx=opened.get(part.spool, part.tx)) for part in parts_of(handle)]
+            new = {**with_parts(handle, parts), "log_ends": [*handle.get("log_ends", ()), *log_ends]}
             recorded = receipts.replace(handle, new)
         except BaseException:  # the first error is the one to raise
             republisher.end(tx.id for tx in opened.values())
@@ -272,7 +280,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             self._target(known),
             ids,
             lambda part: self._spooled(handle, part),
-            lambda written: confirm_open(self.config, known, written),
+            lambda written: self._confirm(known, written),
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:

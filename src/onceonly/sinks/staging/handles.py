@@ -120,6 +120,7 @@ class Kafka(TypedDict):
     rows: Count
     bytes: Count
     parts: list[KafkaPart]
+    log_ends: NotRequired[list[tuple[str, Count, Count, int, Count, Count]]]
     opened_at: NotRequired[str]
     timeout: NotRequired[float]
 

@@ -1,0 +1,47 @@
+"""Requests about a topic whose leaders have just changed."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from onceonly.errors import NotCommitted
+from onceonly.kafka import topic
+from onceonly.kafka.connection import KafkaConnection
+from onceonly.kafka.topic import MOVING, TopicClient
+
+
+class Moving:
+    """A request that is answered so once, and carried out then."""
+
+    def __init__(self, code: int) -> None:
+        self.code, self.asked = code, 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked == 1:
+            raise KafkaException(KafkaError(self.code))
+        return "answer"
+
+
+@pytest.fixture
+def client() -> TopicClient:
+    return TopicClient("flights", KafkaConnection.plaintext("nowhere:1"))
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_new_leader_is_waited_for(client: TopicClient, name: str) -> None:
+    assert client._request(Moving(getattr(KafkaError, name))) == "answer"
+
+
+def test_leader_that_stays_away_is_no_answer(client: TopicClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic, "TIMEOUT", -1.0)
+    with pytest.raises(NotCommitted):
+        client._request(Moving(KafkaError.UNKNOWN_LEADER_EPOCH))
+
+
+def test_other_errors_are_not_repeated(client: TopicClient) -> None:
+    request = Moving(KafkaError.UNKNOWN)
+    with pytest.raises(NotCommitted):
+        client._request(request)
+    assert request.asked == 1
