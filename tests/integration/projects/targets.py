@@ -1,6 +1,7 @@
 """A pipeline each of whose targets has a volume of its own, so that it can be restored, unmounted and replaced.
 
-Without an address of Spark its rows are staged without Spark, from a topic in a folder.
+Without an address of Spark its rows are staged without Spark, from a topic in a folder: by the sinks' own code but for
+what turns a DataFrame into rows.
 """
 
 from __future__ import annotations
@@ -45,19 +46,22 @@ def spread(batch):
 
 
 class LightTargets(FakeParts):
-    """A Delta table and a folder of files, staged without Spark."""
+    """A Delta table, a folder of files and perhaps a topic, staged without Spark."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake.folder / "topics")
         self.lake = lake
 
     def sink(self, pipeline: Pipeline, name: str) -> Any:
+        if name == TOPIC:
+            return LiveParts(self.lake.settings).sink(pipeline, name)
         kind = {DELTA: LightDelta, FILES: LightFiles}[name]
         return kind(self.lake.target(name), name)
 
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[Any]]:
         rows = super().produce(checkpoint)
-        return {DELTA: [row["value"] for row in rows[DELTA]], FILES: [{"n": row["value"]} for row in rows[FILES]]}
+        numbers: list[int] = [row["value"] for row in rows[DELTA]]
+        return {DELTA: numbers, FILES: [{"n": number} for number in numbers], TOPIC: numbers}
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ class Lake:
     """The project. Number n of the source is at offset n // PARTITIONS of partition n % PARTITIONS.
 
     Args:
-        spark: its address; empty: without Spark, Kafka and the sink of a topic.
-        out: the topic that is written.
+        spark: its address; empty: without Spark.
+        out: the topic that is written; empty: no such sink.
     """
 
     home: str
@@ -81,9 +85,8 @@ class Lake:
         (self.folder / "spreading.py").write_text(TRANSFORM)
         for sink in (DELTA, FILES):
             self.volume(sink).mkdir(parents=True)
-        if self.spark:
-            create_topic(self.bootstrap, self.source, PARTITIONS)
-            create_topic(self.bootstrap, self.out, PARTITIONS)
+        for topic in ([self.source] if self.spark else []) + ([self.out] if self.out else []):
+            create_topic(self.bootstrap, topic, PARTITIONS)
         return self
 
     @property
@@ -92,7 +95,7 @@ class Lake:
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        return (DELTA, FILES, TOPIC) if self.spark else (DELTA, FILES)
+        return (DELTA, FILES, TOPIC) if self.out else (DELTA, FILES)
 
     @property
     def env(self) -> dict[str, str]:
@@ -109,7 +112,7 @@ class Lake:
             DeltaSink(DELTA, path=str(self.target(DELTA))),
             FileSink(FILES, path=str(self.target(FILES)), format="json"),
         ]
-        if self.spark:
+        if self.out:
             sinks.append(KafkaSink(name=TOPIC, topic=self.out))
         return Pipeline(
             name=NAME,
@@ -122,6 +125,7 @@ class Lake:
     def coordinator(self) -> Coordinator:
         if self.spark:
             return factory.coordinator(LiveParts(self.settings))
+        _stage_kafka_without_spark()
         return Coordinator(StateTable(self.settings.state), LightTargets(self))
 
     def stage(self, epoch: int, owner: str) -> Checkpoint:
@@ -188,6 +192,17 @@ class Lake:
             return []
         numbers: list[int] = DeltaTable(str(self.target(sink))).to_pyarrow_table()["n"].to_pylist()
         return sorted(numbers)
+
+
+def _stage_kafka_without_spark() -> None:
+    """In this process: numbers are made records here, and from there on all is as on Spark."""
+    from onceonly.sinks.kafka import gate_view, stage
+    from onceonly.spark import few
+
+    field = {"name": "value", "type": "binary", "nullable": True, "metadata": {}}
+    stage.records = lambda config, rows, *_: pa.table({"value": pa.array([str(n).encode() for n in rows], pa.binary())})
+    few.collected = lambda rows: rows  # type: ignore[assignment]
+    gate_view.staged_schema = lambda *_: {"type": "struct", "fields": [field]}
 
 
 def _shown(folder: Path) -> list[Path]:
