@@ -61,7 +61,8 @@ class LightTargets(FakeParts):
     def produce(self, checkpoint: Checkpoint) -> dict[str, list[Any]]:
         rows = super().produce(checkpoint)
         numbers: list[int] = [row["value"] for row in rows[DELTA]]
-        return {DELTA: numbers, FILES: [{"n": number} for number in numbers], TOPIC: numbers}
+        staged = {DELTA: numbers, FILES: [{"n": number} for number in numbers], TOPIC: numbers}
+        return {sink: staged[sink] for sink in checkpoint.sinks}
 
 
 @dataclass(frozen=True)
