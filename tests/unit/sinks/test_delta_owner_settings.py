@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -128,3 +129,24 @@ def test_evidence_that_would_expire_is_refused(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(CannotPublish):
         append.publish(lake.name, lake.uri, handle, 1) if publish is put else lake.commit(handle, 1, None)  # type: ignore[arg-type]
     assert DeltaTable(lake.uri).version() == version
+
+
+def test_evidence_that_is_kept_again_is_enough(tmp_path: Path) -> None:
+    """As the refusal says: the property is unset, and what was staged is published."""
+    lake = LightDelta(tmp_path / "lake")
+    handle = lake.stage(transaction(1), [1])
+    set_properties(lake, **{TRANSACTION_RETENTION: "interval 7 days"})
+    with pytest.raises(CannotPublish):
+        lake.rehearse(handle, 1)
+    unset(lake, TRANSACTION_RETENTION)
+    commit(lake, handle, 1)
+    assert lake.numbers() == [1]
+
+
+def unset(lake: LightDelta, name: str) -> None:
+    """As ALTER TABLE … UNSET TBLPROPERTIES, which delta-rs does not have."""
+    version = DeltaTable(lake.uri).version()
+    lines = Path(lake.uri, log.entry(version)).read_text().splitlines()
+    actions = [json.loads(line) for line in lines if '"metaData"' in line]
+    del actions[0]["metaData"]["configuration"][name]
+    Path(lake.uri, log.entry(version + 1)).write_text(json.dumps(actions[0]))
