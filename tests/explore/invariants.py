@@ -146,6 +146,9 @@ def of_person(rows: Sequence[Row], row: Row) -> Iterator[str]:
             changes = [each for each in later if each.epoch == row.epoch and each.event not in outcomes]
         case Event.REWOUND | Event.EMPTY:
             changes = later
+        case Event.MISSING | Event.FOUND | Event.ACCEPTED:
+            mine = {"who": row.body["who"], "reason": row.body["reason"], "seen": row.body["seen"]}
+            changes = [each for each in later if any(each.body.get(key) != value for key, value in mine.items())]
         case _:
             changes = []
     if changes:
@@ -183,6 +186,15 @@ def of_staging_again(rows: Sequence[Row], row: Row) -> Iterator[str]:
     aborts = [each for each in rows if each.epoch == row.epoch and each.event is Event.ABORTING]
     if len(aborts) >= MOST_UNFIT and all("unfit" in each.body for each in aborts[-MOST_UNFIT:]):
         yield f"epoch {row.epoch} is staged again after {MOST_UNFIT} attempts that could not be published"
+
+
+def of_loss(rows: Sequence[Row], sink: str) -> Iterator[str]:
+    """Nothing is published to a target while a loss there is recorded only in part."""
+    steps = [
+        row.event for row in rows if row.sink == sink and row.event in (Event.MISSING, Event.FOUND, Event.ACCEPTED)
+    ]
+    if steps and steps[-1] is not Event.ACCEPTED:
+        yield f"{sink} is published to while its loss is recorded only in part"
 
 
 def lacking(known: Iterable[Checkpoint], target: Any, sink: str) -> list[int]:

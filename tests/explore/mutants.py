@@ -25,7 +25,9 @@ PLAN, STAGE, GATE, PUBLISH, RESOLVE, REWIND, SWEEP, ID_POOL, SKIP = (
     f"onceonly.coordinator.{name}"
     for name in ("plan", "stage", "gate", "publish", "resolve", "rewind", "sweep", "id_pool", "skip_offsets")
 )
-REHEARSAL, MANUAL = "onceonly.coordinator.rehearsal", "onceonly.coordinator.manual"
+REHEARSAL, MANUAL, HISTORY, ACCEPT_LOSS = (
+    f"onceonly.coordinator.{name}" for name in ("rehearsal", "manual", "target_history", "accept_loss")
+)
 MODEL, OFFSETS = "onceonly.checkpoint.model", "onceonly.checkpoint.offsets"
 
 FIXES = [
@@ -439,6 +441,94 @@ EDGE = [
         "two-columns",
     ),
     Mutant(
+        "decided on another attempt than was rehearsed",
+        REHEARSAL,
+        '            claim.nonce if claim else "",\n            checkpoint.handles,\n',
+        '            "",\n            {},\n',
+        "staged-again-behind",
+    ),
+    Mutant(
+        "decided although it was aborted while it was rehearsed",
+        REHEARSAL,
+        "            checkpoint.state,\n            claim",
+        "            State.STAGED,\n            claim",
+        "abort-commit",
+    ),
+    Mutant(
+        "decided although its sinks continue from another publication",
+        REHEARSAL,
+        "            {sink: target_history.publications_of(view, sink) for sink in checkpoint.handles},\n",
+        "            {},\n",
+        "loss-accepted-rehearsed",
+    ),
+    Mutant(
+        "decided without asking for the verdict on what was staged meanwhile",
+        REHEARSAL,
+        "            if view.require(epoch).last_seq != checkpoint.last_seq:\n",
+        "            checkpoint = view.require(epoch)\n            if checkpoint.state is not State.STAGED:\n",
+        "staged-again-behind",
+    ),
+    Mutant(
+        "recovery decides on another attempt than it has looked at",
+        COORDINATOR,
+        "            self.commit(name, epoch, attempt)\n",
+        "            self.commit(name, epoch)\n",
+        "recover-taken-over",
+    ),
+    Mutant(
+        "recovery judges another attempt than it has looked at",
+        COORDINATOR,
+        'self.gate(name, epoch, "recovery", attempt)',
+        'self.gate(name, epoch, "recovery")',
+        "recover-taken-over",
+    ),
+    Mutant(
+        "staged again without a bound",
+        REHEARSAL,
+        " and len(checkpoint.unfit_attempts) < MAX_UNFIT_ATTEMPTS\n",
+        "\n",
+        "damaged-each-time",
+    ),
+    Mutant(
+        "the attempts that did not fit are forgotten",
+        MODEL,
+        "unfit = known.unfit_attempts | {row.attempt} if",
+        "unfit = frozenset({row.attempt}) if",
+        "damaged-each-time",
+    ),
+    Mutant(
+        "given up where the target went back",
+        RESOLVE,
+        "            self._publisher.require_accepted(seen, checkpoint, sink)\n",
+        "",
+        "give-up-went-back",
+    ),
+    Mutant(
+        "given up where nobody knows whether the target went back",
+        RESOLVE,
+        "            self._publisher.require_accepted(seen, checkpoint, sink)\n",
+        "            try:\n"
+        "                self._publisher.require_accepted(seen, checkpoint, sink)\n"
+        "            except Exception as error:\n"
+        "                if isinstance(error, InvalidPipeline):\n"
+        "                    raise\n",
+        "give-up-went-back",
+    ),
+    Mutant(
+        "published to where it is not recorded to the end what is missing",
+        HISTORY,
+        "    if not last.absent and is_missing(view, live.name, last):\n",
+        "    if False:\n",
+        "loss-half-accepted",
+    ),
+    Mutant(
+        "plan ignores a target that is there again",
+        HISTORY,
+        "        return self.is_back or (not",
+        "        return (not",
+        "absence-accepted",
+    ),
+    Mutant(
         "a rehearsal goes by what it has computed before another decision",
         REHEARSAL,
         "            view.head.decision,\n            {sink:",
@@ -478,7 +568,7 @@ EDGE = [
         PUBLISH,
         "            last = target_history.last_publication(live, view)\n",
         "            last = None\n",
-        "goes-back-decided",
+        "went-back-decided",
     ),
     Mutant(
         "manual actions ignore what the person has seen",
@@ -488,8 +578,54 @@ EDGE = [
         "approves-too-late",
     ),
     Mutant(
+        "approved whatever the person has seen",
+        GATE,
+        "action.guard(decide)).require(epoch)",
+        "decide).require(epoch)",
+        "approves-too-late",
+    ),
+    Mutant(
+        "aborted whatever the person has seen",
+        COORDINATOR,
+        "action.guard(decide) if action else decide).require(epoch)",
+        "decide).require(epoch)",
+        "held",
+    ),
+    Mutant(
+        "gone back whatever the person has seen",
+        REHEARSAL,
+        "self._transitions.change(name, action.guard(decide), view)",
+        "self._transitions.change(name, decide, view)",
+        "rewind-run",
+    ),
+    Mutant(
+        "offsets left out whatever the person has seen",
+        COORDINATOR,
+        "action.guard(lambda view: skip_offsets.row(view, source, said))",
+        "lambda view: skip_offsets.row(view, source, said)",
+        "skip-both",
+    ),
+    Mutant(
+        "given up whatever the person has seen",
+        RESOLVE,
+        "                return None\n"
+        "            return sink_row(view, now, sink, Event.GIVEN_UP, {**action.body, **not_fenced, **evidence})\n\n"
+        "        return self._transitions.change(seen.pipeline, action.guard(decide, is_own))",
+        "                return None\n"
+        "            return sink_row(view, now, sink, Event.GIVEN_UP, {**action.body, **not_fenced, **evidence})\n\n"
+        "        return self._transitions.change(seen.pipeline, decide)",
+        "give-up-both",
+    ),
+    Mutant(
+        "a loss accepted whatever the person has seen",
+        ACCEPT_LOSS,
+        "        action.require_unchanged(loss.comparison.view, is_own)\n",
+        "",
+        "loss-accepted-rehearsed",
+    ),
+    Mutant(
         "a loss is accepted by an older look at the target",
-        "onceonly.coordinator.accept_loss",
+        ACCEPT_LOSS,
         "        is_first = now.head.seq == view.head.seq\n",
         "        is_first = True\n",
         "loss-accepted-twice",

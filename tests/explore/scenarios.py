@@ -17,7 +17,7 @@ POOL = KafkaSink(name="k", topic="k", ids="pool", pool_size=2)
 UNORDERED = KafkaSink(name="k", topic="k", mode="staged", unordered=True, ids="pool", pool_size=2)
 STATE = StateSink("s", "k INT", ["k"])
 ASKED, HELD = Gate(min_rows={"a": 1}), Gate(min_rows={"a": 1}, on_fail="hold")
-FIRST, SECOND = minutes(0, 10), minutes(10, 20)
+FIRST, SECOND, THIRD = minutes(0, 10), minutes(10, 20), minutes(20, 30)
 
 ONE, TWO = {"now": pipeline(LAKE)}, {"now": pipeline(LAKE, OTHER)}
 THREE = {"now": pipeline(LAKE, FILES, TOPIC)}
@@ -323,6 +323,14 @@ PEOPLE = [
         may_lose=[("a", 1)],
     ),
     Scenario(
+        "give-up-both",
+        {"one": a.give_up("a"), "two": a.give_up("b")},
+        TWO,
+        before=[*DECIDED, a.breaks("a", "refuses"), a.breaks("b", "refuses")],
+        mend=a.one_after_the_other(a.breaks("a", None), a.breaks("b", None)),
+        may_lose=[("a", 1), ("b", 1)],
+    ),
+    Scenario(
         "give-up-fails",
         {"person": a.give_up("a"), "recov": a.recover()},
         TWO,
@@ -426,6 +434,7 @@ PEOPLE = [
         ONE,
         before=[a.run("run0"), a.arrives(0, 0, 0)],
     ),
+    Scenario("skip-both", {"one": a.skip(3), "two": a.skip(4)}, ONE, before=[a.run("run0"), a.arrives(0, 0, 0)]),
     Scenario(
         "fenced-by-others",
         {"commit": a.commit(), "world": a.breaks("a", "fenced"), "recov": a.recover()},
@@ -519,6 +528,23 @@ TARGETS = [
         [*HAS_COPY, a.plan("run1"), a.stage(3), a.decides(3)],
     ),
     unsteady(
+        "went-back-decided",
+        {"one": a.recover(), "two": a.commit(2), "world": a.swaps("a")},
+        [
+            a.run("run1", FIRST),
+            a.plan("run2", SECOND, alive=a.everybody),
+            a.stage(2),
+            a.copied("a"),
+            a.run("run3", THIRD, alive=a.everybody),
+            a.decides(2),
+            a.swaps("a"),
+        ],
+        pipelines={"now": pipeline(LAKE, mode="interval")},
+        bound=SWITCHES,
+        records=(1, 11, 21),
+        intervals=(FIRST, SECOND, THIRD),
+    ),
+    unsteady(
         "goes-back-one-of-two",
         {"run1": a.run("run1"), "world": a.swaps("a")},
         HAS_COPY,
@@ -589,6 +615,21 @@ TARGETS += [
         },
         HAS_LOST_DECIDED,
         may_lose=[("a", 3)],
+        **HAS_LOST,
+    ),
+    unsteady(
+        "loss-half-accepted",
+        {"world": a.swaps("a"), "recov": a.recover()},
+        [*HAS_LOST_DECIDED, a.try_(a.accept_loss("a"))],  # which waits for the decision
+        may_lose=[("a", 3)],
+        **HAS_LOST,
+    ),
+    unsteady(
+        "absence-accepted",
+        {"person": a.accept_loss("a"), "run1": a.run("run1"), "world": a.swaps("a")},
+        [*HAS_NOTHING, a.swaps("a")],
+        bound=SWITCHES,
+        may_lose=[("a", 2)],
         **HAS_LOST,
     ),
     unsteady(

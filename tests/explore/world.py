@@ -170,6 +170,8 @@ class World:
             txn = Transaction.parse(name)
             known = self.table.chain(txn.pipeline if txn else NAME).checkpoints
             self.broken += invariants.of_effect(known, self.targets[sink], what, sink, name, decision, tx)
+        if what == "publish":
+            self.broken += invariants.of_loss(self.table.chain(NAME).rows, sink)
 
     @contextmanager
     def deterministic(self) -> Iterator[None]:

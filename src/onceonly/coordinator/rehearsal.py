@@ -7,16 +7,16 @@ instead decides what happens to the checkpoint:
     REFUSALS            it stays staged until a person has acted; the reason is recorded
     any other error     no answer: it stays staged with its verdict and its approval, and is tried again
 
-The decision is recorded only if everything that was rehearsed is unchanged: the attempt, its handles, its verdict or
-approval, the pipeline's last decision, and what its sinks have published last. Otherwise another process was first, and
-it is rehearsed again. That ends: each repetition is caused by another decision, abort or publication of this pipeline.
+The decision is recorded only if everything that was rehearsed is unchanged: the attempt (by its nonce) and its handles,
+the pipeline's last decision, and what its sinks have published last. Otherwise another process was first, and it is
+rehearsed again. That ends: each repetition is caused by another decision, abort or publication of this pipeline. What
+the gate or a person has said of an attempt does not change while it is staged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from onceonly.checkpoint.commands import how_to_run
 from onceonly.checkpoint.interfaces import Parts
@@ -48,11 +48,8 @@ class Basis:
     """Everything that a rehearsal rests on."""
 
     state: State
-    attempt: int
     nonce: str
     handles: Mapping[str, Handle]
-    verdict: Mapping[str, Any] | None
-    approved: Mapping[str, Any] | None
     decision: int  # the pipeline's last one
     publications: Mapping[str, tuple[Publication, ...]]  # by sink: the last one in each of its targets
 
@@ -62,11 +59,8 @@ class Basis:
         claim = checkpoint.claims.get(checkpoint.attempt)
         return cls(
             checkpoint.state,
-            checkpoint.attempt,
             claim.nonce if claim else "",
             checkpoint.handles,
-            checkpoint.verdict,
-            checkpoint.approved,
             view.head.decision,
             {sink: target_history.publications_of(view, sink) for sink in checkpoint.handles},
         )
