@@ -16,7 +16,7 @@ from integration.readers.kafka_reader import create_topic, until, values
 from patience import PATIENCE
 from person import Person
 from unit.lightkafka import KafkaParts, LightKafka
-from unit.world import World
+from unit.world import World, minutes
 
 from onceonly.checkpoint.model import State
 from onceonly.coordinator.accept_loss import Acceptance
@@ -27,7 +27,6 @@ from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.pipeline.sinks import DeltaSink, KafkaSink
 from onceonly.pipeline.sources import KafkaSource
-from onceonly.sinks.kafka import outcome
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +49,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 class Topics(World):
     """A pipeline that writes to a table (a fake one) and two topics, of which one is for dead letters."""
 
-    def __init__(self, folder: Path, own: KafkaBroker, late: bool = False) -> None:
+    def __init__(self, folder: Path, own: KafkaBroker, late: bool = False, mode: str = "chained") -> None:
         started = own.daemon.running()
         assert started is not None
         self.own, self.bootstrap = own, own.address(started.port)
@@ -60,9 +59,10 @@ class Topics(World):
             for name, topic in self.topics.items()
         )
         source = KafkaSource("flights", "json", "flights.ddl", on_bad_record="dead_letter")
-        super().__init__(folder, source=source, sinks=[DeltaSink("lake", "lake"), late_sink], dead_letters=dead_sink)
+        sinks = [DeltaSink("lake", "lake"), late_sink]
+        super().__init__(folder, mode=mode, source=source, sinks=sinks, dead_letters=dead_sink)
         self.parts = KafkaParts(folder, late)
-        self.run("run-1")
+        self.run("run-1", minutes(0, 10) if mode == "interval" else None)
 
     def numbers(self, sink: str) -> list[int]:
         """What a read_committed consumer finds, without what other producers have written."""
@@ -296,51 +296,47 @@ def die_before_published(monkeypatch: pytest.MonkeyPatch, sink: str) -> None:
     monkeypatch.setattr(LightKafka, "commit", dying)
 
 
-def test_rehearsal_finishes_earlier_decisions_first(staged: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged.put(10)
-    staged.plan("run-2")
-    staged.stage(2)
-    die_before_published(monkeypatch, "late")
-    with pytest.raises(KeyboardInterrupt):
-        staged.commit(2)
-    monkeypatch.undo()
-    assert staged.now(2).waiting == ("late", "dead")
-    staged.ended.add("run-2")
-    staged.put(11)
-    staged.plan("run-3")
-    staged.stage(3)
-    staged.commit(3)
-    assert staged.now(2).published["late"]["already"] is True
-    assert [each.state for each in (staged.now(2), staged.now(3))] == [State.COMMITTED] * 2
-    assert [staged.numbers(each) for each in staged.topics] == [[*FIVE, 10, 11]] * 2
+@pytest.fixture
+def intervals(tmp_path: Path, own: KafkaBroker) -> Topics:
+    """Three, of which the first is committed and the others are staged."""
+    world = Topics(tmp_path, own, late=True, mode="interval")
+    world.put(11, 21)
+    for number in (2, 3):
+        world.plan(f"run-{number}", minutes(10 * number - 10, 10 * number))
+        world.stage(number)
+    return world
 
 
-def test_doubt_holds_up_its_own_sink_alone(staged: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged.put(10)
-    staged.plan("run-2")
-    staged.stage(2)
+def test_rehearsal_finishes_earlier_decisions_first(intervals: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     die_before_published(monkeypatch, "late")
     with pytest.raises(KeyboardInterrupt):
-        staged.commit(2)
+        intervals.commit(2)
     monkeypatch.undo()
-    monkeypatch.setattr(outcome, "SETTLED", 0.5)
-    assert staged.numbers("late") == [*FIVE, 10]
-    delete_all_records(staged, "late")
-    with pytest.raises(InDoubt):
-        staged.coordinator.commit("flights", 2)
-    assert staged.now(2).waiting == ("late",), "the other topic has what was decided"
-    staged.put(11)
-    staged.plan("run-3")
-    staged.stage(3)
-    with pytest.raises((InDoubt, OutcomeUnknown)):
-        staged.commit(3)
-    assert staged.now(3).waiting == ("late",)
-    assert staged.numbers("dead") == [*FIVE, 10, 11]
-    assert staged.numbers("late") == []
-    Person(staged.coordinator).resolve_doubt("flights", 2, "late", True, "ann", "a consumer has seen them")
-    staged.recover()
-    assert staged.now(3).state is State.COMMITTED
-    assert staged.numbers("late") == [11]
+    assert "late" in intervals.now(2).waiting
+    intervals.commit(3)
+    assert intervals.now(2).published["late"]["already"] is True
+    assert [intervals.now(epoch).state for epoch in (2, 3)] == [State.COMMITTED] * 2
+    assert [intervals.numbers(each) for each in intervals.topics] == [[*FIVE, 11, 21]] * 2
+
+
+def test_doubt_holds_up_its_own_sink_alone(intervals: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    die_before_published(monkeypatch, "late")
+    with pytest.raises(KeyboardInterrupt):
+        intervals.commit(2)
+    monkeypatch.undo()
+    assert intervals.numbers("late") == [*FIVE, 11]
+    delete_all_records(intervals, "late")
+    for epoch in (2, 3):
+        with pytest.raises((InDoubt, OutcomeUnknown)):
+            intervals.commit(epoch)
+    assert list(intervals.now(2).in_doubt) == ["late"]
+    assert [intervals.now(epoch).waiting for epoch in (2, 3)] == [("late",)] * 2
+    assert intervals.numbers("dead") == [*FIVE, 11, 21]
+    assert intervals.numbers("late") == []
+    Person(intervals.coordinator).resolve_doubt("flights", 2, "late", True, "ann", "a consumer has seen them")
+    intervals.recover()
+    assert [intervals.now(epoch).state for epoch in (2, 3)] == [State.COMMITTED] * 2
+    assert intervals.numbers("late") == [21]
 
 
 def delete_all_records(world: Topics, sink: str) -> None:

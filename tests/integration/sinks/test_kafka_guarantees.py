@@ -109,6 +109,10 @@ def test_a_log_that_is_cut_while_we_are_open_leaves_no_doubt(make: Make) -> None
 def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
     copy = make()
     copy.stage()
+    dying = copy.through
+    dying._publisher._publish_sink = interrupt  # type: ignore[method-assign]  # decided, and not published
+    with pytest.raises(KeyboardInterrupt):
+        dying.commit("copying", 1)
     admin = AdminClient({"bootstrap.servers": copy.brokers})
     admin.delete_topics([copy.out])[copy.out].result(PATIENCE)
     until(lambda: copy.out not in admin.list_topics(timeout=PATIENCE).topics, what="the topic's end")
@@ -120,6 +124,10 @@ def test_a_topic_made_anew_gets_nothing_of_what_was_staged(make: Make) -> None:
         Person(copy.through).resolve_doubt("copying", 1, "copy", False, "ann", "a new topic is empty")
     Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (copy.visible(), copy.open()) == ([], [])
+
+
+def interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("question", ["ends", "starts"])

@@ -236,16 +236,22 @@ def test_a_topic_made_anew_is_staged_for_again(make):
 def test_a_topic_made_anew_after_the_decision_is_not_published_to(make):
     copy = make("late")
     copy.stage()
-    deciding = copy.through
-    deciding._publisher.publish = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        deciding.commit("copying", 1)
+    decide(copy)
     remake(copy)
     with pytest.raises(CannotPublish, match="staged for another cluster or topic"):
         copy.commit()
     assert copy.visible() == []
     given_up = Person(copy.through).give_up("copying", 1, "copy", "ann", "the topic is gone")
     assert (given_up.state, list(given_up.given_up)) == (State.COMMITTED, ["copy"])
+
+
+def decide(copy: Copy) -> None:
+    """By a process that dies before it publishes."""
+    dying = copy.through
+    dying._publisher._publish_sink = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        dying.commit("copying", 1)
+    assert copy.now().state is State.COMMITTING
 
 
 def remake(copy: Copy) -> None:
