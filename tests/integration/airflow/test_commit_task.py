@@ -35,10 +35,11 @@ def test_vacuumed_rows_are_staged_again(airflow: Airflow, project: Project, monk
     assert "is staged again by this task" in ran["log"]
     assert project.published() == Counter(range(8))
     latest = StateTable(project.settings.state).view("numbers_chained").require(1)
-    assert (latest.state, latest.attempt, latest.unfit_attempts) == (State.COMMITTED, 2, (1,))
+    assert (latest.state, latest.attempt, latest.unfit_attempts) == (State.COMMITTED, 2, {1})
     assert ran["events"]["onceonly://lake/chained"]["rows"] == 8
 
 
+@pytest.mark.heavy
 def test_a_missing_table_waits_for_its_person(
     airflow: Airflow, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

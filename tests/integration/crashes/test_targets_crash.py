@@ -110,7 +110,7 @@ class Storm:
         if code == -9:
             self.kills += 1
             return self.attempt(words) if words != "run" else None
-        refused = [json.loads(line.removeprefix("refused ")) for line in lines if line.startswith("refused ")]
+        refused = [{"code": ""} | json.loads(line[8:]) for line in lines if line.startswith("refused ")]
         if refused:
             self.note(f"{words}: refused {refused[0]['code']}")
             return dict(refused[0])
