@@ -94,7 +94,7 @@ def read_epoch_ends(client: BrokerClient, topic: Topic, epochs: Mapping[int, int
 
 
 def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: Mapping[int, Batch]) -> Comparison:
-    """Compare the logs with the batches that ended them once. Where one is gone, the end of its leader epoch decides.
+    """Compare the logs with the batches that ended them once. If one no longer exists, its leader epoch's end decides.
 
     Args:
         ends: the offset that each log had reached then, by partition.

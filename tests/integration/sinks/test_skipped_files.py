@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from unit.versions import FEED, Table
 
@@ -31,6 +32,7 @@ from onceonly.testing.fakes import FakeReceipts
 pytestmark = pytest.mark.integration
 NEVER: Any = None  # the handles of these sinks are never replaced
 ROWS = 10
+REFUSALS = (OnceonlyError, PySparkException, Py4JJavaError)
 FORMATS = get_args(get_type_hints(FileSink)["format"])
 SUFFIXES = {".parquet", ".json", ".jsonl", ".csv", ".avro"}
 PY4J = "An error occurred while calling"  # o72.save: which tells nobody anything
@@ -165,7 +167,7 @@ def test_no_row_of_a_source_is_skipped(
 ) -> None:
     case = of(spark, tmp_path / "lake")
     skipping(data_file(case.folder))
-    with pytest.raises((OnceonlyError, PySparkException)):
+    with pytest.raises(REFUSALS):
         case.read()
 
 
@@ -179,7 +181,7 @@ def test_malformed_row_is_not_dropped(spark: Any, tmp_path: Path, format: str) -
     for case in (source, gate):
         path = data_file(case.folder)
         path.write_text(path.read_text() + "not a number\n")
-        with pytest.raises((OnceonlyError, PySparkException)):
+        with pytest.raises(REFUSALS):
             case.read()
 
 
@@ -195,7 +197,7 @@ def data_file(folder: Path) -> Path:
 def test_no_row_is_skipped(spark: Any, skipping: Any, tmp_path: Path, of: Callable[[Any, Path], Case]) -> None:
     case = of(spark, tmp_path / "lake")
     skipping(sorted(case.folder.rglob("*.parquet"))[0])
-    with pytest.raises((OnceonlyError, PySparkException)) as refused:
+    with pytest.raises(REFUSALS) as refused:
         case.read()
     assert not isinstance(refused.value, OnceonlyError) or PY4J not in str(refused.value)
 

@@ -126,6 +126,22 @@ def test_files_that_vacuum_has_taken_are_staged_again(world: World, tmp_path: Pa
     assert lake.numbers() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("is_store", [False, True], ids=["disk", "object store"])
+def test_files_that_grow_old_after_the_decision_are_copied(
+    lake: LightDelta, monkeypatch: pytest.MonkeyPatch, is_store: bool
+) -> None:
+    """The target did not answer for days, and no rehearsal comes again."""
+    if is_store:
+        monkeypatch.setattr("onceonly.sinks.delta.sink.local_path", lambda uri: None)
+    rehearsed = lake.rehearse(lake.stage(transaction(1), [4, 5, 6]), 1)
+    age(lake, rehearsed, 8 * DAYS)
+    doomed, later = listed_by_vacuum(lake), type(lake)(Path(lake.uri))
+    assert not later.commit(rehearsed, 1, None).already  # type: ignore[arg-type]
+    delete(doomed)
+    assert lake.numbers() == [4, 5, 6]
+    assert later.commit(rehearsed, 1, None).already  # type: ignore[arg-type]
+
+
 # ---- what vanishes after the decision all the same
 
 

@@ -77,8 +77,9 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     files = Objects(uri)
     staged = files.below(log.rows_folder(handle))
     adds = _adds(files, handle, staged)
-    is_old = rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
-    return None if adds is None or is_old else Prepared(handle["folder"], decision, last, target, adds, looked_at)
+    if adds is None or _is_old(target, staged):
+        return None
+    return Prepared(handle["folder"], decision, last, target, adds, looked_at)
 
 
 def publish(
@@ -125,10 +126,11 @@ def _publish(
             history.require(sink, uri, last, handle["table_id"], target.transaction_version)
             if not _is_plain(target, handle):
                 return None
-            staged = _adds(files, handle, files.below(log.rows_folder(handle)))
-            if staged is None:
+            staged = files.below(log.rows_folder(handle))
+            found = _adds(files, handle, staged)
+            if found is None or _is_old(target, staged):
                 return None
-            adds = staged
+            adds = found
         content = _entry(target, adds, handle["app_id"], version).encode()
         try:
             files.create(log.entry(target.version() + 1), content)
@@ -159,6 +161,11 @@ def _is_plain(target: Look, handle: Handle) -> bool:
         and log.takes_plain_append(target) is None
         and not schema.is_altered(target, handle)
     )
+
+
+def _is_old(target: Look, staged: list[Found]) -> bool:
+    """Whether a VACUUM may have some of them on its list: they are copied elsewhere."""
+    return rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
 
 
 def _adds(files: Objects, handle: Handle, staged: list[Found]) -> list[dict[str, Any]] | None:

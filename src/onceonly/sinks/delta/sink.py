@@ -34,7 +34,7 @@ from onceonly.checkpoint.sink import (
     Traced,
     Versioned,
 )
-from onceonly.errors import CannotPublish, OutcomeUnknown, TargetWentBack
+from onceonly.errors import CannotPublish, OutcomeUnknown, StageAgain, TargetWentBack
 from onceonly.filesystems import confined
 from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline.sinks import DeltaSink
@@ -250,6 +250,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
             try:
                 if schema.add(snapshot, handle):
                     continue  # another snapshot now, in which it may be published
+                handle = self._copy_old_rows(snapshot, handle)
                 return self._publish(snapshot, handle, decision, last, known)
             except CommitFailedError:
                 continue  # another writer was first: look again before anything else
@@ -258,6 +259,18 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         pause = " Pause them: changes are merged into exactly the version that they were compared with."
         crowded = f"{TRIES} commits in a row conflicted with other writers of the table."
         raise errors.unknown(handle, crowded + (pause if "merge" in handle else ""))
+
+    def _copy_old_rows(self, target: DeltaTable, handle: Handle) -> Handle:
+        """Copy staged files that have grown old since the decision, as a rehearsal does; the evidence is the same.
+
+        Spark writes new files anyway.
+        """
+        if handle["publish"] == "spark" or not rehearsal.files_are_old(self.uri, handle, target):
+            return handle
+        try:
+            return rehearsal.copy_rows(self.name, self.uri, handle)
+        except StageAgain:
+            return handle  # some are missing, which is told with their names
 
     def _begin(self, handle: Handle, last: Publication | None) -> tuple[DeltaTable | None, merge.Known | None]:
         """The snapshot of this object's rehearsal, made current, and what it has computed; else none."""
