@@ -220,6 +220,7 @@ def give_up(sink: str, epoch: int = 1, gone: bool = False) -> Act:
 
     def act(world: World) -> None:
         seen = _look(world, epoch)
+        world.gone |= {sink} if gone else set()
         give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone", gone=gone, seen=seen)
         try:
             give()
