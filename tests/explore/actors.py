@@ -420,7 +420,10 @@ def remembers(sink: str) -> Act:
     """What was cut can be read again."""
 
     def act(world: World) -> None:
-        world.targets[sink].cut = ()
+        def effect() -> None:
+            world.targets[sink].cut = ()
+
+        world.steps.take(f"{sink}: the log can be read again", effect)
 
     return act
 

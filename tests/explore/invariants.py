@@ -234,6 +234,8 @@ def of_effect(
             yield f"epoch {checkpoint.epoch} in {sink} is refused after its rehearsal, and nobody changed the target"
     elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
         yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
+    elif what == "discard" and checkpoint.state is State.STAGED and checkpoint.handles[sink].get("txn") == name:
+        yield f"epoch {checkpoint.epoch} in {sink} is staged, and discarded"
 
 
 def _published(

@@ -63,6 +63,7 @@ TASKS = [
     Scenario("abort-stage", {"stage": a.stage(), "abort": a.abort(), "run2": a.run("run2")}, ONE, before=PLANNED),
     Scenario("abort-abort", {"one": a.abort(), "two": a.abort(), "run2": a.run("run2")}, ONE, before=STAGED),
     Scenario("sweep-stage", {"stage": a.stage(), "sweep": a.sweep, "run2": a.run("run2")}, ONE, before=PLANNED),
+    Scenario("sweep-aborted", {"sweep": a.sweep, "run2": a.run("run2")}, ONE, before=[*STAGED, a.abort()]),
     Scenario("sweep-commit", {"sweep": a.sweep, "run1": a.run("run1")}, THREE),
     Scenario("sink-added", {"stage": a.stage(), "run1": a.run("run1")}, ADDED, before=[a.plan("run1", now="old")]),
     Scenario("sink-gone", {"stage": a.stage(), "run1": a.run("run1")}, GONE, before=[a.plan("run1", now="old")]),
@@ -214,6 +215,12 @@ KAFKA = [
     Scenario(
         "doubt-twice",
         {"one": a.resolve_doubt("k"), "two": a.resolve_doubt("k")},
+        {"now": pipeline(TOPIC)},
+        before=[*STAGED, a.times_out("k"), a.forgets("k"), a.try_(a.commit())],
+    ),
+    Scenario(
+        "doubt-ends",
+        {"commit": a.commit(), "world": a.remembers("k"), "person": a.resolve_doubt("k")},
         {"now": pipeline(TOPIC)},
         before=[*STAGED, a.times_out("k"), a.forgets("k"), a.try_(a.commit())],
     ),
