@@ -422,6 +422,13 @@ EDGE = [
         "approval-ends",
     ),
     Mutant(
+        "what was held is never settled once nothing is staged",
+        MODEL,
+        "        if self.gate is None or self.verdict is None:\n            return False\n        return self.gate",
+        "        if self.gate is None:\n            return False\n        return self.gate",
+        "approves-too-late",
+    ),
+    Mutant(
         "approved where an earlier attempt failed",
         MODEL,
         'self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts',
