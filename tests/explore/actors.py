@@ -10,7 +10,7 @@ from explore.scheduler import Act
 from explore.steps import Point
 from explore.targets import Target
 from explore.world import NAME, TOPIC, World, before
-from onceonly.checkpoint.model import Checkpoint, State
+from onceonly.checkpoint.model import Checkpoint, Event, State
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator import gate as gating
 from onceonly.coordinator.accept_loss import Acceptance
@@ -122,7 +122,10 @@ def commit(epoch: int = 1, pipeline: str = NAME) -> Act:
 def abort(epoch: int = 1, owner: str | None = None, who: str | None = None, pipeline: str = NAME) -> Act:
     def act(world: World) -> None:
         seen = _look(world, epoch) if who else None
-        world.coordinator.abort(pipeline, epoch, "told to", owner, who, seen=seen)
+        state = world.coordinator.abort(pipeline, epoch, "told to", owner, who, seen=seen).state
+        aborts = [row for row in world.table.history(pipeline, epoch, epoch) if row.event is Event.ABORTING]
+        if not aborts:
+            world.broken.append(f"an abort of epoch {epoch} ended without an error, and it is {state.value}")
 
     return act
 
@@ -220,6 +223,7 @@ def give_up(sink: str, epoch: int = 1, gone: bool = False) -> Act:
 
     def act(world: World) -> None:
         seen = _look(world, epoch)
+        world.gone |= {sink} if gone else set()
         give = partial(world.coordinator.give_up, NAME, epoch, sink, "me", "gone", gone=gone, seen=seen)
         try:
             give()
@@ -416,7 +420,10 @@ def remembers(sink: str) -> Act:
     """What was cut can be read again."""
 
     def act(world: World) -> None:
-        world.targets[sink].cut = ()
+        def effect() -> None:
+            world.targets[sink].cut = ()
+
+        world.steps.take(f"{sink}: the log can be read again", effect)
 
     return act
 

@@ -20,7 +20,7 @@ def of_row(
     yield from _of_plan(known, row, before, after)
     match row.event:
         case Event.STAGED:
-            yield from _staged(after)
+            yield from _staged(before, after)
         case Event.VERDICT:
             yield from _verdict(row, before, after)
         case Event.APPROVED if after.attempt not in after.failed_attempts:
@@ -74,7 +74,9 @@ def _overlapping(known: Checkpoints, new: Checkpoint) -> Iterator[str]:
             yield f"7: epochs {other.epoch} and {new.epoch} share offsets"
 
 
-def _staged(after: Checkpoint) -> Iterator[str]:
+def _staged(before: Checkpoint | None, after: Checkpoint) -> Iterator[str]:
+    if before is None or before.staging != after.claims[after.attempt].nonce:
+        yield f"epoch {after.epoch} is staged by a claim that has ended"
     if set(after.handles) != set(after.sinks):
         yield f"epoch {after.epoch} is staged for {sorted(after.handles)} and its sinks are {sorted(after.sinks)}"
     for sink, handle in after.handles.items():
@@ -155,6 +157,12 @@ def of_person(rows: Sequence[Row], row: Row) -> Iterator[str]:
         yield f"'{row.event.value}' of epoch {row.epoch} names row {row.body['seen']}, and {changes[-1].seq} changed it"
 
 
+def of_giving_up(row: Row, gone: frozenset[str]) -> Iterator[str]:
+    """What could not be fenced is given up only where a person has said that it is gone for ever."""
+    if row.event is Event.GIVEN_UP and "not_fenced" in row.body and row.sink not in gone:
+        yield f"{row.sink} is given up without a fence, and nobody has said that it is gone"
+
+
 def of_attempt(rows: Sequence[Row], row: Row, after: Checkpoint) -> Iterator[str]:
     """An approval belongs to the attempt that it named, and lets no other one through."""
     if row.event is not Event.COMMITTING or after.approved is None:
@@ -226,6 +234,8 @@ def of_effect(
             yield f"epoch {checkpoint.epoch} in {sink} is refused after its rehearsal, and nobody changed the target"
     elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
         yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
+    elif what == "discard" and checkpoint.state is State.STAGED and checkpoint.handles[sink].get("txn") == name:
+        yield f"epoch {checkpoint.epoch} in {sink} is staged, and discarded"
 
 
 def _published(

@@ -98,11 +98,12 @@ def _approval(held: Checkpoint) -> tuple[Any, Act]:
 
 
 def _word(command: Any, waiting: list[Checkpoint]) -> tuple[Any, Act | None]:
-    """What is to be said of the oldest checkpoint that waits for the sink."""
+    """What is to be said of the first decision that waits for the sink."""
     if lost := command.group(5):
         return ("accept-loss", lost), actors.accept_loss(lost)
     word, sink = command.group(1), command.group(2)
-    epoch = next((cp.epoch for cp in waiting if sink and sink in cp.waiting), 0)
+    decided = sorted(waiting, key=lambda cp: cp.decision or 0)
+    epoch = next((cp.epoch for cp in decided if sink and sink in cp.waiting), 0)
     if not epoch:
         return (command.group(0), sink, epoch), None
     return (word, sink, epoch), (actors.resolve_doubt if word == "committed" else actors.give_up)(sink, epoch)

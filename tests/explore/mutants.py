@@ -216,7 +216,7 @@ GUARDS = [
         RESOLVE,
         "if sink not in now.in_doubt or now.handles[sink] != old:",
         "if False:",
-        "doubt-twice",
+        "doubt-ends",
     ),
     Mutant(
         "earlier attempts are left when it is committed",
@@ -273,7 +273,7 @@ GUARDS = [
         SWEEP,
         "    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n        view = state.view(name)  # after the list: what was claimed since cannot be in it\n",
         "    view = state.view(name)\n    found = list(live.leftovers(prefix)) if held is None else held\n    if found:\n",
-        "sweep-stage",
+        "sweep-aborted",
     ),
     Mutant(
         "a slot is leased twice",
@@ -420,6 +420,13 @@ EDGE = [
         '"verdict": None, "approved": None,',
         '"verdict": None,',
         "approval-ends",
+    ),
+    Mutant(
+        "what was held is never settled once nothing is staged",
+        MODEL,
+        "        if self.gate is None or self.verdict is None:\n            return False\n        return self.gate",
+        "        if self.gate is None:\n            return False\n        return self.gate",
+        "approves-too-late",
     ),
     Mutant(
         "approved where an earlier attempt failed",

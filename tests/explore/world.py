@@ -81,6 +81,7 @@ class World:
     acting: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)  # actor -> for whom, and since when
     alive: dict[str, Callable[[Checkpoint], bool]] = field(default_factory=dict)  # actor -> whom it knows to be alive
     copies: dict[str, Any] = field(default_factory=dict)  # by sink: its target as it was, or will be again
+    gone: frozenset[str] = frozenset()  # sinks of which a person has said that they never answer again
     lacking: dict[str, frozenset[str]] = field(default_factory=dict)  # actor -> targets that lack rows since it began
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class World:
         copied = {name: target.copy() for name, target in self.targets.items()}
         shared = (self.pipelines, self.records, self.verdicts, self.topic_id, self.still, self.steady)
         world = World(*shared, copied, self.looks, list(self.broken), dict(self.doomed))
-        world.copies, world.lacking = dict(self.copies), dict(self.lacking)
+        world.copies, world.lacking, world.gone = dict(self.copies), dict(self.lacking), self.gone
         world.table.chains = dict(self.table.chains)
         return world
 
@@ -126,6 +127,7 @@ class World:
         self.broken += invariants.of_attempt(chain.rows, row, after)
         self.broken += invariants.of_decision(self.targets, row, after, _last_decisions(chain))
         self.broken += invariants.of_staging_again(chain.rows, row)
+        self.broken += invariants.of_giving_up(row, self.gone)
         self._watch_targets(row, after)
         self._watch_abort(row, after)
 

@@ -255,8 +255,13 @@ class Checkpoint:
 
     @property
     def needs_manual_decision(self) -> bool:
-        """Whether the gate failed it and only a person may approve or abort it."""
-        return self.gate is not None and self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
+        """Whether the gate failed what is staged, and only a person may approve or abort it.
+
+        Planned again, it has nothing staged, and whoever has left it is settled by recovery.
+        """
+        if self.gate is None or self.verdict is None:
+            return False
+        return self.gate["on_fail"] == "hold" and self.attempt in self.failed_attempts
 
     @property
     def has_to_be_staged_again(self) -> bool:

@@ -545,3 +545,18 @@ def test_an_interval_without_records_is_not_processed_again(tmp_path):
     world.run_judged("run-1", NOTHING)
     asked = world.coordinator.plan(world.pipeline, "run-2", world.alive, NOTHING, "run-2, 1")
     assert (asked.checkpoint.epoch, asked.checkpoint.state) == (1, State.COMMITTED)
+
+
+def test_what_was_held_before_is_settled_by_recovery(tmp_path):
+    """A person has aborted it, and the run that planned it again died before it claimed an attempt."""
+    world = World(tmp_path, gate=Gate(min_rows={"lake": 1}, on_fail="hold"))
+    world.plan()
+    world.stage()
+    world.parts.inspector(world.pipeline).find("critical")
+    world.coordinator.gate("flights", 1, "run-1")
+    Person(world.coordinator).abort("flights", 1, "bad rows", who="ann")
+    world.plan("run-2")
+    world.coordinator.recover("flights", lambda checkpoint: False)
+    assert world.now().state is State.ABORTED
+    world.plan("run-3")
+    assert world.stage().attempt == 2

@@ -295,7 +295,7 @@ def test_what_was_seen_is_recorded(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", Event)
 def test_every_event_can_be_named(event: Event) -> None:
-    body = {"to": 1, "outcome": "passed"}
+    body = {"to": 1, "outcome": "passed", "why": "the table was altered"}
     assert event_in_words(Row("flights", 1, 1, event, 1, sink="lake", body=body))
 
 
