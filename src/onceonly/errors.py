@@ -46,6 +46,12 @@ class OnceonlyError(Exception):
         super().__init__("\n".join(part for part in (what, why, todo) if part))
         self.what, self.why, self.todo, self.code = what, why, todo, code
 
+    def naming(self, blank: str, name: str) -> OnceonlyError:
+        """This error, with a name in the commands that whoever raised it had to leave blank."""
+        self.todo = self.todo.replace(blank, name)
+        self.args = ("\n".join(part for part in (self.what, self.why, self.todo) if part),)
+        return self
+
     def __reduce__(self) -> tuple[type[OnceonlyError], tuple[str, str, str, str]]:
         return type(self), (self.what, self.why, self.todo, self.code)
 

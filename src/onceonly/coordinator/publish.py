@@ -192,7 +192,7 @@ def sink_row(view: View, checkpoint: Checkpoint, sink: str, event: Event, body: 
 def _classified(error: Exception, checkpoint: Checkpoint, sink: str) -> Exception:
     """An error that nobody classified says nothing about the outcome, and "surely not" says it of one try alone."""
     if isinstance(error, OnceonlyError) and not isinstance(error, NotCommitted):
-        return error
+        return error.naming("PIPELINE EPOCH", f"{checkpoint.pipeline} {checkpoint.epoch}")
     unknown = _unknown(error, checkpoint, sink)
     unknown.__cause__ = error
     return unknown

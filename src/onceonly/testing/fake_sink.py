@@ -115,7 +115,9 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
             if failure == "doubt" and "judged" not in handle:
                 self._fail_first("commit", "doubt")
                 raise InDoubt(
-                    f"sink '{self.name}' is in doubt.", "The evidence no longer exists.", "onceonly resolve …"
+                    f"sink '{self.name}' is in doubt.",
+                    "The evidence no longer exists.",
+                    "onceonly resolve PIPELINE EPOCH …",
                 )
             with locked(self.folder):
                 return self._publish(handle, decision, last)

@@ -193,8 +193,9 @@ def test_what_is_in_doubt_says_so(make):
     world.plan()
     world.stage()
     world.lake.fail("commit", "doubt")
-    with pytest.raises(OnceonlyError):
+    with pytest.raises(OnceonlyError) as doubt:
         world.commit()
+    assert str(doubt.value).endswith("onceonly resolve flights 1 …")
     assert "committing, in doubt: lake" in onceonly("status").stdout
     assert "committing, in doubt: lake" in onceonly("status", "flights").stdout
 
