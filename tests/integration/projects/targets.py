@@ -126,7 +126,6 @@ class Lake:
     def coordinator(self) -> Coordinator:
         if self.spark:
             return factory.coordinator(LiveParts(self.settings))
-        _stage_kafka_without_spark()
         return Coordinator(StateTable(self.settings.state), LightTargets(self))
 
     def stage(self, epoch: int, owner: str) -> Checkpoint:
@@ -195,8 +194,8 @@ class Lake:
         return sorted(numbers)
 
 
-def _stage_kafka_without_spark() -> None:
-    """In this process: numbers are made records here, and from there on all is as on Spark."""
+def stage_kafka_without_spark() -> None:
+    """For the rest of this process, so never in that of the tests: numbers are made records here, and from there on all is as on Spark."""
     from onceonly.sinks.kafka import gate_view, stage
     from onceonly.spark import few
 

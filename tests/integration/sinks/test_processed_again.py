@@ -14,7 +14,7 @@ from integration.projects.project import HOUR, START, Project, hour, make_projec
 
 from onceonly import manifests
 from onceonly.checkpoint.model import Checkpoint, State
-from onceonly.errors import CannotPublish, InvalidPipeline
+from onceonly.errors import ActionNeeded, InvalidPipeline
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.pipeline.sources import KafkaSource
@@ -123,7 +123,7 @@ def test_rows_that_are_rewritten_after_the_staging_stop_the_commit(hours: Hours)
     hours.run(0)
     staged = hours.stage(0, "mended", again=True)
     hours.table.delete("n = 3")
-    with pytest.raises(CannotPublish, match="were changed"):
+    with pytest.raises(ActionNeeded, match="were changed"):
         hours.commit(staged.epoch)
     assert hours.read()[0] == Counter(n for n in range(10) if n != 3)
 
@@ -148,5 +148,6 @@ def test_a_table_that_only_takes_appends_is_refused(hours: Hours) -> None:
 def test_files_without_their_manifest_are_refused(hours: Hours) -> None:
     done = hours.run(0)
     (hours.lake / "files" / done.handles["files"]["manifest"]).unlink()
-    with pytest.raises(InvalidPipeline, match="files that are published"):
+    with pytest.raises(ActionNeeded) as refusal:
         hours.stage(0, again=True)
+    assert refusal.value.code == "target-went-back"

@@ -19,7 +19,7 @@ from typing import Any
 
 import person
 from integration.faults.points import around
-from integration.projects.targets import NAME, Lake
+from integration.projects.targets import NAME, Lake, stage_kafka_without_spark
 from integration.victims import storm
 
 from onceonly.cli import changing, main
@@ -90,6 +90,8 @@ def mortal() -> None:
 
 if __name__ == "__main__":
     lake = Lake(**json.loads(sys.argv[1]))
+    if not lake.spark:
+        stage_kafka_without_spark()
     mortal()
     try:
         run(lake) if sys.argv[4:] == ["run"] else say(lake, sys.argv[4:])

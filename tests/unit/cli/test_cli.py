@@ -181,9 +181,25 @@ def test_status_of_all(onceonly: Invoke, table: Table) -> None:
     table.plan("other")
     assert told(onceonly("status", "--json"))["pipelines"] == [
         {"pipeline": "flights", "epoch": 2, "state": "staged", "committed_at": CommittedAt(), "rows": 10}
-        | {"rows_by_sink": {"lake": 10}, "unsettled": [2], "held": [], "missing": {}, "gaps": []},
+        | {
+            "rows_by_sink": {"lake": 10},
+            "unsettled": [2],
+            "held": [],
+            "refused": [],
+            "stage_again": [],
+            "missing": {},
+            "gaps": [],
+        },
         {"pipeline": "other", "epoch": 1, "state": "planned", "committed_at": None, "rows": None}
-        | {"rows_by_sink": {}, "unsettled": [1], "held": [], "missing": {}, "gaps": []},
+        | {
+            "rows_by_sink": {},
+            "unsettled": [1],
+            "held": [],
+            "refused": [],
+            "stage_again": [],
+            "missing": {},
+            "gaps": [],
+        },
     ]
     lines = onceonly("status").stdout.splitlines()
     assert lines[0].split() == ["pipeline", "epoch", "state", "last", "commit", "rows", "unsettled"]

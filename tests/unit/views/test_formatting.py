@@ -46,7 +46,7 @@ def test_rows_are_told_by_sink(handles, words):
     ("columns", "words"),
     [
         ({}, "staged"),
-        ({"failed_attempts": frozenset({1}), "attempt": 1}, "held"),
+        ({"failed_attempts": frozenset({1}), "attempt": 1, "verdict": {"outcome": "failed"}}, "held"),
         ({"failed_attempts": frozenset({1}), "attempt": 2}, "staged"),
         ({"failed_attempts": frozenset({1}), "attempt": 1, "approved": {"who": "ann"}}, "staged"),
         ({"failed_attempts": frozenset({1}), "attempt": 1, "state": State.ABORTED}, "aborted"),

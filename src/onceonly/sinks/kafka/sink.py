@@ -398,7 +398,8 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         """The handle with the spool that would be published, even if the handle names another one."""
         confined.check_folder(self.name, handle["txn"])
         for part in parts_of(handle):
-            confined.check_file(self.name, part.spool)
+            if part.spool or handle["guarantee"] != "none":  # without a guarantee, nothing is kept
+                confined.check_file(self.name, part.spool)
         return {**handle, "folder": self._spool.path(handle["txn"])}
 
     @property
