@@ -195,7 +195,10 @@ class Lake:
 
 
 def stage_kafka_without_spark() -> None:
-    """For the rest of this process, so never in that of the tests: numbers are made records here, and from there on all is as on Spark."""
+    """Make records of numbers here; from there on all is as on Spark.
+
+    It holds for the rest of the process, so it is never called in that of the tests.
+    """
     from onceonly.sinks.kafka import gate_view, stage
     from onceonly.spark import few
 
