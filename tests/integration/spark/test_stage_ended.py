@@ -208,7 +208,7 @@ def test_on_kill_of_the_task_ends_the_job_that_it_has_begun(monkeypatch: pytest.
     monkeypatch.setattr(connections, "spark", lambda _: Target())
     monkeypatch.setattr(child, "job", lambda *_: job)
     operator.on_kill()  # before it has begun there is nothing to end
-    operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: None), "run_id": "a run"})
+    operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
     assert ended == ["by on_kill"]
 
 
@@ -234,6 +234,6 @@ def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: py
     monkeypatch.setattr(session, "session", lambda *_: "a session")
     monkeypatch.setattr(factory, "coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts)))
     operator.on_kill()  # before it has begun there is nothing to interrupt
-    operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: None), "run_id": "a run"})
+    operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
     assert interrupted == asked
     assert len(asked) == 1
