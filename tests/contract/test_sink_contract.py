@@ -140,10 +140,11 @@ class Topic(Folder):
             return [*super().traces(txn), *known.open(f".*{txn.name}.*")]
 
     def _ending(self) -> list[str]:
-        """Transactions of which the markers are being written."""
+        """Transactions of which the markers are being written into this topic."""
         with Transactions({"bootstrap_servers": self.bootstrap}) as known:
             described = known.describe(known.open(".*"))
-        return [id for id, seen in described.items() if seen.state != "Ongoing"]
+        here = {id: seen for id, seen in described.items() if any(topic == self.topic for topic, _ in seen.partitions)}
+        return [id for id, seen in here.items() if seen.state != "Ongoing"]
 
 
 class TestFake(SinkContract):

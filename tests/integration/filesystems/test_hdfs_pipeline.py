@@ -6,7 +6,7 @@ import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -98,7 +98,8 @@ def test_a_pipeline_from_kafka_to_hdfs(hours: Hours, hdfs: Hdfs, monkeypatch: py
 
         def unheard(self: Cluster, old: str, new: str) -> None:
             whole(self, old, new)
-            raise Unreachable("the answer is lost")
+            if not PurePath(old).name.startswith("."):  # not the probe of a rehearsal, with which nothing is published
+                raise Unreachable("the answer is lost")
 
         broken.setattr(Cluster, "rename", unheard)
         with pytest.raises(OutcomeUnknown, match="not known"):

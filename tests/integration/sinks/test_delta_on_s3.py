@@ -28,9 +28,9 @@ from onceonly.testing.fakes import FakeReceipts, FakeSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 numbers = count()
-MOST = 44  # requests of a checkpoint of a pipeline with one Delta sink, from plan to commit, by three processes
-MOST_MERGING = 49  # the same, every 11th time: the rows of the state table are merged
-MOST_ALONE = 31  # by one process, which knows what it has written itself
+MOST = 45  # requests of a checkpoint of a pipeline with one Delta sink, from plan to commit, by three processes
+MOST_MERGING = 50  # the same, every 11th time: the rows of the state table are merged
+MOST_ALONE = 32  # by one process, which knows what it has written itself
 
 
 @pytest.fixture

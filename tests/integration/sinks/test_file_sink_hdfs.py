@@ -35,7 +35,7 @@ from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
 STATE = "0123456789abcdef0123456789abcdef"
-LAKES = 18  # each killed one request later than the one before; a commit of three files has fewer requests
+LAKES = 26  # each killed one request later than the one before; a commit of three files has fewer requests
 
 
 def transaction(epoch: int = 1, attempt: int = 1) -> Transaction:

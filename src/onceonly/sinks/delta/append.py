@@ -34,9 +34,10 @@ OF_AN_ADD = ("path", "partitionValues", "size", "modificationTime", "dataChange"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a rehearsal has found out for the commit that follows: the put is refused if anything came in between.
+    """What a rehearsal has found out for the commit that follows: the put is refused if the log has grown in between.
 
     Args:
+        staged: what was in the folder of the staged rows, which no put compares.
         looked_at: when the target was read, in seconds since 1970.
     """
 
@@ -45,6 +46,7 @@ class Prepared:
     last: Publication | None
     target: Look
     adds: list[dict[str, Any]]
+    staged: list[Found]
     looked_at: float
 
     def is_for(self, handle: Handle, decision: int, last: Publication | None) -> bool:
@@ -79,7 +81,7 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
     adds = _adds(files, handle, staged)
     if adds is None or _is_old(target, staged):
         return None
-    return Prepared(handle["folder"], decision, last, target, adds, looked_at)
+    return Prepared(handle["folder"], decision, last, target, adds, staged, looked_at)
 
 
 def publish(
@@ -113,9 +115,10 @@ def _publish(
 ) -> Outcome | None:
     files = Objects(uri)
     for _ in range(TRIES):
-        if prepared:
+        if prepared and prepared.staged == files.below(log.rows_folder(handle)):
             target, adds, prepared = prepared.target, prepared.adds, None
         else:
+            prepared = None
             looked = _look(uri, handle)
             if looked is None or looked.metadata().id != handle["table_id"]:
                 return None

@@ -268,8 +268,13 @@ def _rows(add: dict[str, Any], staged_uri: str) -> int:
 
 
 def missing_files(target_uri: str, folder: str, adds: list[dict[str, Any]]) -> list[str]:
-    """Staged files that are missing or have another size (a VACUUM deletes what was not published in time)."""
-    return gone(adds, folder, {info.path: info.size for info in entries(target_uri, folder, recursive=True)})
+    """Staged files that are missing or have another size (a VACUUM deletes what was not published in time).
+
+    The entry that lists them is one of them: it may be in the memory of this process, and no longer in the store.
+    """
+    there = {info.path: info.size for info in entries(target_uri, folder, recursive=True)}
+    listed = f"{folder}/{entry(1)}"
+    return gone(adds, folder, there) + ([listed] if adds and listed not in there else [])
 
 
 def gone(adds: list[dict[str, Any]], folder: str, there: dict[str, int]) -> list[str]:
