@@ -220,7 +220,7 @@ def _is_stopped(pid: int) -> bool:
 
 @pytest.mark.timeout(seconds(300))
 def test_rows_arrive_once_although_targets_go_back(tmp_path: Path) -> None:
-    ride_out(Lake(str(tmp_path)).make(), sampled(SEED, 7), sampled(KILLS, 3))
+    ride_out(Lake(str(tmp_path)).make(), sampled(SEED, 10), sampled(KILLS, 3))
 
 
 @pytest.mark.heavy

@@ -213,7 +213,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Records]]:
 
 def _not_written(target: Target, why: str) -> OnceonlyError:
     return NotCommitted(
-        f"sink '{target.sink}': rows could not be written to Kafka.",
+        f"sink '{target.sink}': rows could not be written to Kafka at {target.config['bootstrap.servers']}.",
         why,
         "Nothing of this transaction is published. Check the brokers and retry.",
     )
