@@ -26,6 +26,7 @@ from onceonly.checkpoint.model import canonical
 from onceonly.filesystems import durability
 from onceonly.filesystems.objects import WRITTEN, Objects
 from onceonly.filesystems.paths import local_path
+from onceonly.sinks.delta import statistics
 from onceonly.sinks.delta.look import Look
 
 Table = DeltaTable | Look
@@ -198,8 +199,9 @@ def _staged_lines(target_uri: str, folder: str, path: str) -> Iterator[bytes]:
     return iter(Objects(f"{target_uri.rstrip('/')}/{folder}").read(path, WRITTEN).splitlines())
 
 
-def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
+def as_target_adds(adds: list[dict[str, Any]], folder: str, target: Table) -> list[AddAction]:
     """The same files as seen from the target: paths prefixed (delta-rs encodes a path again, so they go in decoded)."""
+    adds = statistics.settled_adds(adds, target)
     return [
         AddAction(
             path=f"{folder}/{unquote(add['path'])}",

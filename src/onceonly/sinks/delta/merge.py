@@ -8,6 +8,7 @@ one batch of the table at a time.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.sinks.delta import entry, log
+from onceonly.sinks.delta import entry, file_statistics, log
 
 ROWS = 1 << 17  # of the table in memory at a time
 READAHEAD = 2  # batches
@@ -119,7 +120,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         known.copied = paths, numbers, written
     detail = {"inserted": len(applied) - found.updated, "updated": found.updated}
     return Merged(
-        [*written, *([] if older else log.as_target_adds(adds, log.rows_folder(handle)))],
+        [*written, *([] if older else log.as_target_adds(adds, log.rows_folder(handle), target))],
         _removed(target, touched),
         {**detail, "older": older, "rewritten": len(touched)},
     )
@@ -232,10 +233,12 @@ def _write(
     own = f"{folder}/{log.COPIES}{uuid.uuid4().hex[:12]}"
     nested = log.create_staged(target, own, True, [], {}, enforce=False)
     rows = pa.RecordBatchReader.from_batches(schema, (batch for part in parts for batch in part if batch.num_rows))
-    write_deltalake(nested, rows, mode="append")
-    adds = log.staged_adds(uri, own, 1)
+    copy = DeltaTable(nested)
+    properties = file_statistics.writer_properties(json.loads(copy.schema().to_json())["fields"])
+    write_deltalake(copy, rows, mode="append", writer_properties=properties)
+    adds = file_statistics.recount(log.staged_adds(uri, own, 1), log.file_system(nested), copy)
     log.keep(uri, own)
-    return log.as_target_adds(adds, own)
+    return log.as_target_adds(adds, own, target)
 
 
 def _removed(target: DeltaTable, touched: list[ds.ParquetFileFragment]) -> dict[str, int]:

@@ -434,7 +434,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         if handle["publish"] == "spark" or altered:
             look = partial(self._outcome_now, handle, decision, last)
             return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
-        entry.commit(target, log.as_target_adds(adds, folder), log.as_removes(out), handle["app_id"], version)
+        entry.commit(target, log.as_target_adds(adds, folder, target), log.as_removes(out), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
 
