@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark.temporary_conf import OLD_VERSIONS, temporary_conf
 
 FEED = (
     "_change_type",
@@ -49,7 +50,8 @@ def appended(spark: SparkSession, root: str, schema: StructType, partitioned: Se
 
 def snapshot(spark: SparkSession, uri: str, version: int, schema: StructType) -> DataFrame:
     """All rows of the table as of that version."""
-    rows: DataFrame = strict_reader(spark).format("delta").option("versionAsOf", version).load(uri)
+    with temporary_conf(spark, OLD_VERSIONS):
+        rows: DataFrame = strict_reader(spark).format("delta").option("versionAsOf", version).load(uri)
     return rows.select(*map(_named, schema.names))
 
 
@@ -62,7 +64,8 @@ def inserted(rows: DataFrame, version: int, time: datetime) -> DataFrame:
 def changed(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
     """The Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
     options = {"readChangeFeed": "true", "startingVersion": str(start), "endingVersion": str(end - 1)}
-    rows: DataFrame = strict_reader(spark).format("delta").options(**options).load(uri)
+    with temporary_conf(spark, OLD_VERSIONS):
+        rows: DataFrame = strict_reader(spark).format("delta").options(**options).load(uri)
     columns = [_named(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
     return rows.select(*columns, *FEED)
 
@@ -117,8 +120,13 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it for that of one column, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def _named(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+    return F.col(quoted(name))
 
 
 def _bare(part: Any) -> Any:

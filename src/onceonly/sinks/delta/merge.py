@@ -143,7 +143,7 @@ def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: H
         changes = staged.to_table(columns=_named(keys, "key") | _named(order, "new"))
         known.changes = changes.append_column("change", pa.array(range(len(changes)), pa.int64()))
     columns, files, stale = _named(keys, "key") | _named(order, "old"), [], [pa.array([], pa.int64())]
-    for fragment in table.get_fragments(filter=_bounds(target, table, keys, known.changes)):
+    for fragment in _fragments(target, table, keys, known.changes):
         if fragment.path not in known.files:
             known.files[fragment.path] = _look_into(_batches(fragment, table.schema, columns), known.changes)
         matched, not_newer = known.files[fragment.path]
@@ -178,6 +178,26 @@ def _batches(fragment: ds.Fragment, schema: pa.Schema, columns: Any = None) -> I
     return read
 
 
+def _fragments(
+    target: DeltaTable, table: ds.FileSystemDataset, keys: list[str], changes: pa.Table
+) -> Iterator[ds.ParquetFileFragment]:
+    """The files that may have rows with keys of the changes.
+
+    To a dataset, a bound that a file does not have is null, and it leaves the file out. So such files are always read.
+    """
+    wanted = {fragment.path for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes))}
+    wanted |= _without_bounds(target, keys)
+    return (fragment for fragment in table.get_fragments() if fragment.path in wanted)
+
+
+def _without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
+    """Paths of the files of which the log lacks a bound of a key, as after a change of what has statistics."""
+    adds = pa.table(target.get_add_actions(flatten=True))
+    names = {f"{side}.{key}" for key in keys for side in ("min", "max")} & set(adds.column_names)
+    missing = [adds["path"].filter(pc.is_null(adds[name])).to_pylist() for name in names]
+    return {unquote(path) for paths in missing for path in paths}
+
+
 def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.Table) -> ds.Expression | None:
     """What every row with a key of the changes meets: files and partitions that cannot are not read."""
     exact = {name for name in keys if any(is_kind(table.schema.field(name).type) for is_kind in BOUNDED)}
@@ -187,7 +207,7 @@ def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.
 
 
 def _between(name: str, values: pa.ChunkedArray) -> ds.Expression:
-    span, some = pc.min_max(values).as_py(), pc.unique(values)
+    span, some = pc.min_max(values), pc.unique(values)  # of scalars: Python has no day after 9999
     few = ds.field(name).isin(some) if len(some) <= FEW else ds.scalar(True)
     return (ds.field(name) >= span["min"]) & (ds.field(name) <= span["max"]) & few
 

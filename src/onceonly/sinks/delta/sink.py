@@ -104,6 +104,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         changes.check_table(self.config, target)
         against = log.takes_plain_append(target)
         if against:
+            through_spark.refuse_unwritable(self.name, target)
             through_spark.refuse_unsafe(self.name, self.uri, self._spark)
         if self.config.merge:
             return [f"{self.name}: merges into {self.uri} by {list(self.config.merge.keys)}"]
@@ -118,6 +119,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         change = schema.check(self.config, target, rows)
         plain = log.takes_plain_append(target) is None
         if not plain:
+            through_spark.refuse_unwritable(self.name, target)
             through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
@@ -125,7 +127,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         adds = log.staged_adds(self.uri, folder, 1)
         if not adds:
             stage.require_seen(self.config, staged, rows.sparkSession)
-        changes.check_staged(self.config, adds)
+        changes.check_staged(self.config, target, adds)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)
         stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
