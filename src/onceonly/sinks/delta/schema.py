@@ -12,7 +12,7 @@ from onceonly.checkpoint.model import Handle
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import lock, log
-from onceonly.sinks.staging.row_types import nullable
+from onceonly.sinks.staging.row_types import nullable, refuse_duplicates
 
 WIDENING = "delta.enableTypeWidening"
 WIDER = {  # what Delta widens automatically; source: Delta docs, "Type widening"
@@ -21,6 +21,7 @@ WIDER = {  # what Delta widens automatically; source: Delta docs, "Type widening
     "integer": ("long",),
     "float": ("double",),
 }
+FOREIGN = ("interval", "calendar", "time(")  # beginnings of Spark's types that a Delta table cannot have
 COMPUTED = {  # key in a column's metadata -> the feature of writers; source: Delta protocol
     "delta.generationExpression": "generatedColumns",
     "delta.identity.start": "identityColumns",
@@ -41,6 +42,23 @@ class Change:
 
     added: list[dict[str, Any]]
     widened: dict[str, str]
+
+
+def check_rows(config: DeltaSink, rows: Any) -> None:
+    """Refuse rows that no table can have.
+
+    Raises:
+        InvalidPipeline: two columns have one name, or a type is not one of Delta's; names each column.
+    """
+    refuse_duplicates(config.name, rows)
+    fields = json.loads(rows.schema.json())["fields"]
+    if foreign := [f"'{field['name']}' is {found}" for field in fields if (found := _foreign(field["type"]))]:
+        raise InvalidPipeline(
+            f"sink '{config.name}': a Delta table cannot hold the rows.",
+            f"Columns: {'; '.join(foreign)}.",
+            "Cast them in the transform, an interval for example to a number or to text. Nothing was staged.",
+            code="column-type",
+        )
 
 
 def check(config: DeltaSink, table: log.Table, rows: Any) -> Change:
@@ -140,6 +158,17 @@ def _against_widening(config: DeltaSink, table: log.Table, name: str, have: Any,
     if table.metadata().configuration.get(WIDENING) != "true":
         return f"{told} (to allow it: ALTER TABLE … SET TBLPROPERTIES ('{WIDENING}' = 'true'))"
     return None
+
+
+def _foreign(kind: Any) -> str | None:
+    """A type that Delta does not have, at any depth; None: there is none."""
+    if isinstance(kind, str):
+        return kind if kind.startswith(FOREIGN) else None
+    if kind["type"] == "udt":
+        return _foreign(kind["sqlType"])
+    parts = [field["type"] for field in kind.get("fields", ())]
+    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    return next((found for part in parts if (found := _foreign(part))), None)
 
 
 def _type(kind: Any) -> str:

@@ -113,6 +113,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        schema.check_rows(self.config, rows)
         changes.check_columns(self.config, rows)
         target = self.target(rows)
         changes.check_table(self.config, target)
@@ -379,7 +380,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         return [field.name for field in target.schema().fields] if target else None
 
     def _target(self, handle: Handle, last: Publication | None) -> DeltaTable:
-        target = log.open_table(self.uri)
+        try:
+            target = log.open_table(self.uri)
+        except DeltaError as error:
+            raise errors.unreadable(handle, error) from error
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle["table_id"]:
             if last is not None and not history.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:

@@ -16,6 +16,7 @@ from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import arbitrated, head, log, plain
+from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
 from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
@@ -45,7 +46,7 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
     """The table at `uri`, if there is one.
 
     Raises:
-        InvalidPipeline: delta-rs cannot find one there, or its catalog manages it.
+        InvalidPipeline: delta-rs cannot find one there or open it, or its catalog manages it.
         NotCommitted: there is none, and a catalog has named it.
     """
     local = local_path(uri)
@@ -60,7 +61,15 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
     except DeltaError as error:
         if MANAGED in str(error):
             raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
-        raise
+        if "object store" in str(error):  # which does not answer: that is not the table's fault
+            raise
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table at {uri} cannot be opened.",
+            first_line(error),
+            "Its log is damaged, or it has a feature that delta-rs does not know. Repair it, or choose another table. "
+            "Nothing was written.",
+            code="table-unreadable",
+        ) from error
     if table is None and config.table:
         raise another_by_name(config, None)
     return table
