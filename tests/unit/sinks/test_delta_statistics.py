@@ -1,4 +1,4 @@
-"""What a commit says of its files: by all of it, readers find every row; and by what no reader agrees on, none skips."""
+"""What a commit says of its files: by it, readers find every row; of values on which they differ, it says nothing."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def nullable(schema: Any) -> Any:
 
 def refuse_duplicates(sink: str, rows: Any) -> None:
     """Raise InvalidPipeline if two columns have one name: to Spark and to tables, upper and lower case are the same."""
-    names = [name.lower() for name in rows.schema.names]
-    if doubled := sorted({name for name in rows.schema.names if names.count(name.lower()) > 1}):
+    names = [name.lower() for name in rows.columns]
+    if doubled := sorted({name for name in rows.columns if names.count(name.lower()) > 1}):
         raise InvalidPipeline(
             f"sink '{sink}': the rows have several columns of one name.",
             f"The transform's output has {', '.join(repr(name) for name in doubled)} more than once (upper and lower "
