@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction
 
 from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.sinks.delta import entry, file_statistics, log
+from onceonly.sinks.staging import row_text
 
 ROWS = 1 << 17  # of the table in memory at a time
 READAHEAD = 2  # batches
@@ -107,7 +108,8 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     """
     if not adds:
         return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
-    table, staged = _dataset(target), _dataset(DeltaTable(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+    table = _dataset(target)
+    staged = _staged_dataset(f"{uri.rstrip('/')}/{log.rows_folder(handle)}", table, adds)
     found = _search(target, table, staged, handle, known)
     applied, touched = found.applied, found.touched
     older = len(known.changes) - len(applied)
@@ -128,6 +130,28 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
 
 def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
     return table.to_pyarrow_dataset(parquet_read_options=OPTIONS)
+
+
+def _staged_dataset(uri: str, table: ds.FileSystemDataset, adds: list[dict[str, Any]]) -> ds.FileSystemDataset:
+    """All of the staged rows."""
+    try:
+        return _dataset(DeltaTable(uri))
+    except ValueError:  # of a day after 9999 in Spark's statistics, which are not needed here
+        pass
+    files, file_format = log.file_system(uri), ds.ParquetFileFormat(read_options=OPTIONS)
+    fragments = [
+        file_format.make_fragment(unquote(add["path"]), files, _partition(table.schema, add["partitionValues"]))
+        for add in adds
+    ]
+    return ds.FileSystemDataset(fragments, table.schema, file_format, files)
+
+
+def _partition(schema: pa.Schema, values: dict[str, str | None]) -> ds.Expression:
+    """The values of partition columns; an empty text is null."""
+    texts = {name: pa.array([text or None], pa.string()) for name, text in values.items()}
+    columns = {name: row_text.from_folders(text, schema.field(name).type)[0] for name, text in texts.items()}
+    parts = [ds.field(name) == value if value.is_valid else ds.field(name).is_null() for name, value in columns.items()]
+    return reduce(lambda one, other: one & other, parts, ds.scalar(True))
 
 
 def _numbers(table: pa.Table) -> pa.Array:
