@@ -42,7 +42,7 @@ class LightDelta(DeltaWriter):
         staged = log.create_staged(target, folder, True, [], {})
         plain.append(staged, data)
         adds = log.staged_adds(self.uri, folder, 1)
-        changes.check_staged(self.config, adds)
+        changes.check_staged(self.config, target, adds)
         count, size = log.count(adds, staged)
         return {
             "kind": "delta",

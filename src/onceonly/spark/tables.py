@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onceonly.spark.strict_reading import strict_reader
+from onceonly.spark.temporary_conf import OLD_VERSIONS, temporary_conf
 
 FEED = (
     "_change_type",
@@ -49,7 +51,7 @@ def appended(spark: SparkSession, root: str, schema: StructType, partitioned: Se
 
 def snapshot(spark: SparkSession, uri: str, version: int, schema: StructType) -> DataFrame:
     """All rows of the table as of that version."""
-    rows: DataFrame = strict_reader(spark).format("delta").option("versionAsOf", version).load(uri)
+    rows = _of_any_age(spark, uri, {"versionAsOf": str(version)})
     return rows.select(*map(_named, schema.names))
 
 
@@ -62,9 +64,23 @@ def inserted(rows: DataFrame, version: int, time: datetime) -> DataFrame:
 def changed(spark: SparkSession, uri: str, start: int, end: int, schema: StructType) -> DataFrame:
     """The Change Data Feed of the versions from `start` to before `end`, with the columns of `schema`."""
     options = {"readChangeFeed": "true", "startingVersion": str(start), "endingVersion": str(end - 1)}
-    rows: DataFrame = strict_reader(spark).format("delta").options(**options).load(uri)
+    rows = _of_any_age(spark, uri, options)
     columns = [_named(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
     return rows.select(*columns, *FEED)
+
+
+def _of_any_age(spark: SparkSession, uri: str, options: Mapping[str, str]) -> DataFrame:
+    """Versions of a table, without Delta's refusal of old ones, which is raised when the read is analysed.
+
+    A client of Spark Connect sends a read to be analysed with each use of it. A view is analysed once.
+    """
+    with temporary_conf(spark, OLD_VERSIONS):
+        rows: DataFrame = strict_reader(spark).format("delta").options(**options).load(uri)
+        if "connect" not in type(rows).__module__:
+            return rows
+        view = f"onceonly_{uuid.uuid4().hex}"
+        rows.createTempView(view)
+    return spark.table(view)
 
 
 def looks_lost(error: Exception) -> bool:
@@ -117,8 +133,13 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it for that of one column, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def _named(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+    return F.col(quoted(name))
 
 
 def _bare(part: Any) -> Any:

@@ -130,15 +130,22 @@ def missing(state: StateTable, pipeline: str) -> Mapping[str, int]:
 
 
 def rows(checkpoint: Checkpoint) -> int | None:
-    """Over all sinks: a record that went to two of them counts twice."""
-    return checkpoint.rows if _may_have_rows(checkpoint) else 0
+    """Over all sinks: a record that went to two of them counts twice. A sink that was given up has none."""
+    counts = rows_by_sink(checkpoint).values() if checkpoint.handles else ()
+    if not _may_have_rows(checkpoint):
+        return 0
+    return sum(count for count in counts if count is not None) if counts and None not in counts else None
 
 
 def rows_by_sink(checkpoint: Checkpoint) -> dict[str, int | None]:
-    """What is staged, or was published; None where a sink does not count. Empty before anything is staged."""
+    """What is staged, or was published, and 0 where a person gave the rows up; None where a sink does not count.
+
+    Empty before anything is staged.
+    """
     if not _may_have_rows(checkpoint):
         return dict.fromkeys(checkpoint.handles or checkpoint.sinks, 0)
-    return {sink: handle.get("rows") for sink, handle in checkpoint.handles.items()}
+    given_up = checkpoint.given_up
+    return {sink: 0 if sink in given_up else handle.get("rows") for sink, handle in checkpoint.handles.items()}
 
 
 def _may_have_rows(checkpoint: Checkpoint) -> bool:

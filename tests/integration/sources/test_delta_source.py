@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -70,6 +72,20 @@ def test_the_first_range_is_the_whole_table_as_it_is_then(table: Table, spark: A
     assert numbers(table, spark, first) == [1, 3, 4, 5]
     assert numbers(table, spark, table.range(3, 4)) == [6]
     assert numbers(table, spark, table.range(4, 4)) == []
+
+
+def test_versions_older_than_a_week_are_read_while_their_files_exist(table: Table, spark: Any) -> None:
+    """Delta refuses them by their age: the whole table as of then, and its Change Data Feed."""
+    table.write(1, configuration=FEED)
+    for n in (2, 3, 4):
+        table.write(n)
+    for version in range(4):
+        moment = time.time() - (40 - 10 * version) * 86_400
+        os.utime(table.entry(version), (moment, moment))
+    assert numbers(table, spark, table.range(0, 2)) == [1, 2]
+    assert [row["n"] for row in rows(table, spark, table.range(1, 2), changes=True)] == [2]
+    setting = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+    assert spark.conf.get(setting, None) in (None, "true"), "it is switched off for that read alone"
 
 
 def test_partition_columns_have_the_types_of_the_table(table: Table, spark: Any) -> None:

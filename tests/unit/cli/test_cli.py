@@ -324,6 +324,8 @@ def test_resolve_shows_the_checkpoint_and_records_who_gave_up_and_why(onceonly: 
     assert "lake lacks 10 rows, which are of 10 offsets of 'flights'" in " ".join(result.stdout.split())
     given_up = told(onceonly("describe", "flights", 1, "--json"))["given_up"]["lake"]
     assert (given_up["who"], given_up["reason"]) == (getpass.getuser(), "dropped for good")
+    (shown,) = told(onceonly("status", "flights", "--json"))["checkpoints"]
+    assert (shown["rows"], shown["rows_by_sink"]) == (0, {"lake": 0})
 
 
 def test_resolve_is_refused_where_nothing_waits(onceonly: Invoke, table: Table) -> None:

@@ -91,6 +91,7 @@ def test_check_stage_commit_and_fence_refuse_it(lake: LightDelta, monkeypatch: p
     monkeypatch.setattr(log, "staged_adds", lambda *_: adds)
     monkeypatch.setattr(append, "publish", lambda *_: None)
     monkeypatch.setattr(schema, "check", lambda *_: Change([], {}))
+    monkeypatch.setattr(schema, "check_rows", lambda *_: None)
     far = DeltaWriter(DeltaSink("lake", BUCKET), BUCKET, Session)
     with pytest.raises(InvalidPipeline, match="is not safe"):
         far.check()
@@ -221,16 +222,26 @@ def test_refusal_of_spark_is_told_by_its_cause() -> None:
 # ---- closed by Spark
 
 
+class Conf(dict[str, str]):
+    """Of a session."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+    def unset(self, name: str) -> None:
+        self.pop(name, None)
+
+
 class Rows:
-    """A DataFrame, its reader and its writer, as far as they are asked; `saved` are the rows of each append."""
+    """A DataFrame, its session, its reader and its writer, as they are asked; `saved` has the rows of each append."""
 
     def __init__(self, count: int, saved: list[int]) -> None:
         self.count, self.saved = count, saved
-        self.conf: dict[str, str] = {}
+        self.conf = Conf()
 
     def __getattr__(self, name: str) -> Any:
-        """`read`, `write`; and format, load, drop, mode, option and options, which change no row."""
-        return self if name in ("read", "write") else lambda *_, **__: self
+        """`read`, `write`, `sparkSession`; and format, load, drop, mode, option and options, which change no row."""
+        return self if name in ("read", "write", "sparkSession") else lambda *_, **__: self
 
     def limit(self, most: int) -> Rows:
         return Rows(min(most, self.count), self.saved)

@@ -21,7 +21,7 @@ from onceonly.checkpoint.model import Handle, Outcome
 from onceonly.checkpoint.sink import Publication
 from onceonly.errors import OutcomeUnknown
 from onceonly.filesystems.objects import Found, Objects
-from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema
+from onceonly.sinks.delta import arbitrated, errors, evidence, head, history, log, rehearsal, schema, statistics
 from onceonly.sinks.delta.look import Look
 
 TRIES = 20  # conflicts with other writers, before an error is raised
@@ -78,7 +78,7 @@ def rehearse(sink: str, uri: str, handle: Handle, decision: int, last: Publicati
         return None
     files = Objects(uri)
     staged = files.below(log.rows_folder(handle))
-    adds = _adds(files, handle, staged)
+    adds = _adds(files, handle, staged, target)
     if adds is None or _is_old(target, staged):
         return None
     return Prepared(handle["folder"], decision, last, target, adds, staged, looked_at)
@@ -130,7 +130,7 @@ def _publish(
             if not _is_plain(target, handle):
                 return None
             staged = files.below(log.rows_folder(handle))
-            found = _adds(files, handle, staged)
+            found = _adds(files, handle, staged, target)
             if found is None or _is_old(target, staged):
                 return None
             adds = found
@@ -171,7 +171,7 @@ def _is_old(target: Look, staged: list[Found]) -> bool:
     return rehearsal.are_old(target, (found.changed for found in staged if found.path.endswith(".parquet")))
 
 
-def _adds(files: Objects, handle: Handle, staged: list[Found]) -> list[dict[str, Any]] | None:
+def _adds(files: Objects, handle: Handle, staged: list[Found], target: Look) -> list[dict[str, Any]] | None:
     """The actions that add the staged files to the target; None: some of them are no longer there.
 
     Args:
@@ -183,6 +183,7 @@ def _adds(files: Objects, handle: Handle, staged: list[Found]) -> list[dict[str,
     adds = log.adds_of(files.read(path, there[path].tag).splitlines(), folder) if path in there else []
     if len(adds) != handle["files"] or log.gone(adds, folder, {each.path: each.size for each in there.values()}):
         return None
+    adds = statistics.settled_adds(adds, target)
     return [{**{key: add.get(key) for key in OF_AN_ADD}, "path": f"{folder}/{add['path']}"} for add in adds]
 
 

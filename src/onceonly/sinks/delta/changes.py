@@ -81,16 +81,39 @@ def write(config: DeltaSink, staged: str, rows: Any) -> None:
         raise _explained(config, error) from error
 
 
-def check_staged(config: DeltaSink, adds: list[dict[str, Any]]) -> None:
-    """If the sink merges, refuse keys and order that the table would not give back: no change would find their rows."""
-    for name in config.merge.columns if config.merge else ():
+def check_staged(config: DeltaSink, table: log.Table, adds: list[dict[str, Any]]) -> None:
+    """If the sink merges, refuse values that the table would not give back: no change would find their rows."""
+    if config.merge is None:
+        return
+    for name in config.merge.columns:
         if any(name in add["partitionValues"] and not add["partitionValues"][name] for add in adds):
-            raise InvalidPipeline(
-                f"sink '{config.name}': the changes cannot be merged.",
+            raise _unfindable(
+                config,
                 f"'{name}' is an empty string in some of them, and the table is partitioned by it: Delta stores "
                 "null there, and a row with a null key cannot be found again.",
-                f"Use another value, or a table that is not partitioned by '{name}'. Nothing was staged.",
+                name,
             )
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name, kind = field["name"], field["type"]
+        if kind != "date" and not str(kind).startswith(("timestamp", "decimal(")):
+            continue
+        values = {value for add in adds if (value := add["partitionValues"].get(name))}
+        if signed := sorted(value for value in values if value[0] in "+-"):
+            raise _unfindable(
+                config,
+                f"'{name}' is {signed[0]} in some of them, and the table is partitioned by it: of partitions, delta-rs "
+                "does not read back negative decimals, or days outside of the years 1 to 9999.",
+                name,
+            )
+
+
+def _unfindable(config: DeltaSink, why: str, name: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{config.name}': the changes cannot be merged.",
+        why,
+        f"Use another value, or a table that is not partitioned by '{name}'. Nothing was staged.",
+        code="merge-partition-value",
+    )
 
 
 def irreplaceable(config: DeltaSink, old: Handle) -> str | None:
@@ -116,7 +139,9 @@ def newest(merge: Merge, rows: Any) -> Any:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    row = F.struct(*[rows[f"`{name}`"] for name in rows.columns])
+    from onceonly.spark.tables import quoted
+
+    row = F.struct(*[rows[quoted(name)] for name in rows.columns])
     packed = rows.select(row.alias("row"), F.sha2(F.to_json(row, EXACT), 256).alias("text"))
     keys = [F.col("row").getField(name).alias(f"key {number}") for number, name in enumerate(merge.keys)]
     order = [F.col("row").getField(name).alias(f"order {number}") for number, name in enumerate(merge.order_by)]

@@ -56,6 +56,20 @@ def unknown(handle: Handle, why: str) -> OutcomeUnknown:
     )
 
 
+def unreadable(handle: Handle, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the table's log in {handle['uri']} cannot be read.",
+        first_line(error),
+        "Repair the log (restore its files from a copy), then: onceonly recover. Nothing was written.",
+        code="table-unreadable",
+    )
+
+
+def first_line(error: Exception) -> str:
+    """delta-rs adds its stack to some messages."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
+
+
 def open_still(handle: Handle, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{handle['uri']} could not be closed to the rows, so a process may still publish them.",

@@ -26,6 +26,7 @@ from onceonly.checkpoint.model import canonical
 from onceonly.filesystems import durability
 from onceonly.filesystems.objects import WRITTEN, Objects
 from onceonly.filesystems.paths import local_path
+from onceonly.sinks.delta import statistics
 from onceonly.sinks.delta.look import Look
 
 Table = DeltaTable | Look
@@ -38,6 +39,14 @@ COPIES = "merge-"  # folders in a staged one: copies that a merge or a rehearsal
 # Writer features under which adding plain files is all that an append is. Others go through Spark.
 PLAIN_APPEND = {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 PLAIN_APPEND |= {"deletionVectors"}
+TYPE_FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}  # of readers and writers
+SINCE = {  # versions of the writer, before features were named
+    "appendOnly": 2,
+    "invariants": 2,
+    "checkConstraints": 3,
+    "changeDataFeed": 4,
+    "generatedColumns": 4,
+}
 LAST_PLAIN_VERSION = 4  # of the writer, before features were named: generated columns and change data feed included
 PER_TABLE = ("delta.autoOptimize.autoCompact", "delta.checkpointInterval")  # settings that a staged table must not have
 
@@ -128,7 +137,7 @@ def create_staged(
     """An empty table inside the target that enforces what the target enforces; returns its URI.
 
     With `plain` it has the target's protocol and settings; without (publishing through Spark, which applies the
-    target's features itself) only its columns.
+    target's features itself) only its columns, and the features that their types need.
 
     Args:
         added: columns that the target is going to have.
@@ -140,8 +149,9 @@ def create_staged(
     configuration = {k: v for k, v in metadata.configuration.items() if k not in PER_TABLE} if whole else {}
     schema = json.loads(target.schema().to_json())
     schema["fields"] = [{**f, "type": widened.get(f["name"], f["type"])} for f in schema["fields"]] + added
+    stated = _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}
     actions = [
-        {"protocol": _protocol(protocol) if plain else {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"protocol": _covering(stated, type_features(schema))},
         {
             "metaData": {
                 "id": str(uuid.uuid4()),
@@ -198,8 +208,9 @@ def _staged_lines(target_uri: str, folder: str, path: str) -> Iterator[bytes]:
     return iter(Objects(f"{target_uri.rstrip('/')}/{folder}").read(path, WRITTEN).splitlines())
 
 
-def as_target_adds(adds: list[dict[str, Any]], folder: str) -> list[AddAction]:
+def as_target_adds(adds: list[dict[str, Any]], folder: str, target: Table) -> list[AddAction]:
     """The same files as seen from the target: paths prefixed (delta-rs encodes a path again, so they go in decoded)."""
+    adds = statistics.settled_adds(adds, target)
     return [
         AddAction(
             path=f"{folder}/{unquote(add['path'])}",
@@ -294,6 +305,30 @@ def keep(target_uri: str, folder: str | None = None) -> None:
         durability.tree_to_disk(local / folder)
     if local:
         durability.Log(local).keep()
+
+
+def type_features(kind: Any) -> set[str]:
+    """The features without which a table cannot have columns of these types, at any depth."""
+    if isinstance(kind, str):
+        return {TYPE_FEATURES[kind]} if kind in TYPE_FEATURES else set()
+    parts = [field["type"] for field in kind.get("fields", ())]
+    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    return set().union(*map(type_features, parts))
+
+
+def _covering(protocol: dict[str, Any], features: set[str]) -> dict[str, Any]:
+    """The protocol with these features, whose names it can tell from the last versions on."""
+    if features <= set(protocol.get("writerFeatures") or ()):
+        return protocol
+    before = protocol.get("writerFeatures")
+    if before is None:
+        before = [name for name, version in SINCE.items() if version <= protocol["minWriterVersion"]]
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": sorted({*(protocol.get("readerFeatures") or ()), *features}),
+        "writerFeatures": sorted({*before, *features}),
+    }
 
 
 def _protocol(protocol: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ one batch of the table at a time.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from onceonly.checkpoint.model import Handle, Outcome
-from onceonly.sinks.delta import entry, log
+from onceonly.sinks.delta import entry, file_statistics, log
+from onceonly.sinks.staging import row_text
 
 ROWS = 1 << 17  # of the table in memory at a time
 READAHEAD = 2  # batches
@@ -106,7 +108,8 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
     """
     if not adds:
         return Merged([], {}, {"inserted": 0, "updated": 0, "older": 0, "rewritten": 0})
-    table, staged = _dataset(target), _dataset(DeltaTable(f"{uri.rstrip('/')}/{log.rows_folder(handle)}"))
+    table = _dataset(target)
+    staged = _staged_dataset(f"{uri.rstrip('/')}/{log.rows_folder(handle)}", table, adds)
     found = _search(target, table, staged, handle, known)
     applied, touched = found.applied, found.touched
     older = len(known.changes) - len(applied)
@@ -119,7 +122,7 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
         known.copied = paths, numbers, written
     detail = {"inserted": len(applied) - found.updated, "updated": found.updated}
     return Merged(
-        [*written, *([] if older else log.as_target_adds(adds, log.rows_folder(handle)))],
+        [*written, *([] if older else log.as_target_adds(adds, log.rows_folder(handle), target))],
         _removed(target, touched),
         {**detail, "older": older, "rewritten": len(touched)},
     )
@@ -127,6 +130,28 @@ def compute(target: DeltaTable, uri: str, handle: Handle, adds: list[dict[str, A
 
 def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
     return table.to_pyarrow_dataset(parquet_read_options=OPTIONS)
+
+
+def _staged_dataset(uri: str, table: ds.FileSystemDataset, adds: list[dict[str, Any]]) -> ds.FileSystemDataset:
+    """All of the staged rows."""
+    try:
+        return _dataset(DeltaTable(uri))
+    except ValueError:  # of a day after 9999 in Spark's statistics, which are not needed here
+        pass
+    files, file_format = log.file_system(uri), ds.ParquetFileFormat(read_options=OPTIONS)
+    fragments = [
+        file_format.make_fragment(unquote(add["path"]), files, _partition(table.schema, add["partitionValues"]))
+        for add in adds
+    ]
+    return ds.FileSystemDataset(fragments, table.schema, file_format, files)
+
+
+def _partition(schema: pa.Schema, values: dict[str, str | None]) -> ds.Expression:
+    """The values of partition columns; an empty text is null."""
+    texts = {name: pa.array([text or None], pa.string()) for name, text in values.items()}
+    columns = {name: row_text.from_folders(text, schema.field(name).type)[0] for name, text in texts.items()}
+    parts = [ds.field(name) == value if value.is_valid else ds.field(name).is_null() for name, value in columns.items()]
+    return reduce(lambda one, other: one & other, parts, ds.scalar(True))
 
 
 def _numbers(table: pa.Table) -> pa.Array:
@@ -142,7 +167,7 @@ def _search(target: DeltaTable, table: ds.Dataset, staged: ds.Dataset, handle: H
         changes = staged.to_table(columns=_named(keys, "key") | _named(order, "new"))
         known.changes = changes.append_column("change", pa.array(range(len(changes)), pa.int64()))
     columns, files, stale = _named(keys, "key") | _named(order, "old"), [], [pa.array([], pa.int64())]
-    for fragment in table.get_fragments(filter=_bounds(target, table, keys, known.changes)):
+    for fragment in _fragments(target, table, keys, known.changes):
         if fragment.path not in known.files:
             known.files[fragment.path] = _look_into(_batches(fragment, table.schema, columns), known.changes)
         matched, not_newer = known.files[fragment.path]
@@ -177,6 +202,26 @@ def _batches(fragment: ds.Fragment, schema: pa.Schema, columns: Any = None) -> I
     return read
 
 
+def _fragments(
+    target: DeltaTable, table: ds.FileSystemDataset, keys: list[str], changes: pa.Table
+) -> Iterator[ds.ParquetFileFragment]:
+    """The files that may have rows with keys of the changes.
+
+    To a dataset, a bound that a file does not have is null, and it leaves the file out. So such files are always read.
+    """
+    wanted = {fragment.path for fragment in table.get_fragments(filter=_bounds(target, table, keys, changes))}
+    wanted |= _without_bounds(target, keys)
+    return (fragment for fragment in table.get_fragments() if fragment.path in wanted)
+
+
+def _without_bounds(target: DeltaTable, keys: list[str]) -> set[str]:
+    """Paths of the files of which the log lacks a bound of a key, as after a change of what has statistics."""
+    adds = pa.table(target.get_add_actions(flatten=True))
+    names = {f"{side}.{key}" for key in keys for side in ("min", "max")} & set(adds.column_names)
+    missing = [adds["path"].filter(pc.is_null(adds[name])).to_pylist() for name in names]
+    return {unquote(path) for paths in missing for path in paths}
+
+
 def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.Table) -> ds.Expression | None:
     """What every row with a key of the changes meets: files and partitions that cannot are not read."""
     exact = {name for name in keys if any(is_kind(table.schema.field(name).type) for is_kind in BOUNDED)}
@@ -186,7 +231,7 @@ def _bounds(target: DeltaTable, table: ds.Dataset, keys: list[str], changes: pa.
 
 
 def _between(name: str, values: pa.ChunkedArray) -> ds.Expression:
-    span, some = pc.min_max(values).as_py(), pc.unique(values)
+    span, some = pc.min_max(values), pc.unique(values)  # of scalars: Python has no day after 9999
     few = ds.field(name).isin(some) if len(some) <= FEW else ds.scalar(True)
     return (ds.field(name) >= span["min"]) & (ds.field(name) <= span["max"]) & few
 
@@ -232,10 +277,12 @@ def _write(
     own = f"{folder}/{log.COPIES}{uuid.uuid4().hex[:12]}"
     nested = log.create_staged(target, own, True, [], {}, enforce=False)
     rows = pa.RecordBatchReader.from_batches(schema, (batch for part in parts for batch in part if batch.num_rows))
-    write_deltalake(nested, rows, mode="append")
-    adds = log.staged_adds(uri, own, 1)
+    copy = DeltaTable(nested)
+    properties = file_statistics.writer_properties(json.loads(copy.schema().to_json())["fields"])
+    write_deltalake(copy, rows, mode="append", writer_properties=properties)
+    adds = file_statistics.recount(log.staged_adds(uri, own, 1), log.file_system(nested), copy)
     log.keep(uri, own)
-    return log.as_target_adds(adds, own)
+    return log.as_target_adds(adds, own, target)
 
 
 def _removed(target: DeltaTable, touched: list[ds.ParquetFileFragment]) -> dict[str, int]:

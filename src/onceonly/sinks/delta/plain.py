@@ -1,8 +1,6 @@
 """Staging few rows by delta-rs in this process: where Delta on Spark would add nothing but the seconds of its start.
 
-Only for tables whose features, settings and types leave nothing to apply or to check. Statistics are written for types
-of which delta-rs and Delta on Spark have the same idea: not for decimals, which it writes as floats, nor for floats,
-where NaN is the largest value to Spark and left out by delta-rs.
+Only for tables whose features, settings and types leave nothing to apply or to check.
 """
 
 from __future__ import annotations
@@ -15,19 +13,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from onceonly.filesystems.objects import WRITTEN, Objects
 from onceonly.filesystems.paths import local_path
-from onceonly.sinks.delta import log
+from onceonly.sinks.delta import file_statistics, log
 from onceonly.spark import few
 
 FEATURES = {"appendOnly", "invariants"}  # of writers; the second means column metadata, which `_is_simple` refuses
 VERSIONS = (1, 2, 7)  # of the writer: the others mean more features, whether a table uses them or not
 PARTITIONED = {"byte", "short", "integer", "long", "date"}  # their values are written in one way only
-COUNTED = {*PARTITIONED, "boolean", "string", "timestamp"}
-UNCOUNTED = {"binary", "double", "float"}
-NONE = ColumnProperties(statistics_enabled="NONE")
+SIMPLE = {*PARTITIONED, "boolean", "string", "timestamp", "binary", "double", "float"}
 ONCE = CommitProperties(max_commit_retries=0)
 
 
@@ -49,9 +45,23 @@ def _write(table: DeltaTable, rows: Any) -> bool:
         return False
     if found.num_rows:
         write_deltalake(
-            table, found.select(names), mode="append", writer_properties=_statistics(table), commit_properties=ONCE
+            table,
+            found.select(names),
+            mode="append",
+            writer_properties=file_statistics.writer_properties(_fields(table)),
+            commit_properties=ONCE,
         )
+        _recount(table)
     return True
+
+
+def _recount(table: DeltaTable) -> None:
+    """Tell in the log what is in the files. Nobody reads that entry yet, and nothing is staged if this dies."""
+    files, path = log.file_system(table.table_uri), log.entry(1)
+    actions = [json.loads(line) for line in log.lines(files, path)]
+    adds = iter(file_statistics.recount([action["add"] for action in actions if "add" in action], files, table))
+    actions = [{"add": next(adds)} if "add" in action else action for action in actions]
+    log.write(files, path, "\n".join(map(json.dumps, actions)) + "\n")
 
 
 @contextmanager
@@ -95,7 +105,7 @@ def _is_simple(field: dict[str, Any], partitions: list[str]) -> bool:
         return False
     if field["name"] in partitions:
         return field["type"] in PARTITIONED
-    return field["type"] in COUNTED | UNCOUNTED or field["type"].startswith("decimal")
+    return field["type"] in SIMPLE or field["type"].startswith("decimal")
 
 
 def _is_sound(rows: pa.Table) -> bool:
@@ -105,11 +115,6 @@ def _is_sound(rows: pa.Table) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _statistics(table: DeltaTable) -> WriterProperties:
-    without = [field["name"] for field in _fields(table) if field["type"] not in COUNTED]
-    return WriterProperties(compression="SNAPPY", column_properties={name: NONE for name in without})
 
 
 def _fields(table: DeltaTable) -> list[dict[str, Any]]:

@@ -104,6 +104,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         changes.check_table(self.config, target)
         against = log.takes_plain_append(target)
         if against:
+            through_spark.refuse_unwritable(self.name, target)
             through_spark.refuse_unsafe(self.name, self.uri, self._spark)
         if self.config.merge:
             return [f"{self.name}: merges into {self.uri} by {list(self.config.merge.keys)}"]
@@ -112,12 +113,14 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
 
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         """Write `rows` into the nested table of `txn`; the handle names it and what it was made for."""
+        schema.check_rows(self.config, rows)
         changes.check_columns(self.config, rows)
         target = self.target(rows)
         changes.check_table(self.config, target)
         change = schema.check(self.config, target, rows)
         plain = log.takes_plain_append(target) is None
         if not plain:
+            through_spark.refuse_unwritable(self.name, target)
             through_spark.refuse_unsafe(self.name, self.uri, lambda: rows.sparkSession)
         folder = log.STAGED + txn.name
         staged = log.create_staged(target, folder, plain, change.added, change.widened)
@@ -125,7 +128,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         adds = log.staged_adds(self.uri, folder, 1)
         if not adds:
             stage.require_seen(self.config, staged, rows.sparkSession)
-        changes.check_staged(self.config, adds)
+        changes.check_staged(self.config, target, adds)
         staged_rows, size = log.count(adds, staged)
         log.keep(self.uri, folder)
         stage.check_covered(self.config, f"{self.uri.rstrip('/')}/{folder}")
@@ -377,7 +380,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         return [field.name for field in target.schema().fields] if target else None
 
     def _target(self, handle: Handle, last: Publication | None) -> DeltaTable:
-        target = log.open_table(self.uri)
+        try:
+            target = log.open_table(self.uri)
+        except DeltaError as error:
+            raise errors.unreadable(handle, error) from error
         table_id = str(target.metadata().id) if target else None
         if target is None or table_id != handle["table_id"]:
             if last is not None and not history.is_elsewhere(self.uri, last) and table_id != last.proof["table_id"]:
@@ -434,7 +440,7 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
         if handle["publish"] == "spark" or altered:
             look = partial(self._outcome_now, handle, decision, last)
             return through_spark.publish(self._spark, self.name, self.uri, handle, version, look)
-        entry.commit(target, log.as_target_adds(adds, folder), log.as_removes(out), handle["app_id"], version)
+        entry.commit(target, log.as_target_adds(adds, folder, target), log.as_removes(out), handle["app_id"], version)
         return Outcome(detail={"rows": handle["rows"]})
 
 

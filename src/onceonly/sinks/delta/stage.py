@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,12 +16,15 @@ from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.pipeline import catalogs
 from onceonly.pipeline.sinks import PARTITIONS, DeltaSink
 from onceonly.sinks.delta import arbitrated, head, log, plain
+from onceonly.sinks.delta.errors import first_line
 from onceonly.sinks.staging.row_types import nullable
 from onceonly.spark import few
+from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
 from onceonly.statetable.arbitration import TRIAL
 
 MANAGED = "catalog-managed"  # as delta-rs says it of a table that it does not open
-LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+# The staged table's log has one entry, which one task reads instead of Delta's default of 50.
+WRITING = {"spark.databricks.delta.snapshotPartitions": "1", **PARQUET_TIMES}
 
 
 def target(config: DeltaSink, uri: str, rows: Any) -> log.Table:
@@ -44,7 +46,7 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
     """The table at `uri`, if there is one.
 
     Raises:
-        InvalidPipeline: delta-rs cannot find one there, or its catalog manages it.
+        InvalidPipeline: delta-rs cannot find one there or open it, or its catalog manages it.
         NotCommitted: there is none, and a catalog has named it.
     """
     local = local_path(uri)
@@ -59,7 +61,15 @@ def opened(config: DeltaSink, uri: str, by: Callable[[str], log.Table | None] = 
     except DeltaError as error:
         if MANAGED in str(error):
             raise catalogs.managed(f"sink '{config.name}'", uri, MANAGED) from error
-        raise
+        if "object store" in str(error):  # which does not answer: that is not the table's fault
+            raise
+        raise InvalidPipeline(
+            f"sink '{config.name}': the table at {uri} cannot be opened.",
+            first_line(error),
+            "Its log is damaged, or it has a feature that delta-rs does not know. Repair it, or choose another table. "
+            "Nothing was written.",
+            code="table-unreadable",
+        ) from error
     if table is None and config.table:
         raise another_by_name(config, None)
     return table
@@ -162,7 +172,7 @@ def write(uri: str, rows: Any) -> None:
     """
     if few.expected() and plain.write(uri, rows):
         return
-    with _tiny_log(rows.sparkSession):
+    with temporary_conf(rows.sparkSession, WRITING):
         rows.write.format("delta").mode("append").save(spark_uri(uri))
 
 
@@ -180,20 +190,6 @@ def require_seen(config: DeltaSink, uri: str, spark: Any) -> None:
             f"The table created there has the id {ours}, and the one that Spark sees has {seen}.",
             "Does the path have characters with a meaning in URIs? Use another one. Nothing was published.",
         )
-
-
-@contextmanager
-def _tiny_log(spark: Any) -> Iterator[None]:
-    """Read the staged table's log, which has one entry, in one task instead of Delta's default of 50."""
-    before = spark.conf.get(LOG_PARTITIONS, None)
-    spark.conf.set(LOG_PARTITIONS, "1")
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(LOG_PARTITIONS)
-        else:
-            spark.conf.set(LOG_PARTITIONS, before)
 
 
 def _create(config: DeltaSink, uri: str, rows: Any) -> DeltaTable:

@@ -20,15 +20,39 @@ from onceonly.filesystems import azure_names
 from onceonly.filesystems.paths import spark_uri
 from onceonly.sinks.delta import lock, log, schema
 from onceonly.spark.strict_reading import require_rows, strict_reader
+from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
 
 Session = Callable[[], Any]
 LOG_STORE, ANY_STORE = "spark.delta.logStore.{}.impl", "spark.delta.logStore.class"
 REFUSALS = ("SCHEMA", "CONSTRAINT", "MISMATCH", "NOT_NULL", "MERGE_FIELDS")  # in the names of Delta's errors
+# Features of tables that Delta 4.4 on Spark writes. An older one may not: a rehearsal finds that before the decision.
+WRITABLE = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping"}
+WRITABLE |= {"identityColumns", "timestampNtz", "deletionVectors", "domainMetadata", "v2Checkpoint", "rowTracking"}
+WRITABLE |= {"icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "clustering", "inCommitTimestamp"}
+WRITABLE |= {"inCommitTimestamp-preview", "typeWidening", "typeWidening-preview", "variantType", "variantType-preview"}
+WRITABLE |= {"variantShredding", "variantShredding-preview", "vacuumProtocolCheck", "allowColumnDefaults"}
+WRITABLE |= {"checkpointProtection", "materializePartitionColumns", "geospatial"}
+LAST_VERSION = 7  # of the writer
 UNSAFE = "S3SingleDriverLogStore"  # Delta's default on S3
 AZURE = (
     "Its log store on Azure renames a file. In an account without hierarchical namespaces that is a check and a "
     "copy, so the last of two writers can win."
 )
+
+
+def refuse_unwritable(sink: str, table: log.Table) -> None:
+    """Raise InvalidPipeline if the table has a feature that Spark cannot write either."""
+    protocol = table.protocol()
+    unknown = sorted(set(protocol.writer_features or ()) - WRITABLE)
+    if protocol.min_writer_version > LAST_VERSION:
+        unknown.append(f"writer version {protocol.min_writer_version}")
+    if unknown:
+        raise InvalidPipeline(
+            f"sink '{sink}': {table.table_uri} cannot be written to.",
+            f"Its protocol demands {', '.join(unknown)} of writers, and neither delta-rs nor Spark has that.",
+            "Use another table, or drop that feature: ALTER TABLE … DROP FEATURE …. Nothing was written.",
+            code="table-not-writable",
+        )
 
 
 def refuse_unsafe(sink: str, uri: str, spark: Session) -> None:
@@ -117,7 +141,8 @@ def _staged_rows(spark: Session, uri: str, handle: Handle) -> Any:
 
 def _append(rows: Any, uri: str, app_id: str, version: int, merge: bool = False) -> None:
     write = rows.write.format("delta").mode("append").option("mergeSchema", merge)
-    write.option("txnAppId", app_id).option("txnVersion", version).save(spark_uri(uri))
+    with temporary_conf(rows.sparkSession, PARQUET_TIMES):
+        write.option("txnAppId", app_id).option("txnVersion", version).save(spark_uri(uri))
 
 
 def _against(uri: str, spark: Session) -> str | None:

@@ -18,6 +18,7 @@ from onceonly.pipeline.sinks import FileSink
 from onceonly.sinks.files.handle import staging_of
 from onceonly.sinks.files.moves import StagedFile
 from onceonly.sinks.staging import spark_files
+from onceonly.sinks.staging.row_types import refuse_duplicates
 from onceonly.spark.file_formats import OPTIONS
 
 SUFFIX = {"parquet": ".parquet", "json": ".jsonl", "csv": ".csv", "avro": ".avro"}
@@ -113,6 +114,7 @@ def _names(config: FileSink, txn: Transaction) -> Iterator[str]:
 
 
 def _check_columns(config: FileSink, rows: Any) -> None:
+    refuse_duplicates(config.name, rows)
     missing = [name for name in config.partition_by if name not in rows.columns]
     if missing:
         raise _refused(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from onceonly.errors import InvalidPipeline
 from onceonly.spark.file_formats import Schema
 
 PLAIN: Mapping[str, pa.DataType] = {
@@ -87,3 +88,16 @@ def nullable(schema: Any) -> Any:
         return schema
     loose = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
     return {key: loose[key] if key in loose else nullable(value) for key, value in schema.items()}
+
+
+def refuse_duplicates(sink: str, rows: Any) -> None:
+    """Raise InvalidPipeline if two columns have one name: to Spark and to tables, upper and lower case are the same."""
+    names = [name.lower() for name in rows.columns]
+    if doubled := sorted({name for name in rows.columns if names.count(name.lower()) > 1}):
+        raise InvalidPipeline(
+            f"sink '{sink}': the rows have several columns of one name.",
+            f"The transform's output has {', '.join(repr(name) for name in doubled)} more than once (upper and lower "
+            "case count as the same).",
+            "Rename or drop one of them in the transform. Nothing was staged.",
+            code="duplicate-column",
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.spark import stores
+from onceonly.spark.temporary_conf import PARQUET_TIMES, temporary_conf
 
 NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -26,7 +26,8 @@ def write(
 
     seen, place = Observation(uuid.uuid4().hex), uri(folder)
     writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").format(format)
-    with _committed_by_store(rows.sparkSession, place) as more:
+    more = stores.committers(place)  # as the store can do it
+    with temporary_conf(rows.sparkSession, dict([stores.PROTOCOL] if more else []) | PARQUET_TIMES):
         writer.options(**options, **more).partitionBy(*by).save(place)
     return int(seen.get["rows"])
 
@@ -35,22 +36,3 @@ def uri(folder: str) -> str:
     """The folder's URI for Spark, independent of Spark's default file system."""
     local = local_path(folder)
     return f"file://{local}" if local else spark_uri(folder)
-
-
-@contextmanager
-def _committed_by_store(spark: Any, place: str) -> Iterator[Mapping[str, str]]:
-    """The options of a write, while Spark commits its files as the store can do it."""
-    options = stores.committers(place)
-    if not options:
-        yield NO_OPTIONS
-        return
-    name, ours = stores.PROTOCOL
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, ours)
-    try:
-        yield options
-    finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
