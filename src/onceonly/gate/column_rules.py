@@ -198,7 +198,8 @@ def _interpolated(low: Any, high: Any, place: Fraction, interpolation: str) -> A
     elif interpolation == "midpoint":
         weight = Fraction(1, 2) if weight else Fraction(0)
     if weight in (0, 1):
-        return _middle(*((high, high) if weight else (low, low)))
+        nearest = high if weight else low
+        return _middle(nearest, nearest)
     return _middle(low, high, weight)
 
 
@@ -256,7 +257,8 @@ def _fences(column: Column, where: Condition | None, multiplier: float) -> Gener
     values = yield from find_by_rank(column, where, ranks_of)
     if not values:
         return _everything
-    low, high = (float(_interpolated(*values[2 * index : 2 * index + 2], places[index], "linear")) for index in (0, 1))
+    pairs = zip(values[0::2], values[1::2], places, strict=True)
+    low, high = (float(_interpolated(below, above, place, "linear")) for below, above, place in pairs)
     if not (math.isfinite(low) and math.isfinite(high)):
         return _everything
     reach = multiplier * (high - low)

@@ -83,9 +83,7 @@ class LocalRows:
         return int(self._table.num_rows)
 
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]:
-        plain = [reduction for reduction in reductions if not reduction.by_value]
-        values = iter(_fold_all(self._parts(plain), plain))
-        return [self._by_value(each) if each.by_value else next(values) for each in reductions]
+        return _reduce(reductions, lambda plain: _fold_all(self._parts(plain), plain), self._by_value)
 
     def _parts(self, reductions: Sequence[Reduction]) -> Iterator[_Part]:
         columns = needed_columns(reductions)
@@ -93,13 +91,14 @@ class LocalRows:
         for batch in self._table.to_batches(max_chunksize=BATCH_ROWS):
             yield _Part(columns, [batch.column(names.index(column.name)) for column in columns], batch.num_rows)
 
-    def _by_value(self, reduction: Reduction) -> Any:
+    def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
+        reduction = reductions[0]
         tables = [part.selected_table(reduction) for part in self._parts([reduction])]
         names = [f"c{number}" for number in range(len(reduction.columns))]
         whole = pa.concat_tables([_empty_table(reduction), *tables])
         counted = whole.group_by(names).aggregate([([], "count_all")]).combine_chunks()
         arrays = [counted.column(name).combine_chunks() for name in [*names, "count_all"]]
-        return reduction.fold(arrays, counted.num_rows)
+        return [each.fold(arrays, counted.num_rows) for each in reductions]
 
 
 class NoRows:
@@ -119,9 +118,7 @@ class SparkRows:
         self._frame = frame
 
     def reduce(self, reductions: Sequence[Reduction]) -> list[Any]:
-        plain = [reduction for reduction in reductions if not reduction.by_value]
-        values = iter(self._fold(plain) if plain else [])
-        return [self._by_value(each) if each.by_value else next(values) for each in reductions]
+        return _reduce(reductions, self._fold, self._by_value)
 
     def _fold(self, reductions: Sequence[Reduction]) -> list[Any]:
         columns = needed_columns(reductions)
@@ -132,7 +129,8 @@ class SparkRows:
 
         return _merge_all(self._project(columns).mapInArrow(fold, "state binary").collect(), reductions)
 
-    def _by_value(self, reduction: Reduction) -> Any:
+    def _by_value(self, reductions: Sequence[Reduction]) -> list[Any]:
+        reduction = reductions[0]
         columns = needed_columns([reduction])
         names = [f"c{number}" for number in range(len(reduction.columns))]
 
@@ -142,13 +140,16 @@ class SparkRows:
                 yield from table.to_batches()
 
         def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            states = [reduction.fold(list(batch.columns), batch.num_rows) for batch in batches]
-            states = states or [_fold_nothing(reduction)]
-            yield _pickled([_merged(reduction, states)])
+            values = [_fold_nothing(each) for each in reductions]
+            for batch in batches:
+                folded = [each.fold(list(batch.columns), batch.num_rows) for each in reductions]
+                merging = zip(reductions, values, folded, strict=True)
+                values = [each.merge(value, more) for each, value, more in merging]
+            yield _pickled(values)
 
         schema = ", ".join(f"{name} {_ddl(column)}" for name, column in zip(names, reduction.columns, strict=True))
         counted = self._project(columns).mapInArrow(select, schema).groupBy(*names).count()
-        return _merge_all(counted.mapInArrow(fold, "state binary").collect(), [reduction])[0]
+        return _merge_all(counted.mapInArrow(fold, "state binary").collect(), reductions)
 
     def _project(self, columns: Sequence[Column]) -> Any:
         """The columns by position: names may have dots and quotes, and Arrow does not have every type."""
@@ -163,6 +164,23 @@ class SparkRows:
                 there = there.cast("string")
             chosen.append(there.alias(f"c{number}"))
         return self._frame.select(*(chosen or [F.lit(True).alias("c0")]))
+
+
+def _reduce(
+    reductions: Sequence[Reduction],
+    fold: Callable[[list[Reduction]], list[Any]],
+    fold_by_value: Callable[[list[Reduction]], list[Any]],
+) -> list[Any]:
+    """Fold the rows once for all plain reductions, and once for all of the distinct values of the same columns."""
+    groups: dict[Any, list[int]] = {}
+    for number, reduction in enumerate(reductions):
+        key = (reduction.columns, reduction.where) if reduction.by_value else None
+        groups.setdefault(key, []).append(number)
+    values: dict[int, Any] = {}
+    for key, numbers in groups.items():
+        chosen = [reductions[number] for number in numbers]
+        values.update(zip(numbers, fold(chosen) if key is None else fold_by_value(chosen), strict=True))
+    return [values[number] for number in range(len(reductions))]
 
 
 def needed_columns(reductions: Iterable[Reduction]) -> list[Column]:
