@@ -45,7 +45,7 @@ FAULTS = [
     ("permission-denied", "java.io.FileNotFoundException: /lake/part-0.parquet (Permission denied)"),
     ("permission-denied", "org.apache.hadoop.security.AccessControlException: Permission denied: user=spark"),
     ("permission-denied", "software.amazon.awssdk.services.s3.S3Exception: Access Denied (403)"),
-    ("permission-denied", "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics"),
+    ("permission-denied", "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized"),
     ("permission-denied", "java.io.IOException: /lake: Read-only file system"),
     ("out-of-memory", JOB + "(TID 4): java.lang.OutOfMemoryError: Java heap space"),
     ("out-of-memory", JOB + "ExecutorLostFailure: Container killed by YARN for its memory. exit code: 137"),
