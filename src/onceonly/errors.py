@@ -143,6 +143,8 @@ def first_cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and PY4J.match(lines[0]):
         lines = lines[1:] or [PY4J_WITHOUT_CAUSE]
+    if len(lines) > 1 and lines[0].endswith("Exception:"):  # of an exception whose text begins with an empty line
+        lines = [f"{lines[0]} {lines[1]}", *lines[2:]]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     first = (lines or [""])[0].removeprefix(": ")
     last = causes[-1].removeprefix("Caused by: ") if causes else ""

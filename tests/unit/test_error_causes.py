@@ -33,6 +33,10 @@ SAVE = Py4JJavaError(f"{CALL} o72.save.\n: java.io.IOException: No space left\n\
             Py4JJavaError(f"{CALL} o1.save.\n: E: e\n\tat x\nCaused by: A: a\nCaused by: B: b\n"),
             "caused by B: b",
         ),
+        (
+            Py4JJavaError(f"{CALL} o1.load.\n: org.Incompatible.SchemaException: \nFound recursive reference:\n{{}}\n"),
+            "org.Incompatible.SchemaException: Found recursive reference:",
+        ),
         (ValueError("first\nsecond"), "ValueError: first"),
         (ValueError(), "ValueError"),
         (InvalidPipeline("What.", "Why.", "Todo."), "What. Why."),

@@ -334,6 +334,15 @@ class Inspectable(ABC):
         """The columns of `staged_frame`, if they are known before rows are staged; otherwise None."""
         return None
 
+    def types(self) -> Mapping[str, Any] | None:
+        """The schema of `staged_frame` in Spark's JSON form, if it is known before rows are staged."""
+        return None
+
+    @property
+    def stages_columns_as_returned(self) -> bool:
+        """Whether `staged_frame` has the columns that the transform returns, with their types."""
+        return True
+
 
 @dataclass(frozen=True)
 class PooledTransaction:

@@ -15,7 +15,7 @@ import click
 
 from onceonly.cli import output
 from onceonly.cli.console import error_console, lines_of
-from onceonly.errors import OnceonlyError, exit_code
+from onceonly.errors import OnceonlyError, exit_code, first_sentence
 
 JSON, TRACEBACK, HINT = "onceonly.json", "onceonly.traceback", "onceonly.hint"
 INTERRUPTED = 130
@@ -102,7 +102,7 @@ def explain(error: BaseException) -> dict[str, str]:
         return {"error": name, "what": error.what, "why": error.why, "todo": error.todo, **code}
     return {
         "error": name,
-        "what": f"{name}: {error}",
+        "what": first_sentence(error),
         "why": "This error was not expected, so it is not known what it left behind.",
         "todo": "Look: onceonly status. Settle: onceonly recover. For the traceback: onceonly --traceback …",
     }

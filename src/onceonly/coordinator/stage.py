@@ -21,7 +21,7 @@ from onceonly.coordinator import lineage, target_history
 from onceonly.coordinator.id_pool import free_slot
 from onceonly.coordinator.messages import fenced
 from onceonly.coordinator.publish import Publisher
-from onceonly.errors import Fenced, InvalidPipeline
+from onceonly.errors import Fenced, InvalidPipeline, OnceonlyError
 from onceonly.pipeline.definition import Pipeline
 from onceonly.statetable.transitions import Transitions
 from onceonly.statetable.view import View
@@ -145,7 +145,7 @@ class Stager:
         made = produce(checkpoint)
         outputs, bad = (made.rows, made.bad) if isinstance(made, Produced) else (made, NONE)
         _check_outputs(pipeline, outputs)
-        handles = {name: dict(sink.stage(checkpoint.transaction(name), outputs[name])) for name, sink in sinks.items()}
+        handles = {name: _stage_sink(sink, checkpoint, outputs[name]) for name, sink in sinks.items()}
         for name, old in self._replaced(checkpoint).items():
             handles[name] = {**handles[name], "replaces": old}
         _verify(sources, checkpoint)  # a topic deleted, or records removed, while they were read
@@ -172,6 +172,16 @@ class Stager:
         except Fenced:
             self._publisher.discard(mine, [mine.attempt])
             raise
+
+
+def _stage_sink(sink: Sink, checkpoint: Checkpoint, rows: Any) -> dict[str, Any]:
+    """Stage one sink's rows. An error that nobody classified gets a note with the sink, and stays what it is."""
+    try:
+        return dict(sink.stage(checkpoint.transaction(sink.name), rows))
+    except Exception as error:
+        if not isinstance(error, OnceonlyError):
+            error.add_note(f"It happened while the rows of sink '{sink.name}' were written.")
+        raise
 
 
 def _check_claim(mine: Checkpoint, now: Checkpoint) -> None:

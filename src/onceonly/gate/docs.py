@@ -87,6 +87,11 @@ def page(result: Any) -> str:
     return str(view.render(ValidationResultsPageRenderer().render(stored)))
 
 
+def missing_page(why: str) -> str:
+    """A page for a sink whose page could not be made."""
+    return f"<html><head></head><body><p>Great Expectations could not make this page: {escape(why)}</p></body></html>"
+
+
 def _shown(seen: dict[str, Any]) -> dict[str, Any]:
     """A result with its values escaped, which Great Expectations omits. For an aggregate, only the aggregate."""
     if "observed_value" in seen and "unexpected_percent" not in seen:

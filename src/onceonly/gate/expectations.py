@@ -1,49 +1,71 @@
-"""Great Expectations 1.x, called directly."""
+"""Suites of Great Expectations 1.x: checked and shown by it, and judged by this package.
+
+Its engines do not agree with each other: pandas and Spark compare decimals, dates and NaN differently, and some of its
+figures change the rows that others see. Here one judge reads the rows, in this process and on the workers of Spark.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
-from onceonly.counts import count
-from onceonly.errors import InvalidPipeline, NotCommitted
+from onceonly.errors import InvalidPipeline
 from onceonly.gate import docs
+from onceonly.gate.arguments import plain
 from onceonly.gate.bounds import Check
+from onceonly.gate.columns import by_name
+from onceonly.gate.literals import shown
+from onceonly.gate.reductions import NoRows, Rows, conclude
+from onceonly.gate.results import Judged
 from onceonly.gate.suites import Suite
 
+LOG = logging.getLogger(__name__)
 RAISED = 300  # characters of an expectation's own failure
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The rows of one sink, as a pandas or Spark DataFrame, and their suite."""
+    """The rows of one sink and their suite.
+
+    Args:
+        rows: None: there are none, and their columns are not known.
+    """
 
     suite: Suite
-    rows: Any
+    rows: Rows | None
     on_spark: bool
 
 
 def check(suite: Suite) -> None:
-    """Raises InvalidPipeline if Great Expectations does not accept the suite; the message names the expectation."""
+    """Refuse a suite that Great Expectations does not accept. The message names the expectation.
+
+    Raises:
+        InvalidPipeline: an expectation or an argument is not known.
+    """
     _context(_imported())
     _made(suite)
 
 
 def run(subject: Subject, sink: str) -> tuple[list[Check], str]:
-    """The results of the suite for the rows, and their page for the Data Docs."""
-    gx = _imported()
-    context = _context(gx)
-    add = context.data_sources.add_spark if subject.on_spark else context.data_sources.add_pandas
-    whole = add("staged").add_dataframe_asset(sink).add_batch_definition_whole_dataframe("whole")
-    validation = gx.ValidationDefinition(name=sink, data=whole, suite=context.suites.add(_made(subject.suite)))
-    result = validation.run(batch_parameters={"dataframe": subject.rows})
-    found = list(_checks(result))
-    _check_complete(subject.suite, found)
-    return found, docs.page(result)
+    """Judge the rows; return the results, and the page of Great Expectations for the Data Docs.
+
+    The page is made last, and no verdict depends on it: if it cannot be made, it says why.
+    """
+    results = judge(subject)
+    checks = [_check(each, result) for each, result in zip(subject.suite.expectations, results, strict=True)]
+    return checks, _page(subject.suite, sink, results)
+
+
+def judge(subject: Subject) -> list[Judged]:
+    """Return the result of each expectation of the suite, in their order."""
+    rows = subject.rows
+    columns = None if rows is None else by_name(rows.columns)
+    judgements = [start() for start in subject.suite.starts(columns)]
+    return conclude(NoRows() if rows is None else rows, judgements)
 
 
 def _made(suite: Suite) -> Any:
@@ -54,7 +76,9 @@ def _made(suite: Suite) -> Any:
     made = gx.ExpectationSuite(name=suite.name)
     for number, each in enumerate(suite.expectations, 1):
         try:
-            made.add_expectation(_configuration(each).to_domain_obj())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of a row_condition as text, which is judged here
+                made.add_expectation(_configuration(each).to_domain_obj())
         except (GreatExpectationsError, TypeError, ValueError) as error:
             raise InvalidPipeline(
                 f"gate: {suite.path}: expectation {number} is not valid.",
@@ -68,51 +92,64 @@ def _configuration(expectation: Mapping[str, Any]) -> Any:
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     given = {key: expectation[key] for key in ("meta", "notes", "description", "severity") if expectation.get(key)}
-    return ExpectationConfiguration(type=expectation["type"], kwargs=dict(expectation.get("kwargs", {})), **given)
+    return ExpectationConfiguration(type=expectation["type"], kwargs=plain(expectation.get("kwargs", {})), **given)
 
 
-def _checks(result: Any) -> Iterator[Check]:
-    for each in result.results:
-        config, seen = each.expectation_config, each.result or {}
-        raised = _raised(each.exception_info)
-        severity = getattr(config.severity, "value", config.severity)
-        yield {
-            "what": _what(config),
-            "ok": bool(each.success),
-            "severity": "critical" if raised else severity,  # an expectation that could not run always counts
-            "observed": raised or _observed(seen),
-            **({"column": column} if isinstance(column := config.kwargs.get("column"), str) else {}),
-        }
+def _check(expectation: Mapping[str, Any], result: Judged) -> Check:
+    kwargs = expectation.get("kwargs", {})
+    return {
+        "what": _what(expectation["type"], kwargs),
+        "ok": result.ok,
+        "severity": expectation.get("severity") or "critical",
+        "observed": result.observed,
+        **({"column": column} if isinstance(column := kwargs.get("column"), str) else {}),
+    }
 
 
-def _check_complete(suite: Suite, found: list[Check]) -> None:
-    if len(found) != len(suite.expectations):
-        raise NotCommitted(
-            f"gate: of {count(len(suite.expectations), 'expectation')} in {suite.path}, only {len(found)} had results.",
-            "Great Expectations left the others out, so their results are not known.",
-            "Check whether two of them are the same. Nothing was published.",
+def _what(kind: str, kwargs: Mapping[str, Any]) -> str:
+    """Return 'expect_column_values_to_be_between(column=delay, min_value=0)'."""
+    arguments = (f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in kwargs.items())
+    return f"{kind}({', '.join(arguments)})"
+
+
+def _page(suite: Suite, sink: str, results: list[Judged]) -> str:
+    """Return the page of Great Expectations; or, whatever goes wrong with it, one that says why there is none."""
+    try:
+        _context(_imported())
+        return docs.page(_validation_result(suite, sink, results))
+    except Exception as error:  # of another product, after the verdict: nothing may take that with it
+        LOG.warning("gate: Great Expectations could not make the page of sink '%s': %r", sink, error)
+        return docs.missing_page(f"{type(error).__name__}: {str(error)[:RAISED]}")
+
+
+def _validation_result(suite: Suite, sink: str, results: list[Judged]) -> Any:
+    from great_expectations.core.expectation_validation_result import (
+        ExpectationSuiteValidationResult,
+        ExpectationValidationResult,
+    )
+
+    each = [
+        ExpectationValidationResult(
+            success=result.ok,
+            expectation_config=_configuration(expectation),
+            result=result.details,
+            exception_info={"raised_exception": False, "exception_message": None, "exception_traceback": None},
         )
-
-
-def _what(config: Any) -> str:
-    """'expect_column_values_to_be_between(column=delay, min_value=0)'."""
-    shown = {key: value for key, value in config.kwargs.items() if key != "batch_id"}
-    return f"{config.type}({', '.join(f'{key}={value}' for key, value in shown.items())})"
-
-
-def _observed(seen: Mapping[str, Any]) -> str:
-    """Figures only: values of rows are not copied to where every user can see them."""
-    if "unexpected_count" in seen and "element_count" in seen:
-        return f"{seen['unexpected_count']:,} of {count(seen['element_count'], 'row')}"
-    value = seen.get("observed_value")
-    return str(value) if isinstance(value, Number) else "see Data Docs"
-
-
-def _raised(info: Mapping[str, Any] | None) -> str:
-    """Why an expectation could not run. There is one such text, or one per metric."""
-    each = [info or {}, *(part for part in (info or {}).values() if isinstance(part, Mapping))]
-    messages = [str(one.get("exception_message")) for one in each if one.get("raised_exception")]
-    return messages[0][:RAISED] if messages else ""
+        for expectation, result in zip(suite.expectations, results, strict=True)
+    ]
+    successful = sum(result.ok for result in results)
+    return ExpectationSuiteValidationResult(
+        success=successful == len(results),
+        results=each,
+        suite_name=suite.name,
+        statistics={
+            "evaluated_expectations": len(results),
+            "successful_expectations": successful,
+            "unsuccessful_expectations": len(results) - successful,
+            "success_percent": 100.0 * successful / len(results),
+        },
+        meta={"active_batch_definition": {"data_asset_name": sink, "datasource_name": "staged"}},
+    )
 
 
 def _context(gx: Any) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.sink import Sink, inspectable
 from onceonly.counts import count
 from onceonly.gate import bounds, docs, expectations, suites
+from onceonly.gate.columns import Column, by_name, columns_of_spark
 from onceonly.gate.expectations import Subject
+from onceonly.gate.reductions import LocalRows, SparkRows
 from onceonly.gate.suites import Suite
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
@@ -24,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveInspector(Inspector):
-    """Runs Great Expectations in this process or on Spark.
+    """Judges rows in this process or on Spark, by the same code.
 
     Args:
         sink: finds a sink's writer by name.
@@ -48,15 +50,30 @@ class LiveInspector(Inspector):
             there = inspectable(self._sink(sink)).columns()
             if there is not None:
                 suite.check_columns(sink, there)
+            suite.starts(self._types(sink))
             unknown = "" if there is not None else ", whose columns are known once its first rows are staged"
             number = count(len(suite.expectations), "expectation")
             notes.append(f"gate: {suite.path} has {number} for sink '{sink}'{unknown}")
         return notes
 
     def check_outputs(self, outputs: Mapping[str, Any]) -> None:
-        """Check the suites' columns against the transform's outputs, unless the sink knows its columns itself."""
+        """Check the suites' columns against the transform's outputs, unless the sink knows its columns itself.
+
+        The fields of JSON for Kafka are columns of the gate, and no columns of the transform.
+        """
         for sink, suite in self._suites().items():
-            suite.check_columns(sink, inspectable(self._sink(sink)).columns() or list(outputs[sink].columns))
+            there, types = inspectable(self._sink(sink)).columns(), self._types(sink)
+            if there is None and inspectable(self._sink(sink)).stages_columns_as_returned:
+                there = list(outputs[sink].columns)
+                types = by_name(columns_of_spark(json.loads(outputs[sink].schema.json())))
+            if there is not None:
+                suite.check_columns(sink, there)
+            suite.starts(types)
+
+    def _types(self, sink: str) -> dict[str, Column] | None:
+        """The columns of a sink with their types, if both are known before rows are staged."""
+        types = inspectable(self._sink(sink)).types()
+        return by_name(columns_of_spark(types)) if types else None
 
     def check_suites(self) -> None:
         """Check the suites with Great Expectations itself."""
@@ -85,49 +102,45 @@ class LiveInspector(Inspector):
         handle, sink = checkpoint.handles[name], inspectable(self._sink(name))
         rows, most = handle["rows"], self._gate.in_process_rows
         staged = sink.staged(handle) if rows <= most else None
-        if not rows:
-            return Subject(suite, _nothing(suite, staged), False)
+        if staged is None and not rows:
+            return Subject(suite, None, False)
         on_spark = staged is None
         LOG.info("gate: %s rows of sink '%s' %s (in_process_rows=%s)", f"{rows:,}", name, _path(on_spark), f"{most:,}")
-        frame = sink.staged_frame(handle, self._spark()) if staged is None else _in_pandas(staged)
-        require_rows(frame.count() if on_spark else len(frame), rows, f"sink '{name}': the staged rows")
-        return Subject(suite, frame, on_spark)
+        if staged is not None:
+            table = staged.read_all()
+            require_rows(table.num_rows, rows, f"sink '{name}': the staged rows")
+            return Subject(suite, LocalRows(table), False)
+        frame = sink.staged_frame(handle, self._spark())
+        require_rows(frame.count(), rows, f"sink '{name}': the staged rows")
+        return Subject(suite, SparkRows(frame), True)
 
     def _by_bounds(self, checkpoint: Checkpoint, sink: str) -> dict[str, Any]:
         checks = bounds.check(self._gate, checkpoint, self._sink(sink))
         return {"rows": checkpoint.handles[sink]["rows"], "path": "in process", "checks": checks}
 
-    def _write(self, checkpoint: Checkpoint, sinks: Mapping[str, Any], pages: Mapping[str, str]) -> str:
-        """The Data Docs; returns the address of their index."""
-        checks = {sink: seen["checks"] for sink, seen in sinks.items()}
+    def _write(self, checkpoint: Checkpoint, sinks: Mapping[str, Any], pages: Mapping[str, str]) -> str | None:
+        """Write the Data Docs; return the address of their index.
+
+        None: they could not be written, which each sink with a page then says. The verdict does not depend on them.
+        """
+        checks = {sink: examined["checks"] for sink, examined in sinks.items()}
         folder = f"{checkpoint.epoch}-{checkpoint.attempt}-{uuid.uuid4().hex[:12]}"
         title = f"{checkpoint.pipeline} epoch {checkpoint.epoch} attempt {checkpoint.attempt}"
-        return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
+        try:
+            return docs.write(f"{self._docs}/{checkpoint.pipeline}/{folder}", title, checks, pages)
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+            LOG.warning("gate: the Data Docs could not be written below %s: %s", self._docs, why)
+            for sink in pages:
+                note = {"what": "Data Docs can be written", "ok": False, "severity": "info", "observed": why}
+                sinks[sink]["checks"].append(note)
+            return None
 
 
 def _checked(gate: Gate) -> list[str]:
     """The sinks that the gate has checks for."""
     each: list[Any] = [gate.suites, gate.min_rows, gate.max_rows, gate.fresh]
     return sorted({sink for option in each for sink in option})
-
-
-def _in_pandas(rows: Any) -> Any:
-    """A pandas DataFrame. Integers beside nulls stay integers; a null in a decimal column becomes NaN."""
-    import pyarrow as pa
-
-    table = rows.read_all()
-    frame = table.to_pandas(integer_object_nulls=True)
-    for name in (field.name for field in table.schema if pa.types.is_decimal(field.type)):
-        frame[name] = frame[name].where(frame[name].notna(), Decimal("NaN"))
-    return frame
-
-
-def _nothing(suite: Suite, staged: Any) -> Any:
-    """An empty DataFrame with all columns that are staged or that the suite names: without rows none is missing."""
-    import pandas
-
-    known = pandas.DataFrame() if staged is None else _in_pandas(staged)
-    return known.reindex(columns=list(dict.fromkeys([*known.columns, *suite.columns])))
 
 
 def _path(on_spark: bool) -> str:

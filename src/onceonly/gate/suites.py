@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
+from onceonly.gate import catalog
+from onceonly.gate.columns import Column
+from onceonly.gate.conditions import columns_named_in
+from onceonly.gate.errors import Unjudgeable
+from onceonly.gate.row_rules import Start
 
 SEVERITIES = ("critical", "warning", "info")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A file of expectations: {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": …}]}."""
+    """A file of expectations: {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": …}]}.
+
+    Its numbers are as they are written: integers, and Decimals for those with a fraction.
+    """
 
     path: str
     name: str
@@ -28,13 +37,36 @@ class Suite:
         named = [name for each in self.expectations for name in _columns(each)]
         return list(dict.fromkeys(named))
 
+    def starts(self, columns: Mapping[str, Column] | None) -> list[Start]:
+        """Return how each expectation is judged.
+
+        Args:
+            columns: those of the rows; None: they are not known, and there are no rows.
+        Raises:
+            InvalidPipeline: one of them cannot be judged, or not on these columns.
+        """
+        return [self._start(number, columns) for number in range(len(self.expectations))]
+
+    def _start(self, number: int, columns: Mapping[str, Column] | None) -> Start:
+        expectation = self.expectations[number]
+        try:
+            return catalog.start_on_any(expectation) if columns is None else catalog.start_of(expectation, columns)
+        except Unjudgeable as error:
+            raise InvalidPipeline(
+                f"gate: {self.path}: expectation {number + 1} cannot be judged.",
+                f"{expectation['type']}: {error}.",
+                "Change it or leave it out. docs/gate.md lists what is judged. Nothing was published.",
+                code="expectation-not-judged",
+            ) from error
+
     def check_columns(self, sink: str, there: Collection[str]) -> None:
-        """Raises InvalidPipeline for a column that the sink's rows do not have."""
+        """Refuse a column that the sink's rows do not have. Raises InvalidPipeline."""
         if missing := [name for name in self.columns if name not in there]:
             raise InvalidPipeline(
                 f"gate: {self.path} names {_quoted(missing)}, and sink '{sink}' has no such column.",
                 f"It has {_quoted(there)}.",
                 "Fix the suite, or what the transform returns. Nothing was written.",
+                code="no-such-column",
             )
 
 
@@ -64,7 +96,7 @@ def load(path: str, project: Path) -> Suite:
 
 def _json(path: str, file: Path) -> Any:
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(), parse_float=Decimal)
     except FileNotFoundError:
         raise InvalidPipeline(
             f"gate: there is no suite {path}.",
@@ -90,7 +122,8 @@ def _columns(expectation: Mapping[str, Any]) -> list[str]:
     if expectation["type"].startswith("expect_table_"):  # these check which columns exist
         return []
     single = [kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs]
-    return [name for name in [*single, *kwargs.get("column_list", [])] if isinstance(name, str)]
+    several = [*kwargs.get("column_list", []), *columns_named_in(kwargs.get("row_condition"))]
+    return [name for name in [*single, *several] if isinstance(name, str)]
 
 
 def _quoted(names: Collection[str]) -> str:

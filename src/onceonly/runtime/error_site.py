@@ -24,12 +24,12 @@ Site = tuple[str, int]  # file and line
 
 
 def explained(error: BaseException, folders: Sequence[Path]) -> str:
-    """What and where.
+    """What, into which sink, and where.
 
     Args:
         folders: of the user's own code; the first one is the project's, and paths in it are shown relative to it.
     """
-    what = f"{_name(error)}: {_text(error)}"
+    what = "\n".join([f"{_name(error)}: {_text(error)}", *getattr(error, "__notes__", ())])
     ours = [site for site in _sites(error) if _is_own(site[0], folders)]
     return f"{what}\nIt comes from {_shown(ours[0], folders[0])}." if ours else what
 

@@ -26,7 +26,7 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.pipeline.tables import DeltaSource, FileSource
 from onceonly.registry.client import Registry
 from onceonly.registry.connection import RegistryConnection
-from onceonly.runtime import error_site, owners, transforms
+from onceonly.runtime import error_site, faults, owners, transforms
 from onceonly.runtime.bad_records import BadRecords
 from onceonly.settings import Settings
 from onceonly.sinks.context import Context, open_sink
@@ -369,8 +369,10 @@ def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> 
         return error
     if told := stores.missing(error, f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged."):
         return told
+    code, todo = faults.classify(str(error))
     return NotCommitted(
         f"{checkpoint.pipeline} epoch {checkpoint.epoch} could not be staged.",
         error_site.explained(error, transforms.folders(settings)),
-        "Nothing was published, and what was written is removed. Fix the cause and retry the stage.",
+        todo,
+        code=code,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from onceonly.checkpoint.model import Checkpoint, Row
 from onceonly.coordinator.coordinator import Coordinator
-from onceonly.errors import exit_code
+from onceonly.errors import OnceonlyError, exit_code, first_sentence
 from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.job_report import Report
@@ -81,7 +81,7 @@ def _run(step: Step, uris: list[str], connections: list[str]) -> int:
         parts = LiveParts()
         step(parts, factory.coordinator(parts, log=notify), write)
     except Exception as error:
-        write(str(error))
+        write(str(error) if isinstance(error, OnceonlyError) else first_sentence(error))
         code = exit_code(error)
     for report in reports:
         report.end(code)

@@ -1,10 +1,8 @@
 """What a gate finds, without Spark and without Great Expectations."""
 
-import math
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -14,8 +12,10 @@ from onceonly.checkpoint.model import Event, Row, fold
 from onceonly.checkpoint.offsets import Interval, TopicRange
 from onceonly.checkpoint.sink import Inspectable
 from onceonly.errors import InvalidPipeline
-from onceonly.gate import docs, suites
-from onceonly.gate.inspector import LiveInspector, _in_pandas, _nothing
+from onceonly.gate import docs, expectations, suites
+from onceonly.gate.expectations import Subject
+from onceonly.gate.inspector import LiveInspector
+from onceonly.gate.reductions import LocalRows
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Fresh, Gate
 from onceonly.pipeline.sinks import DeltaSink
@@ -192,18 +192,63 @@ def test_values_of_rows_do_nothing_in_a_page(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_suite_on_no_rows_has_every_staged_column(tmp_path):
-    """A condition names columns that no expectation is about."""
-    suite = write(tmp_path, '{"expectations": [{"type": "expect_x", "kwargs": {"column": "b"}}]}')
-    rows = pa.table({"a": pa.array([], pa.int64())}).to_reader()
-    assert list(_nothing(suite, rows).columns) == ["a", "b"]
-    assert list(_nothing(suite, None).columns) == ["b"]
+def test_a_suite_whose_expectation_cannot_be_judged_is_refused(tmp_path):
+    """By `check`, before anything is written."""
+    write(tmp_path, '{"expectations": [{"type": "expect_column_values_to_be_increasing", "kwargs": {"column": "n"}}]}')
+    with pytest.raises(InvalidPipeline, match=r"expectation 1 cannot be judged.*\n.*be_increasing") as refused:
+        inspector(tmp_path, pa.table({}), ["n"], suites="s.json").check()
+    assert refused.value.code == "expectation-not-judged"
 
 
-def test_numbers_beside_nulls_stay_what_they_are():
-    columns = {"n": pa.array([2**62 + 1, None]), "d": pa.array([Decimal("0.10"), None], pa.decimal128(5, 2))}
-    frame = _in_pandas(pa.table(columns).to_reader())
-    assert frame["n"].tolist() == [2**62 + 1, None]
-    assert frame["d"][0] == Decimal("0.10")
-    assert math.isnan(float(frame["d"][1])), "as Great Expectations takes a mean"
-    assert frame["d"].isna().tolist() == [False, True]
+class Typed(Staged):
+    """A sink whose types are known before rows are staged, such as a table."""
+
+    def types(self):
+        return {"fields": [{"name": "n", "type": "string"}]}
+
+
+def test_a_type_that_an_expectation_cannot_judge_is_refused(tmp_path):
+    write(
+        tmp_path,
+        '{"expectations": [{"type": "expect_column_sum_to_be_between", "kwargs": {"column": "n", "max_value": 1}}]}',
+    )
+    made = LiveInspector(
+        pipeline(suites="s.json"), lambda name: Typed(pa.table({}), ["n"]), tmp_path, str(tmp_path), pytest.fail
+    )
+    with pytest.raises(InvalidPipeline, match="column 'n' has text") as refused:
+        made.check()
+    assert refused.value.code == "expectation-not-judged"
+
+
+def test_a_page_that_cannot_be_written_leaves_the_verdict(tmp_path, monkeypatch):
+    monkeypatch.setattr(expectations, "_page", lambda suite, sink, results: "<html><head></head><body></body></html>")
+    (tmp_path / "docs").write_text("a file where the folder should be")
+    write(tmp_path, '{"expectations": [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}}]}')
+    made = inspector(tmp_path, pa.table({"n": [1, 1]}), ["n"], suites="s.json")
+    found = made.examine(staged(pipeline(suites="s.json"), 2))
+    judged, about_docs = found.sinks["lake"]["checks"]
+    assert (judged["ok"], judged["observed"], found.docs) == (False, "2 of 2 rows", None)
+    assert (about_docs["ok"], about_docs["severity"]) == (False, "info")
+
+
+def test_a_page_that_cannot_be_made_leaves_the_verdict(tmp_path, monkeypatch):
+    def fail():
+        raise RuntimeError("no template")
+
+    monkeypatch.setattr(expectations, "_imported", fail)
+    suite = write(tmp_path, '{"expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}')
+    [check], page = expectations.run(Subject(suite, LocalRows(pa.table({"n": [1]})), False), "lake")
+    assert check["ok"]
+    assert "no template" in page
+
+
+def test_without_rows_and_types_each_row_is_as_expected(tmp_path):
+    """As of Avro files, which only Spark can read."""
+    suite = write(
+        tmp_path,
+        """{"expectations": [
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}},
+        {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "n", "min_value": 0}}
+    ]}""",
+    )
+    assert [result.ok for result in expectations.judge(Subject(suite, None, False))] == [True, False]

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from onceonly.errors import InvalidPipeline
 from onceonly.filesystems.local import LocalFiles
 from onceonly.gate import bounds
-from onceonly.gate.inspector import _in_pandas
 from onceonly.sinks.delta import gate_view as deltalook
 from onceonly.sinks.delta import log
 from onceonly.sinks.files import gate_view as filelook
@@ -236,7 +235,6 @@ def test_text_that_is_none_is_shown(tmp_path):
         {"n": 2, "text": None, **NO_NESTED},
         {"n": 3, "text": "tea", **SHOWN},
     ]
-    assert _in_pandas(rows.to_reader())["text"].tolist() == ["caf\ufffd", None, "tea"]
 
 
 @pytest.mark.parametrize("through", ["the disk", "its storage layer"])

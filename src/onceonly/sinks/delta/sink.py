@@ -8,6 +8,7 @@ one, delta-rs would accept a lower number again. Source: Delta protocol, "Transa
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -378,6 +379,10 @@ class DeltaWriter(Sink, KeepsCopies, KeepsNames, Traced, ProvesHistory, Replacea
     def columns(self) -> list[str] | None:
         target = None if self.config.add_columns else log.open_table(self.uri)
         return [field.name for field in target.schema().fields] if target else None
+
+    def types(self) -> Mapping[str, Any] | None:
+        target = None if self.config.add_columns else log.open_table(self.uri)
+        return json.loads(target.schema().to_json()) if target else None
 
     def _target(self, handle: Handle, last: Publication | None) -> DeltaTable:
         try:

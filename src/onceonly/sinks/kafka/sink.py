@@ -394,6 +394,10 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
     def columns(self) -> list[str] | None:
         return gate_view.columns(self.config.format, self._schema)
 
+    @property
+    def stages_columns_as_returned(self) -> bool:
+        return False
+
     def _here(self, handle: Handle) -> Handle:
         """The handle with the spool that would be published, even if the handle names another one."""
         confined.check_folder(self.name, handle["txn"])

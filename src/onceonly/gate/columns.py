@@ -1,0 +1,198 @@
+"""The columns that a gate judges, and their values in the one form in which they are compared.
+
+A value has the same form whether its row is read in this process or by a worker of Spark: integers and decimals are
+exact, dates are days and times are microseconds since 1970, NaN is null and -0.0 is 0.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EPOCH = datetime(1970, 1, 1)
+DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+TEXT_OF_SOME_LENGTH = re.compile(r"(var)?char\(\d+\)")
+
+
+class Kind(StrEnum):
+    """What the values of a column are, as an error names it."""
+
+    BOOLEAN = "truth values"
+    INTEGER = "integers"
+    FLOAT = "floating-point numbers"
+    DECIMAL = "decimals"
+    TEXT = "text"
+    DATE = "dates"
+    TIMESTAMP = "times"
+    LOCAL_TIMESTAMP = "times without a zone"
+    BINARY = "bytes"
+    OPAQUE = "nested values"  # and intervals and variants: of these only null can be told from the rest
+
+
+NUMBERS = (Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL)
+TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP)
+COMPARABLE = tuple(kind for kind in Kind if kind is not Kind.OPAQUE)
+
+KINDS: Mapping[str, Kind] = {  # by Spark's name in JSON
+    "binary": Kind.BINARY,
+    "boolean": Kind.BOOLEAN,
+    "byte": Kind.INTEGER,
+    "date": Kind.DATE,
+    "double": Kind.FLOAT,
+    "float": Kind.FLOAT,
+    "integer": Kind.INTEGER,
+    "long": Kind.INTEGER,
+    "short": Kind.INTEGER,
+    "string": Kind.TEXT,
+    "timestamp": Kind.TIMESTAMP,
+    "timestamp_ntz": Kind.LOCAL_TIMESTAMP,
+}
+FORMS: Mapping[Kind, pa.DataType] = {  # the type of the values that are compared; that of a decimal is its own
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.INTEGER: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.TEXT: pa.string(),
+    Kind.DATE: pa.int64(),
+    Kind.TIMESTAMP: pa.int64(),
+    Kind.LOCAL_TIMESTAMP: pa.int64(),
+    Kind.BINARY: pa.binary(),
+    Kind.OPAQUE: pa.bool_(),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of staged rows. `spark_type` is its type as Spark names it in JSON: "long", "decimal(10,2)", "array"."""
+
+    name: str
+    spark_type: str
+
+    @property
+    def kind(self) -> Kind:
+        if DECIMAL.fullmatch(self.spark_type):
+            return Kind.DECIMAL
+        if TEXT_OF_SOME_LENGTH.fullmatch(self.spark_type) or self.spark_type.startswith("string "):  # a collation
+            return Kind.TEXT
+        return KINDS.get(self.spark_type, Kind.OPAQUE)
+
+    @property
+    def form(self) -> pa.DataType:
+        """The Arrow type of `normalize`d values."""
+        if decimal := DECIMAL.fullmatch(self.spark_type):
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        return FORMS[self.kind]
+
+    def normalize(self, values: pa.Array) -> pa.Array:
+        """Return the values in the form in which they are compared."""
+        if self.kind is Kind.OPAQUE:
+            return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
+        if self.kind is Kind.FLOAT:
+            wide = values.cast(pa.float64())
+            return pc.add(pc.if_else(pc.is_nan(wide), pa.scalar(None, pa.float64()), wide), 0.0)
+        if self.kind is Kind.TEXT:
+            return _valid_text(values.cast(pa.string()))
+        if self.kind is Kind.DATE:
+            return values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+        if self.kind in TIMES:
+            zone = values.type.tz
+            return values.cast(pa.timestamp("us", zone)).cast(pa.int64())
+        return values.cast(self.form)
+
+    def show(self, value: Any) -> str:
+        """Return a normalized value as a person reads it."""
+        if self.kind is Kind.OPAQUE:
+            return "a value"
+        if self.kind is Kind.BINARY:
+            return f"0x{value.hex()}"
+        if self.kind not in TIMES:
+            return str(value)
+        try:
+            if self.kind is Kind.DATE:
+                return date.fromordinal(value + EPOCH.toordinal()).isoformat()
+            zone = "Z" if self.kind is Kind.TIMESTAMP else ""
+            return f"{(EPOCH + timedelta(microseconds=value)).isoformat()}{zone}"
+        except (OverflowError, ValueError):
+            return f"{value} {'days' if self.kind is Kind.DATE else 'µs'} since 1970"
+
+
+def columns_of_spark(schema: Mapping[str, Any]) -> list[Column]:
+    """Return the columns of a Spark schema in its JSON form."""
+    return [Column(field["name"], _spark_name(field["type"])) for field in schema["fields"]]
+
+
+def columns_of_arrow(schema: pa.Schema) -> list[Column]:
+    return [Column(field.name, _spark_name_of_arrow(field.type)) for field in schema]
+
+
+def by_name(columns: Iterable[Column]) -> dict[str, Column]:
+    return {column.name: column for column in columns}
+
+
+def _spark_name(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    return _spark_name(kind["sqlType"]) if kind["type"] == "udt" else str(kind["type"])
+
+
+def _spark_name_of_arrow(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    for name, is_of_kind in _ARROW_KINDS:
+        if is_of_kind(kind):
+            return name
+    return "void"
+
+
+_ARROW_KINDS: Iterable[tuple[str, Any]] = (
+    ("boolean", pa.types.is_boolean),
+    ("byte", pa.types.is_int8),
+    ("short", lambda kind: pa.types.is_int16(kind) or pa.types.is_uint8(kind)),
+    ("integer", lambda kind: pa.types.is_int32(kind) or pa.types.is_uint16(kind)),
+    ("long", pa.types.is_integer),
+    ("float", lambda kind: pa.types.is_float32(kind) or pa.types.is_float16(kind)),
+    ("double", pa.types.is_float64),
+    ("date", pa.types.is_date),
+    ("string", lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind)),
+    ("binary", lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind)),
+    ("map", pa.types.is_map),
+    ("array", lambda kind: pa.types.is_list(kind) or pa.types.is_large_list(kind)),
+    ("struct", pa.types.is_struct),
+)
+
+
+def _valid_text(values: pa.Array) -> pa.Array:
+    """Return the text with \\ufffd in place of bytes that are not UTF-8, which no reader of text could take."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = (value and value.decode(errors="replace") for value in values.cast(pa.binary()).to_pylist())
+        return pa.array([text if text is None else str(text) for text in texts], pa.string())
+    return values
+
+
+def to_days(text: str) -> int:
+    """Return the days since 1970 of a date in ISO form. Raises ValueError."""
+    return date.fromisoformat(text).toordinal() - EPOCH.toordinal()
+
+
+def to_microseconds(text: str, has_zone: bool) -> int:
+    """Return the microseconds since 1970 of a time in ISO form. Raises ValueError.
+
+    Args:
+        has_zone: the time is a moment; without a zone in its text it is in UTC, as every session of Onceonly.
+    """
+    time = datetime.fromisoformat(text)
+    if time.tzinfo and not has_zone:
+        raise ValueError("the column's times have no zone")
+    moment = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC).replace(tzinfo=None)
+    return (moment - EPOCH) // timedelta(microseconds=1)

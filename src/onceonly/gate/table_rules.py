@@ -1,0 +1,104 @@
+"""Expectations on the table as a whole: its columns, their types, and how many rows there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onceonly.counts import count
+from onceonly.gate.arguments import Arguments
+from onceonly.gate.columns import DECIMAL, KINDS, Column, Kind
+from onceonly.gate.errors import Unjudgeable
+from onceonly.gate.literals import shown
+from onceonly.gate.reductions import Judgement, Reduction
+from onceonly.gate.results import Judged, figure
+from onceonly.gate.row_rules import EVERY, Start
+
+SQL_NAMES: Mapping[str, str] = {
+    "tinyint": "byte",
+    "smallint": "short",
+    "int": "integer",
+    "bigint": "long",
+    "real": "float",
+    "varchar": "string",
+    "char": "string",
+    "numeric": "decimal",
+    "timestampntz": "timestamp_ntz",
+}
+NESTED = ("array", "map", "struct", "decimal", "void", "variant")
+
+
+def row_count(arguments: Arguments, is_exact: bool) -> Start:
+    where = arguments.where
+    if is_exact:
+        expected = arguments.number("value")
+        holds: Callable[[Any], bool] = lambda rows: bool(rows == expected)  # noqa: E731
+    else:
+        holds = arguments.number_bounds().hold
+
+    def judge() -> Judgement:
+        rows = yield Reduction((), where, lambda arrays, length: length, lambda a, b: a + b)
+        return figure(holds(rows), rows)
+
+    return judge
+
+
+def column_count(arguments: Arguments, is_exact: bool) -> Start:
+    number = len(arguments.columns)
+    ok = number == arguments.number("value") if is_exact else arguments.number_bounds().hold(number)
+    return _known(figure(ok, number))
+
+
+def column_exists(arguments: Arguments) -> Start:
+    """Judge whether there is a column, which is checked before any row is staged, and where."""
+    name, names = arguments.text("column"), list(arguments.columns)
+    index = arguments.kwargs.get("column_index")
+    ok = name in names and (index is None or (isinstance(index, int) and names[index : index + 1] == [name]))
+    return _known(Judged(ok, "there" if name in names else "missing"))
+
+
+def column_names(arguments: Arguments, is_ordered: bool) -> Start:
+    names = list(arguments.columns)
+    expected = arguments.list("column_list" if is_ordered else "column_set")
+    if is_ordered:
+        ok = names == expected
+    elif arguments.flag("exact_match", True):
+        ok = set(names) == set(expected)
+    else:
+        ok = set(names) >= set(expected)
+    return _known(Judged(ok, count(len(names), "column"), {"observed_value": names}))
+
+
+def of_type(arguments: Arguments, key: str) -> Start:
+    """Judge the type of a column by Spark's names, such as LongType, bigint or decimal(10,2)."""
+    column = arguments.column(EVERY)
+    names = arguments.list(key) if key == "type_list" else [arguments.text(key)]
+    ok = any(_is_of_type(column, _type(name)) for name in names)
+    return _known(Judged(ok, column.spark_type, {"observed_value": column.spark_type}))
+
+
+def _type(name: Any) -> str:
+    """Return Spark's name in JSON for any of its names. Raises Unjudgeable."""
+    plain = re.sub(r"type\b|\s", "", str(name).lower().removesuffix("()"))
+    base, bracket, parameters = plain.partition("(")
+    base = SQL_NAMES.get(base, base)
+    if base in KINDS or base in NESTED:
+        return f"{base}({parameters}" if bracket and base == "decimal" else base
+    raise Unjudgeable(f"it names the type {shown(name)}, and Spark has none of that name (docs/gate.md, Types)")
+
+
+def _is_of_type(column: Column, name: str) -> bool:
+    if name == "decimal" and DECIMAL.fullmatch(column.spark_type):
+        return True
+    if name == "string":
+        return column.kind is Kind.TEXT
+    return column.spark_type.replace(" ", "") == name
+
+
+def _known(result: Judged) -> Start:
+    def judge() -> Judgement:
+        return result
+        yield  # it asks nothing of the rows
+
+    return judge

@@ -1,0 +1,172 @@
+"""What a person can do about an error of Spark, Delta or a worker, by the words that it is known by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+KEPT = "Nothing was published, and what was written is removed."
+OTHERWISE = "Fix the cause and retry the stage."
+JAVA_FRAME = re.compile(r"\s*at [\w.$/@<>]+\(")  # a line of a Java trace: its classes are in every trace
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of error.
+
+    Args:
+        code: the error's stable word.
+        words: a pattern, searched for in all of the error's text.
+        todo: what to do.
+    """
+
+    code: str
+    words: re.Pattern[str]
+    todo: str
+
+
+def _fault(code: str, words: str, todo: str) -> Fault:
+    return Fault(code, re.compile(words), todo)
+
+
+FAULTS = (  # the most telling first: an error may have the words of several
+    _fault(
+        "out-of-memory",
+        r"OutOfMemoryError|Java heap space|GC overhead limit|exit(ed with| code|Code=| status)[ :]*137|"
+        r"Container killed by YARN|OOMKilled|MemoryError|UNABLE_TO_ACQUIRE_MEMORY|spark\.driver\.maxResultSize",
+        "Give Spark's driver and executors more memory, or stage fewer records at once (limit, a shorter interval).",
+    ),
+    _fault(
+        "disk-full",
+        r"No space left on device|ENOSPC|DSQuotaExceededException|QuotaExceeded|Disk quota exceeded",
+        "Free space where the sink is, and on the local disks of Spark's workers.",
+    ),
+    _fault(
+        "name-too-long",
+        r"File name too long|ENAMETOOLONG|PathComponentTooLongException",
+        "A value of a partition column is longer than a folder's name may be (255 bytes on most disks). Partition "
+        "by something shorter, such as a date or a hash.",
+    ),
+    _fault(
+        "permission-denied",
+        r"Permission denied|AccessControlException|AccessDenied(Exception)?|Access Denied|EACCES|AuthorizationFailure|"
+        r"PERMISSION_DENIED|status code:? 403|403 Forbidden|TopicAuthorizationException|GroupAuthorizationException|"
+        r"Read-only file system",
+        "Let the user of Spark's driver and executors read the source and write where the sink is.",
+    ),
+    _fault(
+        "package-missing-on-workers",
+        r"ModuleNotFoundError|ImportError: |PACKAGE_NOT_INSTALLED",
+        "Install it in the Python of Spark's workers, or ship it with the job (docs/connections.md). It may be there "
+        "where this command runs.",
+    ),
+    _fault(
+        "python-differs",
+        r"PYTHON_VERSION_MISMATCH|Python in worker has different version",
+        "Use the same minor version of Python here and on Spark's workers (PYSPARK_PYTHON).",
+    ),
+    _fault(
+        "jar-missing",
+        r"ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|DATA_SOURCE_NOT_FOUND|"
+        r"Failed to find data source",
+        "Put the jar of this Spark's version where Spark finds it: onceonly jars fetch (docs/connections.md).",
+    ),
+    _fault(
+        "text-too-long",
+        r"EXCEED_LIMIT_LENGTH|EXCEED_CHAR_VARCHAR|[Ee]xceeds (the )?(char/varchar|CHAR/VARCHAR) type length",
+        "A text is longer than its VARCHAR or CHAR column allows. Shorten it in the transform, or widen the column.",
+    ),
+    _fault(
+        "null-refused",
+        r"NOT_NULL_CONSTRAINT_VIOLATED|NOT_NULL_ASSERT_VIOLATION|NOT NULL constraint violated|"
+        r"NULL value appeared in non-nullable field|null value (for|in) (a )?non-null",
+        "A column that may not be null has no value in a row. Fill it in the transform, or leave such rows out.",
+    ),
+    _fault(
+        "constraint-violated",
+        r"VIOLATE_CONSTRAINT|CHECK constraint .* violated|CHECK_CONSTRAINT_VIOLATION",
+        "A row breaks a CHECK constraint of the table. Correct or leave out such rows in the transform.",
+    ),
+    _fault(
+        "recursive-schema",
+        r"[Ff]ound recursive reference in (Avro|Protobuf)|RECURSIVE_PROTOBUF_SCHEMA",
+        "Spark has no recursive types. Decode the value in the transform (format='raw'), or use a schema without "
+        "recursion.",
+    ),
+    _fault(
+        "schema-does-not-fit",
+        r"IncompatibleSchemaException|Cannot convert (SQL|Avro)|AVRO_INCOMPATIBLE|UNABLE_TO_CONVERT_TO_(AVRO|PROTOBUF)|"
+        r"[Ff]ound field .* in (Catalyst|Avro) schema|no match in the (Avro|SQL|Catalyst) schema|"
+        r"CANNOT_CONVERT_(SQL|CATALYST|PROTOBUF)",
+        "Return columns from the transform that have the names and types of the sink's schema, or change the schema.",
+    ),
+    _fault(
+        "types-differ",
+        r"FAILED_TO_MERGE_FIELDS|MERGE_INCOMPATIBLE_DATATYPE|SCHEMA_MISMATCH|INCOMPATIBLE_DATA_FOR_TABLE|"
+        r"Failed to merge (incompatible )?(fields|data types)|A schema mismatch detected",
+        "Cast the columns in the transform to the types of the table, or alter the table.",
+    ),
+    _fault(
+        "value-does-not-fit",
+        r"CAST_INVALID_INPUT|CAST_OVERFLOW|ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|"
+        r"NUMERIC_OUT_OF_SUPPORTED_RANGE|DATETIME_OVERFLOW|CANNOT_PARSE_(TIMESTAMP|DATE|DECIMAL)|BINARY_ARITHMETIC_OVERFLOW",
+        "A value does not fit its type. Use try_cast, a wider type, or leave such rows out in the transform.",
+    ),
+    _fault("division-by-zero", r"DIVIDE_BY_ZERO", "Use try_divide in the transform, or leave such rows out."),
+    _fault(
+        "out-of-bounds",
+        r"INVALID_ARRAY_INDEX|MAP_KEY_DOES_NOT_EXIST|SCALAR_SUBQUERY_TOO_MANY_ROWS|NULL_MAP_KEY|DUPLICATED_MAP_KEY",
+        "Use try_element_at or another function of Spark that allows for such values in the transform.",
+    ),
+    _fault(
+        "ancient-dates",
+        r"INCONSISTENT_BEHAVIOR_CROSS_VERSION|SparkUpgradeException",
+        "Set spark.sql.parquet.datetimeRebaseModeInWrite and …InRead to CORRECTED, or correct the dates before 1900.",
+    ),
+    _fault(
+        "no-such-column",
+        r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|UNRESOLVED_FIELD|AMBIGUOUS_REFERENCE|COLUMN_ALREADY_EXISTS",
+        "Correct the name in the transform.",
+    ),
+    _fault(
+        "no-such-table",
+        r"TABLE_OR_VIEW_NOT_FOUND|SCHEMA_NOT_FOUND|PATH_NOT_FOUND|DELTA_TABLE_NOT_FOUND|UNRESOLVED_ROUTINE",
+        "Correct the name in the transform, or make what it names available to Spark.",
+    ),
+    _fault(
+        "type-of-expression",
+        r"DATATYPE_MISMATCH|INVALID_EXTRACT|UNSUPPORTED_DATA_TYPE|CANNOT_INFER_TYPE|PARSE_SYNTAX_ERROR",
+        "Correct the expression in the transform.",
+    ),
+    _fault(
+        "function-raised",
+        r"Traceback \(most recent call last\)|FAILED_EXECUTE_UDF|PythonException|UDF_ERROR",
+        "Correct the function, or let it allow for such rows.",
+    ),
+    _fault(
+        "file-not-found",
+        r"FileNotFoundException|FAILED_READ_FILE|No such file or directory|NoSuchKey",
+        "Something has removed or damaged files that were being read. Look whether others clean up there.",
+    ),
+    _fault(
+        "not-reachable",
+        r"Connection refused|UnknownHostException|NoRouteToHost|SSLHandshakeException|PKIX path|TimeoutException|"
+        r"Failed to connect|StatusCode\.UNAVAILABLE|ConnectTimeout",
+        "Let Spark's driver and executors reach the service that is named (network, address, certificate).",
+    ),
+    _fault(
+        "executor-lost",
+        r"ExecutorLostFailure|FetchFailed|executor .* (lost|exited)|Python worker exited unexpectedly|"
+        r"SparkContext was shut down|SESSION_CLOSED",
+        "Look at the executor's log for why it ended (memory, a lost machine).",
+    ),
+)
+
+
+def classify(text: str) -> tuple[str, str]:
+    """Return the code of an error, empty for one that is not known, and what to do about it."""
+    told = "\n".join(line for line in text.splitlines() if not JAVA_FRAME.match(line))
+    for fault in FAULTS:
+        if fault.words.search(told):
+            return fault.code, f"{fault.todo} {KEPT} Then retry the stage."
+    return "", f"{KEPT} {OTHERWISE}"
