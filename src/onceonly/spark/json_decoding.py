@@ -75,7 +75,7 @@ class JsonDecoder:
     def _udf(self) -> Callable[..., Column]:
         type_, make = nullable(self.type), self._maker()
         if not arrow.is_available():
-            found: Callable[..., Column] = F.udf(plain_reader(make, type_), self.column_type)
+            found: Callable[..., Column] = F.udf(plain_reader(make, type_), self.column_type, useArrow=False)
             return found
 
         def read_batch(values: pa.Array) -> pa.Array:
