@@ -9,15 +9,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin
 
-from onceonly.registry import json_rules
+from onceonly.json_values.text import NotJson, parser
 from onceonly.registry.client import Schema
 
 PLAIN = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
-NOTHING = "[false, {}]"  # rules that no value follows
 LONGEST = 200  # characters of a rule in a message
 CONNECT = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "float32": "float"}
 
@@ -39,44 +37,37 @@ def rules(schema: Schema) -> str:
     """The schema with all that it refers to, as one text for `checker`.
 
     Raises:
-        NoType: it is no JSON Schema.
+        NoType: it is no JSON Schema, or its rules cannot be checked.
     """
-    from jsonschema.exceptions import SchemaError
+    from jsonschema_rs import ReferencingError, ValidationError
 
-    document = _document(schema)
+    text = json.dumps([schema.text, _texts(schema)])
     try:
-        _kind_of(document).check_schema(document)
-    except SchemaError as error:
-        raise NoType(f"{error.json_path} is not valid: {error.message}") from None
-    return json.dumps([document, _documents(schema)])
+        _validator(text)
+    except ValidationError as error:
+        raise NoType(f"{_place(error.instance_path)} cannot be used: {_first_line(error)}") from None
+    except (ReferencingError, ValueError) as error:
+        raise NoType(_first_line(error)) from None
+    return text
 
 
-@lru_cache(64)
-def checker(rules: str) -> Callable[[bytes], bool]:
-    """Whether a value follows these rules. Like Confluent's clients, it takes `format` for a comment."""
-    follows = _rule(rules)
-    return lambda value: _is_valid(follows, value)
+def checker(rules: str) -> Callable[[Any], str | None]:
+    """A function of parsed values, which says which rule one breaks, and where: names, and no values.
 
+    Like Confluent's clients, it takes `format` for a comment.
 
-def _rule(rules: str) -> Callable[[Any], bool]:
-    """Of parsed values."""
-    document, others = json.loads(rules)
-    validator = _validator(rules)
-    try:
-        return json_rules.compiled(document, others, validator.VALIDATORS)
-    except json_rules.NotHere:
-        return lambda value: bool(validator.is_valid(value))
+    Raises, that function:
+        NotJson: a text of the value has half of a surrogate pair.
+    """
+    validator, document = _validator(rules), _parsed(json.loads(rules)[0])
 
+    def check(value: Any) -> str | None:
+        if _follows(validator, value):
+            return None
+        error = next(iter(validator.iter_errors(value)))
+        return f"At {_place(error.instance_path)} it breaks the rule {_rule(document, error)}."
 
-def broken_rule(rules: str, value: bytes) -> str | None:
-    """Which rule a value breaks, and where: names, and no values."""
-    try:
-        error = next(iter(_validator(rules).iter_errors(json.loads(value))), None)
-    except (ValueError, RecursionError):
-        return "It is not JSON, or nested too deeply."
-    if error is None:
-        return None
-    return f"At {error.json_path} it breaks the rule {error.validator}: {json.dumps(error.validator_value)[:LONGEST]}."
+    return check
 
 
 def writer(rules: str) -> Callable[[str], bytes]:
@@ -87,20 +78,18 @@ def writer(rules: str) -> Callable[[str], bytes]:
     Raises, that function:
         ValueError: the value breaks a rule; names the rule, and no values.
     """
-    validator, follows = _validator(rules), _rule(rules)
+    validator, check, parse = _validator(rules), checker(rules), parser()
 
     def write(text: str) -> bytes:
-        value = json.loads(text)
-        if follows(value):
+        value = parse(text.encode())
+        if _follows(validator, value):
             return text.encode()
-        nulls = {tuple(error.absolute_path) for error in validator.iter_errors(value) if error.instance is None}
-        exact = json.loads(text, parse_float=Decimal)
+        nulls = {tuple(error.instance_path) for error in validator.iter_errors(value) if error.instance is None}
         for path in nulls:
             _leave_out(value, path)
-            _leave_out(exact, path)
-        if not follows(value):
-            raise ValueError(broken_rule(rules, json.dumps(value).encode()))
-        return _text(exact).encode()
+        if broken := check(value):
+            raise ValueError(broken)
+        return _text(value).encode()
 
     return write
 
@@ -122,45 +111,75 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else json.dumps(value)
 
 
-def _is_valid(follows: Callable[[Any], bool], value: bytes) -> bool:
+def _follows(validator: Any, value: Any) -> bool:
     try:
-        return follows(json.loads(value))
-    except (ValueError, RecursionError):  # also of values that are nested too deep to be read
-        return False
+        return bool(validator.is_valid(value))
+    except UnicodeEncodeError:
+        raise NotJson("It has a text with half of a surrogate pair, which is no character.") from None
 
 
 def _validator(rules: str) -> Any:
     """It finds what the schema refers to under its name, and fetches nothing."""
-    from referencing import Registry, Resource
-    from referencing.jsonschema import DRAFT7
+    import jsonschema_rs as engine
 
-    document, others = json.loads(rules)
+    text, texts = json.loads(rules)
+    document = _parsed(text)
+    dialect = document.get("$schema") if isinstance(document, dict) else None
     base = document.get("$id", "") if isinstance(document, dict) else ""
-    found = Registry().with_resources(
-        (uri, Resource.from_contents(other, default_specification=DRAFT7))
-        for name, other in others.items()
-        for uri in {name, urljoin(base, name)}
-    )
-    return _kind_of(document)(document, registry=found)
+    others = [(uri, _parsed(other)) for name, other in texts.items() for uri in {name, urljoin(base, name)}]
+    known = engine.Registry(others, draft=engine.Draft7) if others else None
+    make = engine.validator_for if dialect else engine.Draft7Validator
+    return make(document, registry=known, validate_formats=False, offline=True)
 
 
-def _kind_of(document: Any) -> Any:
-    from jsonschema import Draft7Validator
-    from jsonschema.validators import validator_for
+def _rule(document: Any, error: Any) -> str:
+    """Its name, and what it asks for, if that stands in the document itself."""
+    name = str(error.schema_path[-1]) if error.schema_path else str(error.kind.name)
+    node = document
+    for part in error.schema_path:
+        try:
+            node = node[part]
+        except (LookupError, TypeError):
+            return name
+    return f"{name}: {_text(node)[:LONGEST]}"
 
-    return validator_for(document, default=Draft7Validator)
+
+def _place(path: list[str | int]) -> str:
+    """In the notation of JSONPath."""
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _document(schema: Schema) -> Any:
-    return json.loads(schema.text)
+    return _parsed(schema.text)
+
+
+def _parsed(text: str) -> Any:
+    """With every digit of its numbers.
+
+    Raises:
+        NoType: it is not JSON.
+    """
+    try:
+        return json.loads(text, parse_float=Decimal)
+    except ValueError as error:
+        raise NoType(f"it is not JSON ({error})") from None
 
 
 def _documents(schema: Schema) -> dict[str, Any]:
     """By name: everything that it refers to, however far."""
-    found: dict[str, Any] = {}
+    return {name: _parsed(text) for name, text in _texts(schema).items()}
+
+
+def _texts(schema: Schema) -> dict[str, str]:
+    """As `_documents`, as the registry holds them."""
+    texts: dict[str, str] = {}
     for name, other in schema.references:
-        found |= {**_documents(other), name: _document(other)}
-    return found
+        texts |= {**_texts(other), name: other.text}
+    return texts
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onceonly.counts import count
+from onceonly.json_values.columns import columns
+from onceonly.json_values.reader import reader
+
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LARGE, LARGEST = 2**63, 10**38
 WIDER = {
@@ -39,8 +43,8 @@ class Inferred:
 
 
 def infer(values: Iterable[bytes | None]) -> Inferred:
-    """The columns that take every value. Tombstones say nothing."""
-    found = Inferred()
+    """The columns that take every value, or most of them: a note says so. Tombstones say nothing."""
+    found, objects = Inferred(), []
     for value in values:
         if value is None:
             continue
@@ -49,10 +53,22 @@ def infer(values: Iterable[bytes | None]) -> Inferred:
         if parsed is None:
             found.broken += 1
         else:
+            objects.append(value)
             found.fields = _merged(found.fields, _kind(parsed), "value", found.notes)
     found.notes += [f"{at}: only nulls were seen, taken for STRING" for at in _unknown(found.fields, "value")]
-    found.notes = list(dict.fromkeys(found.notes))
+    found.notes = [*dict.fromkeys(found.notes), *_unread(found, objects)]
     return found
+
+
+def _unread(found: Inferred, objects: list[bytes]) -> list[str]:
+    """What the columns do not take: values of different types have none that fits all."""
+    if not found.fields:
+        return []
+    read = reader(columns(found.ddl), "value")
+    reasons = [why for _, why in map(read, objects) if why]
+    if not reasons:
+        return []
+    return [f"{count(len(reasons), 'value')} of {found.values} would be a bad record. The first: {reasons[0]}"]
 
 
 def _object(value: bytes) -> dict[str, Any] | None:

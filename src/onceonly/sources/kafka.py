@@ -17,6 +17,7 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.checkpoint.offsets import NO_OFFSETS, START_OVER, Offsets, TopicLog, TopicRange, check_held, range_of
 from onceonly.checkpoint.sink import Trace
 from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
+from onceonly.json_values.columns import BadColumns, columns
 from onceonly.kafka import avro, java
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.kafka.topic import EARLIEST, EPOCH, LATEST, MILLISECOND, TIMEOUT, NoTopic, TopicClient
@@ -28,9 +29,12 @@ from onceonly.sources.registered import Registered
 from onceonly.sources.topic_marks import TopicMarks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from onceonly.spark.decode import Malformed
 
 ANY_TIME = -(2**63)  # in milliseconds; producers may write any number
+WHY = "_onceonly_why_value"
 MARKERS = 1.0  # seconds within which the markers of a transaction usually follow its end
 
 
@@ -204,21 +208,29 @@ class KafkaReader:
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """The committed records of `ranges` with decoded values, as a lazy DataFrame (columns: see `spark.read`)."""
+        from onceonly.spark import read as reading
+        from onceonly.spark import registered as failures
         from onceonly.spark.decode import decode
 
-        rows = self.undecoded(spark, ranges)
+        rows = self._to_decode(spark, ranges)
         for part in self._registered:
             rows = part.decode(rows, self._pins[part.part])
-        return rows if self._registered else decode(rows, self._config.format, self._schema())
+        if self._registered:
+            return rows.select(*reading.COLUMNS)
+        if json := self._plain_json():
+            return failures.failing(json.decode(rows, WHY), json.part, WHY).select(*reading.COLUMNS)
+        return decode(rows, self._config.format, self._schema())
 
     def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
         from onceonly.spark import judged
 
         parts: list[tuple[str, Any]] = [(each.part, self._judge(each)) for each in self._registered]
-        if not parts and (schema := self._schema()):
-            parts = [("value", judged.plain(self._config.format, schema))]
-        return judged.judged(self.undecoded(spark, ranges), parts)
+        if json := self._plain_json():
+            parts = [(json.part, json.decode)]
+        elif not parts and (schema := self._schema()):
+            parts = [("value", judged.plain_avro(schema))]
+        return judged.judged(self._to_decode(spark, ranges), parts)
 
     def _judge(self, part: Registered) -> Any:
         return lambda rows, why: part.judge(rows, why, self._pins[part.part])
@@ -228,18 +240,47 @@ class KafkaReader:
         from onceonly.spark import few
         from onceonly.spark.read import read_ranges
 
-        if few.expected():
-            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
-                if (rows := self._few(spark, ranges)) is not None:
-                    return rows
+        if (table := self._few(ranges)) is not None:
+            return few.frame(spark, table)
         return read_ranges(spark, java.options(self._kafka), ranges)
 
-    def _few(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+    def _to_decode(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
+        """Undecoded, unless they are few: this process decodes their JSON, as fast as Spark would start workers."""
+        from onceonly.spark import few
+
+        table, decoders = self._few(ranges), self._json()
+        if table is None or not decoders:
+            return self.undecoded(spark, ranges)
+        for decoder in decoders:
+            table = decoder.decode_here(table)
+        return few.frame(spark, table, {decoder.column: decoder.column_type for decoder in decoders})
+
+    def _json(self) -> list[Any]:
+        """How JSON is decoded, by part."""
+        if plain := self._plain_json():
+            return [plain]
+        decoders = [part.json(self._pins[part.part]) for part in self._registered]
+        return [decoder for decoder in decoders if decoder]
+
+    def _plain_json(self) -> Any:
+        """The same of JSON without a registry."""
+        from onceonly.spark.json_decoding import JsonDecoder
+
+        text = self._schema()
+        if self._registered or self._config.format != "json" or text is None:
+            return None
+        return JsonDecoder(self._columns(text), "value")
+
+    def _few(self, ranges: tuple[TopicRange, ...]) -> pa.Table | None:
         """Read once, although they are looked at for their schemas before they are decoded."""
         from onceonly.spark import few
 
+        if not few.expected():
+            return None
         if self._held is None or self._held[0] != ranges:
-            self._held = ranges, few.frame(spark, self._records(ranges))
+            self._held = ranges, None
+            with suppress(NotCommitted):  # nothing is lost by it: Spark reads them, or says why it cannot
+                self._held = ranges, few.table(self._records(ranges))
         return self._held[1]
 
     def _records(self, ranges: tuple[TopicRange, ...]) -> Iterator[Any]:
@@ -250,6 +291,7 @@ class KafkaReader:
 
     @cached_property
     def _registered(self) -> list[Registered]:
+        self._check_schema()
         return registered.parts_of(self._config, self._registry, self._schema())
 
     def schemas(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Mapping[str, Any]:
@@ -319,14 +361,24 @@ class KafkaReader:
         text = self._schema()
         if text is not None and not text.strip():
             raise self._bad_schema("It is empty.")
+        if text is not None and self._config.format == "json":
+            self._columns(text)
         if text is not None and self._config.format == "avro" and (error := avro.flaw(text)):
             raise self._bad_schema(f"It is not an Avro schema: {error!r}.") from error
+
+    def _columns(self, text: str) -> Any:
+        """Of JSON."""
+        try:
+            return columns(text)
+        except BadColumns as error:
+            raise self._bad_schema(f"It does not name columns of JSON: {error}.") from error
 
     def _bad_schema(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,
             f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
+            code="schema-file-unusable",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
+from onceonly.json_values.columns import columns as json_columns
 from onceonly.pipeline.sources import FAIL, KafkaSource
 from onceonly.registry import avro, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
@@ -62,7 +63,10 @@ class Registered(Schemas):
             arrow.require()
         if self.file is None:
             latest = self._latest()
-            self._type(self._schema(latest["id"]))
+            schema = self._schema(latest["id"])
+            if self.format == "json":
+                self._rules(schema)
+            self._type(schema)
             named = f"version {latest['version']} of subject '{self.subject}' (id {latest['id']}), the latest"
             return [f"each {self.part} of topic '{self.topic}' is read as {named}"]
         if self.subject:  # it answers, and grants it; other schemas may well be all there is
@@ -101,18 +105,31 @@ class Registered(Schemas):
         """The rows, decoded, and a text `why` one was not. Raises as `decode`."""
         from onceonly.spark import registered
 
+        if decoder := self.json(pins):
+            return decoder.decode(rows, why)
         return registered.decoded(rows, self.part, self._decoding(pins), why)
+
+    def json(self, pins: Pins) -> Any:
+        """The `JsonDecoder` of JSON; None for other formats. Raises as `decode`."""
+        from onceonly.spark.json_decoding import JsonDecoder
+
+        if self.format != "json":
+            return None
+        writers = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
+        rules = tuple((id, self._rules(schema)) for id, schema in writers.items())
+        return JsonDecoder(self._columns(pins), self.part, rules)
+
+    def _columns(self, pins: Pins) -> Any:
+        """What JSON becomes."""
+        return self._type(self._reader(pins)) if self.file is None else json_columns(self.file)
 
     def exactly(self, bytes_: bytes, pins: Pins) -> str | None:
         """What is wrong with bytes that Spark could not decode, if it can be told."""
         from fastavro import parse_schema, schemaless_reader
 
         id = id_of(bytes_)
-        if self.format == "protobuf" or id is None or str(id) not in pins["writers"]:
+        if self.format != "avro" or id is None or str(id) not in pins["writers"]:
             return None
-        if self.format == "json":
-            rules = self._rules(self._pinned(id, pins["writers"][str(id)]))
-            return rules and json_schema.broken_rule(rules, bytes_[HEAD:])
         try:
             written, wanted = (parse_schema(json.loads(text)) for text in (self._writers(pins)[id], self._avro(pins)))
             schemaless_reader(io.BytesIO(bytes_[HEAD:]), written, wanted)
@@ -128,8 +145,6 @@ class Registered(Schemas):
         if self.format == "avro":
             return registered.avro(self._writers(pins), self._avro(pins))
         schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
-        if self.format == "json":
-            return registered.json_text({id: self._rules(schema) for id, schema in schemas.items()}, self._struct(pins))
         with self._usable(reader := self._reader(pins)):
             read = protobuf.files(reader)
             name = self._message(read)
@@ -142,13 +157,13 @@ class Registered(Schemas):
             return None
         try:
             return json_schema.rules(schema)
-        except json_schema.NoType as error:
-            if self.lenient:
-                return json_schema.NOTHING
+        except json_schema.NoType as error:  # the schema's fault, and not that of the records that name it
             raise InvalidPipeline(
                 f"each {self.part} of topic '{self.topic}' cannot be checked.",
-                f"Schema {schema.id} in {self.registry.connection.describe()} is not a JSON Schema: {error}.",
-                "Correct it there, or give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
+                f"The rules of schema {schema.id} in {self.registry.connection.describe()} cannot be used: {error}.",
+                "Register a corrected schema, or give the columns as a file: KafkaSource(schema='….ddl'). "
+                "Nothing was written.",
+                code="json-schema-unusable",
             ) from None
 
     def _message(self, files: bytes) -> str:
@@ -188,12 +203,10 @@ class Registered(Schemas):
         return avro.whole(self._reader(pins)) if self.file is None else self.file
 
     def _struct(self, pins: Pins) -> Any:
-        """The reader's type in Spark."""
+        """The reader's type in Spark, of Protobuf."""
         from pyspark.sql.types import StructType
 
-        return (
-            StructType.fromJson(self._type(self._reader(pins))) if self.file is None else StructType.fromDDL(self.file)
-        )
+        return StructType.fromJson(self._type(self._reader(pins)))
 
     def _type(self, schema: Schema) -> Any:
         """Of JSON; Avro's has one in any case."""
@@ -214,6 +227,7 @@ class Registered(Schemas):
             f"each {self.part} of topic '{self.topic}' cannot get one type for all.",
             f"The reader's schema {schema.id} has no equivalent type in Spark: {why}.",
             "Give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
+            code="json-schema-without-type",
         )
 
     # ---- what records name

@@ -21,6 +21,14 @@ def udf(function: Callable[..., Any], type_: Any) -> Callable[..., Any]:
     return found
 
 
+def is_available() -> bool:
+    """Whether the installed PySpark has such functions, or is said elsewhere to be missing."""
+    try:
+        return _is_new_enough(version("pyspark"))
+    except PackageNotFoundError:
+        return True
+
+
 def require() -> None:
     """Before any work: refuse a PySpark that has no such functions.
 
@@ -31,9 +39,13 @@ def require() -> None:
         found = version("pyspark")
     except PackageNotFoundError:  # that is said elsewhere
         return
-    if tuple(map(int, found.split(".")[:2])) < SINCE:
+    if not _is_new_enough(found):
         raise InvalidPipeline(
             f"PySpark {found} cannot read or write these records.",
             "Protobuf, JSON Schema and Debezium need a kind of Python function that Spark has since 4.1.",
             "Use PySpark 4.1 or newer: pip install -U 'onceonly[spark]'. Nothing was written.",
         )
+
+
+def _is_new_enough(version: str) -> bool:
+    return tuple(map(int, version.split(".")[:2])) >= SINCE

@@ -20,6 +20,7 @@ TOKEN_FILE = "services/spark/token"  # of the embedded Connect server, below ONC
 ELSEWHERE = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
 READING = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),  # of 10,000 records; an array has 2 GiB at most
     # Spark's default without kafka: by the newer interface, records with headers take a fifth less CPU
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }

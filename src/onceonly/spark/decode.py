@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-CORRUPT = "_onceonly_corrupt"
-RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: its (key|value)\. ([^.\n]*\.))?")
+RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+): its (key|value)\. (.*?) \(onceonly\)")
 MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages|records) are detected")
 
 
@@ -36,15 +35,15 @@ class Malformed:
 
 
 def decode(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
-    """`rows` with the binary `value` decoded.
+    """`rows` with the binary `value` decoded. JSON is decoded in `json_decoding`.
 
     Args:
-        format: 'raw' (unchanged), 'json' (`schema` is Spark DDL) or 'avro' (`schema` is Avro JSON; plain binary
-            encoding, logical types as Spark maps them).
+        format: 'raw' (unchanged) or 'avro' (`schema` is Avro JSON; plain binary encoding, logical types as Spark maps
+            them).
     """
     if format == "raw" or schema is None:
         return rows
-    return rows.withColumn("value", _json(rows, schema) if format == "json" else _avro(schema, "FAILFAST"))
+    return rows.withColumn("value", _avro(schema, "FAILFAST"))
 
 
 def looks_malformed(error: Exception) -> bool:
@@ -54,39 +53,13 @@ def looks_malformed(error: Exception) -> bool:
 def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str | None) -> Malformed | None:
     """The record that made decoding `rows` (undecoded) fail; None if none is found.
 
-    For JSON the error names it. For Avro the rows are read again, to find the first malformed one.
+    Mostly the error names it. For Avro without a registry the rows are read again, to find the first malformed one.
     """
     if raised := RAISED.search(str(error)):
-        why = raised[5] or "It is not a single JSON object of that schema."
-        return Malformed(raised[1], int(raised[2]), int(raised[3]), why, raised[4] or "value")
+        return Malformed(raised[1], int(raised[2]), int(raised[3]), raised[5], raised[4])
     if format != "avro" or schema is None:
         return None
     return next(_malformed_avro(rows, schema), None)
-
-
-def _json(rows: DataFrame, ddl: str) -> Column:
-    """The failure names the record. The check is part of the value, so it cannot be pruned."""
-    value, sound = json_value(rows, ddl)
-    where = F.format_string("onceonly: malformed record at %s %s %s", "topic", "partition", "offset")
-    return F.when(sound, value).otherwise(F.raise_error(where))
-
-
-def json_value(rows: DataFrame, ddl: str) -> tuple[Column, Column]:
-    """The value of each record, and whether it could be read; one that is null, was.
-
-    from_json ignores anything after the first object, and reads an empty text as null. Neither is sound.
-    """
-    schema = rows.sparkSession.createDataFrame([], ddl).schema.add(CORRUPT, "string")
-    text = F.col("value").cast("string")
-    parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    sound = text.isNull() | (parsed[CORRUPT].isNull() & single_object(text))
-    return parsed.dropFields(CORRUPT), sound
-
-
-def single_object(text: Column) -> Column:
-    """Whether the text is one JSON value; false for null."""
-    one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    return F.coalesce(F.is_valid_utf8(text) & one, F.lit(False))
 
 
 def _avro(schema: str, mode: str) -> Column:

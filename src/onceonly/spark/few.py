@@ -6,7 +6,7 @@ is what such a checkpoint would mostly consist of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -48,16 +48,27 @@ def expected() -> bool:
     return _expected.get()
 
 
-def frame(spark: Any, messages: Iterable[Any]) -> Any:
-    """The records as a DataFrame, as Spark's Kafka source would read them; None: they are large, or Spark has to."""
+def table(messages: Iterable[Any]) -> pa.Table | None:
+    """The records, as Spark's Kafka source would read them; None: they are large, or Spark has to read them."""
     from pyspark.sql import DataFrame  # which a commit does not need
+
+    return _table(messages) if _has_arrow(DataFrame) else None
+
+
+def frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = None) -> Any:
+    """The records as a DataFrame.
+
+    Args:
+        decoded: Spark's types of the columns that `table` has beside those of SCHEMA.
+    """
+    from pyspark.sql.types import StructType
 
     from onceonly.spark.read import SCHEMA as DDL
 
-    table = _table(messages) if _has_arrow(DataFrame) else None
-    if table is None:
-        return None
-    return spark.createDataFrame(table).coalesce(1) if table.num_rows else spark.createDataFrame([], DDL)
+    type_ = spark.createDataFrame([], DDL).schema
+    for name, more in (decoded or {}).items():
+        type_ = StructType([*type_.fields]).add(name, more)
+    return spark.createDataFrame(table, type_).coalesce(1) if table.num_rows else spark.createDataFrame([], type_)
 
 
 def collected(rows: Any) -> pa.Table | None:

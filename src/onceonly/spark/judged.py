@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 
 from onceonly.pipeline.dead_letters import CHOSEN
 from onceonly.spark import registered
-from onceonly.spark.decode import json_value
 from onceonly.spark.read import COLUMNS
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows, and says in a column of that name why not
@@ -23,7 +22,6 @@ PLACE = ("topic", "partition", "offset")
 ERROR = "_onceonly_error"
 FOUND = "_onceonly_found"
 PARTS = ("key", "value")
-NOT_JSON = "It is not a single JSON object of that schema."
 NOT_AVRO = "Its bytes do not match the schema."
 NO_REASON = "The transform has given no reason."
 FROM = "onceonly."  # begins the names of headers
@@ -50,9 +48,9 @@ def judged(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -> DataFrame:
     return rows.select(*COLUMNS, ERROR, *kept)
 
 
-def plain(format: str, schema: str) -> Decode:
-    """How values without a registry are decoded: what `decode` refuses is bad, and nothing else."""
-    return partial(_json, ddl=schema) if format == "json" else partial(_avro, schema=schema)
+def plain_avro(schema: str) -> Decode:
+    """How Avro values without a registry are decoded: what `decode` refuses is bad, and nothing else."""
+    return partial(_avro, schema=schema)
 
 
 def good(rows: DataFrame) -> DataFrame:
@@ -114,11 +112,6 @@ def _header(name: str, value: Column) -> Column:
 
 def _raw(part: str) -> str:
     return f"_onceonly_raw_{part}"
-
-
-def _json(rows: DataFrame, why: str, ddl: str) -> DataFrame:
-    value, sound = json_value(rows, ddl)
-    return rows.withColumns({why: F.when(~sound, F.lit(NOT_JSON)), "value": F.when(sound, value)})
 
 
 def _avro(rows: DataFrame, why: str, schema: str) -> DataFrame:

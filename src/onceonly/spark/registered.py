@@ -15,16 +15,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-from onceonly.registry.wire import HEAD, MAGIC, head_of
+from onceonly.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
 from onceonly.spark import arrow
-from onceonly.spark.decode import CORRUPT, single_object
 
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
 FRAME = "OnceonlyFrame"
-UNFRAMED = "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
-UNKNOWN = "The registry has no schema of that format with its id %s."
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
-RAISED = "onceonly: malformed record at %s %s %s: its %s. %s"
+RAISED = "onceonly: malformed record at %s %s %s: its %s. %s (onceonly)"
 Decode = Callable[[Column], Column]
 
 
@@ -113,44 +110,6 @@ def avro(writers: Mapping[int, str], reader: str) -> Decoding:
         return chosen
 
     return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
-
-
-def json_text(rules: Mapping[int, str | None], reader: StructType) -> Decoding:
-    """JSON by the reader's type: a field that the text does not have is null, and others are left out.
-
-    A single object is asked for, as in `decode`.
-
-    Args:
-        rules: by schema id: what its values have to follow, for `onceonly.registry.json_schema.checker`; None: nothing.
-            They are checked in Python on the workers, which need this package and jsonschema.
-    """
-    asked = {id: text for id, text in rules.items() if text is not None}
-    schema = StructType(reader.fields).add(CORRUPT, "string")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-
-    def take(bytes_: Column) -> Column:
-        parsed = F.when(_names(bytes_, rules), F.from_json(_payload(bytes_).cast("string"), schema, options))
-        return F.struct(parsed.alias("json"), (_follows(asked)(bytes_) if asked else F.lit(True)).alias("follows"))
-
-    def sound(taken: Column, payload: Column) -> Column:
-        parsed = taken["json"]
-        text_is = single_object(payload.cast("string")) & parsed.isNotNull() & parsed[CORRUPT].isNull()
-        return text_is & taken["follows"]
-
-    return Decoding(rules, take, lambda taken: taken["json"].dropFields(CORRUPT), sound)
-
-
-def _follows(rules: Mapping[int, str]) -> Decode:
-    """Whether each value follows the rules of its schema. What has none here is judged elsewhere."""
-
-    def all_follow(values: pa.Array) -> pa.Array:
-        from onceonly.registry import json_schema
-
-        checks = {head_of(id): json_schema.checker(text) for id, text in rules.items()}
-        found = ((value, checks.get(value[:HEAD])) for value in (each or b"" for each in values.to_pylist()))
-        return pa.array([check is None or check(value[HEAD:]) for value, check in found], pa.bool_())
-
-    return arrow.udf(all_follow, "boolean")
 
 
 def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:

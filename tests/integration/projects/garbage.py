@@ -156,7 +156,16 @@ class Garbage:
 def why(n: int) -> str:
     if is_refused(n):
         return "cents is negative"
-    return "The value cannot be decoded. It is not a single JSON object of that schema."
+    data = GARBAGE[n // SHARE % len(GARBAGE)](n)
+    reasons = (
+        "It is not JSON: expecting value at character 0.",
+        f"It is not JSON: expecting value at character {len(data)}.",
+        f"It is not JSON: extra data at character {(len(data) + 1) // 2}.",
+        'value.n is "many", which is not a BIGINT (a whole number in its range).',
+        "It is not JSON: expecting value at character 0.",
+        "It is not JSON: byte 0 is not UTF-8.",
+    )
+    return f"The value cannot be decoded. {reasons[n // SHARE % len(GARBAGE)]}"
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from integration.readers.kafka_reader import committed, new_topic
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.errors import BadRecord, CannotPublish, InvalidPipeline
+from onceonly.json_values.columns import columns
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.runtime import factory
 from onceonly.runtime.owners import nobody
 from onceonly.sinks.delta.sink import DeltaWriter
-from onceonly.spark import decode, judged, read
+from onceonly.spark import decode, judged, read, registered
+from onceonly.spark.json_decoding import JsonDecoder
 from onceonly.views import formatting
 
 pytestmark = pytest.mark.integration
@@ -148,14 +150,17 @@ def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: st
     """Each value alone fails a query that decodes it, or is good; and good ones become the same."""
     numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
     rows = spark.createDataFrame(numbered, read.SCHEMA)
-    both = judged.judged(rows, [("value", judged.plain(format, schema))])
+    json_ = JsonDecoder(columns(schema), "value") if format == "json" else None
+    both = judged.judged(rows, [("value", json_.decode if json_ else judged.plain_avro(schema))])
     good = {row["offset"]: row["value"] for row in judged.good(both).collect()}
     bad = {row["offset"]: row["value"] for row in judged.bad(both).collect()}
     assert judged.counts(both) == (len(numbered), len(bad))
     assert good.keys() | bad.keys() == set(range(len(numbered))) and not good.keys() & bad.keys()
     assert good and bad == {n: VALUES[format][n] for n in bad}
     for n in range(len(numbered)):
-        alone = decode.decode(rows.where(f"offset = {n}"), format, schema).select("value")
+        one = rows.where(f"offset = {n}")
+        failing = registered.failing(json_.decode(one, "why"), "value", "why") if json_ else None
+        alone = (failing or decode.decode(one, format, schema)).select("value")
         if n in good:
             assert alone.first()["value"] == good[n]
         else:

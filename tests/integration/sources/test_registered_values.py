@@ -329,14 +329,16 @@ def test_json_that_does_not_fit(shop: Shop, text: bytes) -> None:
     id = shop.registry.register(f"{shop.topic}-value", OBJECT, "JSON")
     shop.produce(b"\0" + id.to_bytes(4, "big") + text)
     shop.plan(format="json")
-    shop.refused(BadRecord, "partition 0 offset 0(.|\n)*do not match schema 1")
+    shop.refused(
+        BadRecord, r"partition 0 offset 0(.|\n)*(is not JSON|not a JSON object|At \$\.id it breaks the rule type)"
+    )
 
 
 def test_json_that_breaks_a_rule_of_its_schema(shop: Shop) -> None:
     id = shop.registry.register(f"{shop.topic}-value", {**OBJECT, "required": ["id"]}, "JSON")
     shop.produce(*(b"\0" + id.to_bytes(4, "big") + text for text in (b'{"id": 1}', b'{"note": "n"}')))
     shop.plan(format="json")
-    shop.refused(BadRecord, r"partition 0 offset 1(.|\n)*do not match schema 1(.|\n)*breaks the rule required: \[")
+    shop.refused(BadRecord, r"partition 0 offset 1(.|\n)*breaks the rule required: \[")
 
 
 def test_a_schema_of_another_format_is_refused(shop: Shop) -> None:

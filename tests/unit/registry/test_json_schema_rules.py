@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from onceonly.json_values.text import parser
 from onceonly.registry.client import Schema
-from onceonly.registry.json_schema import NOTHING, NoType, broken_rule, checker, rules, writer
+from onceonly.registry.json_schema import NoType, checker, rules, writer
 
 ORDER = {
     "$id": "https://shop.example/order.json",
@@ -32,6 +33,10 @@ def schema(text: Any, *references: tuple[str, Schema]) -> Schema:
     return Schema(1, "JSON", json.dumps(text), references)
 
 
+def broken(text: str, value: str) -> str | None:
+    return checker(text)(parser()(value.encode()))
+
+
 def of_orders() -> str:
     return rules(schema(ORDER, ("money.json", schema(MONEY))))
 
@@ -45,9 +50,7 @@ def of_orders() -> str:
     ],
 )
 def test_values_that_follow(value: Any) -> None:
-    text = json.dumps(value).encode()
-    assert checker(of_orders())(text)
-    assert broken_rule(of_orders(), text) is None
+    assert broken(of_orders(), json.dumps(value)) is None
 
 
 @pytest.mark.parametrize(
@@ -65,21 +68,13 @@ def test_values_that_follow(value: Any) -> None:
     ],
 )
 def test_values_that_break_a_rule(value: Any, rule: str) -> None:
-    text = json.dumps(value).encode()
-    assert not checker(of_orders())(text)
-    told = broken_rule(of_orders(), text) or ""
+    told = broken(of_orders(), json.dumps(value)) or ""
     assert re.search(rule, told)
     assert "secret" not in told
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_no_json(text: bytes) -> None:
-    assert not checker(of_orders())(text)
-    assert "not JSON" in str(broken_rule(of_orders(), text))
-
-
 def test_what_is_no_schema() -> None:
-    with pytest.raises(NoType, match=r"\$.type is not valid"):
+    with pytest.raises(NoType, match=r"\$.type cannot be used"):
         rules(schema({"type": "objekt"}))
 
 
@@ -87,7 +82,8 @@ def test_the_dialect_that_a_schema_names() -> None:
     """`prefixItems` is a word of 2020-12, and none of draft 7."""
     words = {"prefixItems": [{"type": "integer"}]}
     newer = {**words, "$schema": "https://json-schema.org/draft/2020-12/schema"}
-    assert [checker(rules(schema(each)))(b'["a"]') for each in (words, newer)] == [True, False]
+    assert broken(rules(schema(words)), '["a"]') is None
+    assert "rule type" in str(broken(rules(schema(newer)), '["a"]'))
 
 
 NOTE = {
@@ -115,7 +111,3 @@ def test_what_breaks_a_rule_is_not_written() -> None:
     for text in ('{"id":null,"note":null}', '{"id":1}', '{"id":1,"note":7}', "null", "[null]"):
         with pytest.raises(ValueError, match="breaks the rule"):
             writer(rules(schema(NOTE)))(text)
-
-
-def test_rules_that_nothing_follows() -> None:
-    assert not checker(NOTHING)(b"{}")

@@ -36,6 +36,8 @@ def test_what_leaves_a_choice_is_told() -> None:
     assert found.notes == [
         "value.a: values of different types, taken for STRING",
         "value.b: only nulls were seen, taken for STRING",
+        "2 values of 6 would be a bad record. The first: value.a is 1, which is not a STRING (a text of valid "
+        "characters).",
     ]
 
 

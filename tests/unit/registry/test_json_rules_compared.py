@@ -1,4 +1,4 @@
-"""Compiled rules and `jsonschema` judge every value alike."""
+"""The rules of JSON Schemas are judged as by `jsonschema`, which is another implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from jsonschema.exceptions import SchemaError
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
-from onceonly.registry import json_rules
+from onceonly.json_values.text import parser
+from onceonly.registry.client import Schema
+from onceonly.registry.json_schema import NoType, checker, rules
 
 NAMES, NUMBERS = st.sampled_from("ab"), st.sampled_from([-1, 0, 1, 1.0, 1.5, 2])
 TYPE = st.sampled_from(["null", "boolean", "string", "object", "array", "number", "integer"])
@@ -58,7 +60,7 @@ SELF = {"properties": {"a": {"$ref": "#"}}, "required": ["b"]}
 @example(SELF, True, True, [{"b": 1, "a": {"a": {"b": 2}}}, {"b": 1, "a": {"b": 2, "a": {"b": 3}}}], False)
 @example({"type": "integer"}, True, True, [1.0, True, 1.5, "1"], False)
 @example({"$ref": "other.json#/$defs/two", "type": "null"}, True, {"type": "string"}, ["a", None], False)
-def test_both_judge_alike(document: Any, one: Any, two: Any, values: list[Any], newer: bool) -> None:
+def test_rules_are_judged_as_by_jsonschema(document: Any, one: Any, two: Any, values: list[Any], newer: bool) -> None:
     document = {**document, "$defs": {"one": one}}
     other = {"properties": {"a": {"$ref": "#/$defs/two"}}, "$defs": {"two": two}}
     kind: Any = Draft202012Validator if newer else Draft7Validator
@@ -68,33 +70,70 @@ def test_both_judge_alike(document: Any, one: Any, two: Any, values: list[Any], 
     validator = kind(document, registry=known)
     try:
         kind.check_schema(document)
-        follows = json_rules.compiled(document, {"other.json": other}, validator.VALIDATORS)
-    except (json_rules.NotHere, SchemaError):
+        check = checker(rules(Schema(1, "JSON", json.dumps(document), (("other.json", of(other)),))))
+    except (NoType, SchemaError):
         return
     for value in json.loads(json.dumps(values)):
         try:
-            both = follows(value), validator.is_valid(value)
-        except RecursionError:  # it refers to itself without end: no value is judged by it, or by one of the two only
+            valid = validator.is_valid(value)
+        except RecursionError:  # it refers to itself without end
             continue
-        assert both[0] == both[1], (document, other, value)
+        assert (check(value) is None) == valid, (document, other, value)
+
+
+def of(document: Any) -> Schema:
+    return Schema(1, "JSON", json.dumps(document))
 
 
 @pytest.mark.parametrize(
-    "document",
+    ("document", "good", "bad"),
     [
-        {"multipleOf": 2},
-        {"properties": {"a": {"uniqueItems": True}}},
-        {"patternProperties": {"^a": True}, "additionalProperties": False},
-        {"enum": [1, True]},
-        {"if": True},
-        {"items": [True]},
-        {"properties": {"a": {"$id": "inner.json"}}},
-        {"$ref": "https://elsewhere.example/x.json"},
-        {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True},
-        {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/a", "type": "null"},
-        True,
+        (
+            {"multipleOf": 0.01},
+            "19.99 10.1 0.07 4.35 -0.29 5 1e400 12345678901234567890.01",
+            "0.005 1e-400 0.010000000001",
+        ),
+        ({"multipleOf": 0.5}, "1.5 1e400", "1.25"),
+        ({"maximum": 9007199254740993}, "9007199254740993", "9007199254740994"),
+        ({"exclusiveMinimum": 0.1}, "0.10000000000000000001", "0.1 0.09999999999999999999"),
+        ({"const": 1}, "1 1.0 1e0", "true 1.00000000000000000001"),
+        ({"enum": [0.1, 10]}, "0.1 0.10 10.0", "0.1000000000000000055511151231257827"),
+        ({"type": "integer"}, "1.0 1e400 -0", "1.5"),
+        ({"uniqueItems": True}, "[1,true] [9007199254740992,9007199254740993]", "[1,1.0] [0.1,0.10]"),
+        ({"pattern": r"^\d+$"}, '"12"', '"12\\n" "\u0661"'),
+        ({"pattern": r"^\p{L}+$"}, '"abc" "\u00e4"', '"a1"'),
+        ({"maxLength": 1}, '"\U0001f600"', '"ab"'),
     ],
 )
-def test_what_is_left_to_jsonschema(document: Any) -> None:
-    with pytest.raises(json_rules.NotHere):
-        json_rules.compiled(document, {}, {**Draft7Validator.VALIDATORS, **Draft202012Validator.VALIDATORS})
+def test_rules_are_exact_and_patterns_are_ecma(document: Any, good: str, bad: str) -> None:
+    check, parse = checker(rules(of(document))), parser()
+    assert [check(parse(text.encode())) for text in good.split()] == [None] * len(good.split())
+    assert all(check(parse(text.encode())) for text in bad.split())
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ({"properties": {"a": {"pattern": "["}}}, r"\$\.properties\.a\.pattern cannot be used: "),
+        ({"patternProperties": {"(?<": True}}, "patternProperties cannot be used"),
+        ({"type": "objekt"}, r"\$\.type cannot be used"),
+        ({"$ref": "#/nowhere"}, "Pointer '/nowhere' does not exist"),
+        ({"$ref": "https://elsewhere.example/x.json"}, "Retrieval is disabled"),
+        ({"$ref": "other.json"}, "other.json"),
+        ({"$schema": "https://json-schema.org/draft/2099/schema"}, "Unknown meta-schema"),
+        (5, "5 is not of types"),
+    ],
+)
+def test_unusable_rules_are_the_schemas_fault(document: Any, why: str) -> None:
+    with pytest.raises(NoType, match=why):
+        rules(of(document))
+
+
+def test_a_reference_with_an_unusable_pattern() -> None:
+    with pytest.raises(NoType, match="regex"):
+        rules(Schema(1, "JSON", '{"$ref": "other.json"}', (("other.json", of({"pattern": "["})),)))
+
+
+def test_schemas_that_are_not_json() -> None:
+    with pytest.raises(NoType, match="not JSON"):
+        rules(Schema(1, "JSON", "{"))

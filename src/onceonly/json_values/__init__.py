@@ -1,0 +1,1 @@
+"""JSON values as values of Spark's types, exactly or not at all. Needs neither Spark nor a registry."""

@@ -1,0 +1,125 @@
+"""Parsing of JSON texts by RFC 8259, with every digit of every number.
+
+Python's own parser takes more than JSON, and some texts on one machine only. What is bad here is bad everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+MAX_DEPTH = 500  # objects and arrays within one another
+MAX_DIGITS = 1_000  # of a number, and its largest exponent: arithmetic with more takes minutes
+SHOWN = 40  # characters of a value or name in a message
+ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+class NotJson(ValueError):
+    """Why a text is not JSON, or which limit it exceeds, as a sentence."""
+
+
+def parser() -> Callable[[bytes], Any]:
+    """Return a function that parses one text. Numbers become `int` and `Decimal`.
+
+    Raises, that function:
+        NotJson: the text is not one JSON value, has a name twice in an object, or exceeds a limit above.
+    """
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object, parse_float=_fraction, parse_int=_integer, parse_constant=_refuse_constant
+    )
+
+    def parse(data: bytes) -> Any:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise NotJson(f"It is not JSON: byte {error.start} is not UTF-8.") from None
+        if _is_too_deep(data):
+            raise NotJson(f"It has objects or arrays nested more than {MAX_DEPTH} levels deep.")
+        try:
+            return decoder.decode(text)
+        except json.JSONDecodeError as error:
+            raise NotJson(f"It is not JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}.") from None
+
+    return parse
+
+
+def shown(value: Any) -> str:
+    """A parsed value on one line of ASCII, cut after a few characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, str):
+        value = value[:SHOWN]  # before it is escaped: it may have megabytes
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise NotJson(f"The name {shown(name)} is there twice in one object.")
+        names.add(name)
+    raise AssertionError
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise _too_long()
+    return int(text)
+
+
+def _fraction(text: str) -> Decimal:
+    if len(text) > MAX_DIGITS:
+        raise _too_long()
+    return in_bounds(text)
+
+
+def in_bounds(text: str) -> Decimal:
+    """The number.
+
+    Raises:
+        NotJson: its exponent is too large.
+    """
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        raise _too_long() from None
+    if abs(number.adjusted()) > MAX_DIGITS:
+        raise _too_long()
+    return number
+
+
+def _too_long() -> NotJson:
+    return NotJson(f"It has a number of more than {MAX_DIGITS:,} digits.")
+
+
+def _refuse_constant(word: str) -> None:
+    raise NotJson(f"It is not JSON: {word} is no JSON number.")
+
+
+def _is_too_deep(data: bytes) -> bool:
+    """Each round takes away the innermost level. Python's own limit depends on the stack of whoever calls."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = _outside_texts(data)
+    for _ in range(MAX_DEPTH):
+        fewer = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(fewer) == len(brackets):  # none is left, or they don't match, which the parser will say
+            return len(brackets) - len(brackets.lstrip(b"[{")) > MAX_DEPTH
+        brackets = fewer
+    return bool(brackets)
+
+
+def _outside_texts(data: bytes) -> bytes:
+    """The brackets that are not in texts."""
+    if b"\\" in data:
+        data = re.sub(rb"\\.", b"", data, flags=re.DOTALL)
+    return re.sub(rb'"[^"]*"?', b"", data.translate(None, ALL_BUT_BRACKETS))
