@@ -280,18 +280,18 @@ class KafkaReader:
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
 
-        rows = self.undecoded(spark, ranges)
-        bad = find_malformed(error, rows, self._config.format, self._schema())
+        bad = find_malformed(error)
         if bad is None:
             return None
         if self._registered:
-            return self._bad_part(bad, rows)
+            return self._bad_part(bad, self.undecoded(spark, ranges))
         return BadRecord(
             f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the record cannot be decoded as "
             f"{self._config.format} with '{self._config.schema}'.",
             bad.why,
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
             "Nothing was published.",
+            code="record-undecodable",
         )
 
     def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:
@@ -303,6 +303,7 @@ class KafkaReader:
             f"{part.format} with the schema registry {part.registry.connection.describe()}.",
             " ".join(filter(None, [bad.why, more])),
             "Give another reader's schema, or read it raw and decode it in the transform. Nothing was published.",
+            code="record-undecodable",
         )
 
     # --- schema file
@@ -320,13 +321,14 @@ class KafkaReader:
         if text is not None and not text.strip():
             raise self._bad_schema("It is empty.")
         if text is not None and self._config.format == "avro" and (error := avro.flaw(text)):
-            raise self._bad_schema(f"It is not an Avro schema: {error!r}.") from error
+            raise self._bad_schema(f"It is not a usable Avro schema: {error}.") from error
 
     def _bad_schema(self, why: str) -> InvalidPipeline:
         return InvalidPipeline(
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,
             f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
+            code="schema-unusable",
         )
 
 

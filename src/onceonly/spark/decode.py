@@ -6,22 +6,23 @@ use `value`, it is not decoded.
 
 from __future__ import annotations
 
-import io
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import StructType
+
+from onceonly.spark import avro as exact_avro
+from onceonly.spark.text import is_valid
 
 CORRUPT = "_onceonly_corrupt"
-RAISED = re.compile(r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: its (key|value)\. ([^.\n]*\.))?")
-MALFORMED_AVRO = re.compile(r"MALFORMED_AVRO_MESSAGE|Malformed (Avro )?(messages|records) are detected")
+RAISED = re.compile(
+    r"onceonly: malformed record at (\S+) (\d+) (\d+)(?:: its (key|value)\. ([^\n]*?\.)(?= SQLSTATE|[\s'\"]*$))?",
+    re.MULTILINE,
+)
+VALUE_RAISED = "onceonly: malformed record at %s %s %s: its value. %s"
+NOT_AVRO = "It is not a value of the schema: %s."
+WHY = "_onceonly_avro_why"
 
 
 @dataclass(frozen=True)
@@ -40,28 +41,23 @@ def decode(rows: DataFrame, format: str, schema: str | None) -> DataFrame:
 
     Args:
         format: 'raw' (unchanged), 'json' (`schema` is Spark DDL) or 'avro' (`schema` is Avro JSON; plain binary
-            encoding, logical types as Spark maps them).
+            encoding; see `onceonly.spark.avro`).
     """
     if format == "raw" or schema is None:
         return rows
-    return rows.withColumn("value", _json(rows, schema) if format == "json" else _avro(schema, "FAILFAST"))
+    return rows.withColumn("value", _json(rows, schema)) if format == "json" else _avro(rows, schema)
 
 
 def looks_malformed(error: Exception) -> bool:
-    return RAISED.search(str(error)) is not None or MALFORMED_AVRO.search(str(error)) is not None
+    return RAISED.search(str(error)) is not None
 
 
-def find_malformed(error: Exception, rows: DataFrame, format: str, schema: str | None) -> Malformed | None:
-    """The record that made decoding `rows` (undecoded) fail; None if none is found.
-
-    For JSON the error names it. For Avro the rows are read again, to find the first malformed one.
-    """
+def find_malformed(error: Exception) -> Malformed | None:
+    """The record that made decoding fail, which the error names; None: it is another error."""
     if raised := RAISED.search(str(error)):
         why = raised[5] or "It is not a single JSON object of that schema."
         return Malformed(raised[1], int(raised[2]), int(raised[3]), why, raised[4] or "value")
-    if format != "avro" or schema is None:
-        return None
-    return next(_malformed_avro(rows, schema), None)
+    return None
 
 
 def _json(rows: DataFrame, ddl: str) -> Column:
@@ -86,38 +82,23 @@ def json_value(rows: DataFrame, ddl: str) -> tuple[Column, Column]:
 def single_object(text: Column) -> Column:
     """Whether the text is one JSON value; false for null."""
     one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    return F.coalesce(F.is_valid_utf8(text) & one, F.lit(False))
+    return F.coalesce(is_valid(text) & one, F.lit(False))
 
 
-def _avro(schema: str, mode: str) -> Column:
-    return from_avro(F.col("value"), schema, {"mode": mode})
+def avro_value(schema: str) -> Column:
+    """Of each value: a struct as from `exact_avro.decoded`."""
+    return exact_avro.decoded(F.col("value"), schema, schema)
 
 
-def _malformed_avro(rows: DataFrame, schema: str) -> Iterator[Malformed]:
-    """PERMISSIVE turns a malformed record into nulls. fastavro then tells it from a valid record of nulls."""
-    from fastavro import parse_schema
-
-    parsed = parse_schema(json.loads(schema))
-    decoded = rows.where(F.col("value").isNotNull()).withColumn("decoded", _avro(schema, "PERMISSIVE"))
-    candidates = decoded.where(_only_nulls(decoded)).select("topic", "partition", "offset", "value")
-    for row in candidates.orderBy("topic", "partition", "offset").toLocalIterator():
-        if why := _why_not_avro(bytes(row["value"]), parsed):
-            yield Malformed(row["topic"], row["partition"], row["offset"], why)
+def avro_problem(taken: str) -> Column:
+    """Why a value is bad: a sentence, or null. `taken`: the column of `avro_value`."""
+    clause = F.col(taken)["why"]
+    return F.when(F.col("value").isNotNull() & clause.isNotNull(), F.format_string(NOT_AVRO, clause))
 
 
-def _only_nulls(decoded: DataFrame) -> Column:
-    type_ = decoded.schema["decoded"].dataType
-    names = type_.names if isinstance(type_, StructType) else []
-    nulls = [F.col("decoded").getField(name).isNull() for name in names]
-    return F.col("decoded").isNull() | (reduce(and_, nulls) if nulls else F.lit(False))
-
-
-def _why_not_avro(value: bytes, schema: object) -> str | None:
-    from fastavro import schemaless_reader
-
-    try:
-        schemaless_reader(io.BytesIO(value), schema, None)  # type: ignore[arg-type]
-    except Exception as error:  # a decoder may raise anything for malformed bytes
-        framed = " It starts like the Confluent wire format." if value[:1] == b"\0" and len(value) > 5 else ""
-        return f"Its {len(value)} bytes end before the record does, or do not match the schema ({error!r}).{framed}"
-    return None
+def _avro(rows: DataFrame, schema: str) -> DataFrame:
+    taken = "_onceonly_avro_taken"
+    rows = rows.withColumn(taken, avro_value(schema)).withColumn(WHY, avro_problem(taken))
+    raised = F.raise_error(F.format_string(VALUE_RAISED, "topic", "partition", "offset", WHY))
+    value = F.when(F.col(WHY).isNull(), F.col(taken)["value"]).otherwise(raised)
+    return rows.withColumn("value", value).drop(taken, WHY)

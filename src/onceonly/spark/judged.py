@@ -14,8 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from onceonly.pipeline.dead_letters import CHOSEN
-from onceonly.spark import registered
-from onceonly.spark.decode import json_value
+from onceonly.spark.decode import avro_problem, avro_value, json_value
 from onceonly.spark.read import COLUMNS
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows, and says in a column of that name why not
@@ -24,7 +23,6 @@ ERROR = "_onceonly_error"
 FOUND = "_onceonly_found"
 PARTS = ("key", "value")
 NOT_JSON = "It is not a single JSON object of that schema."
-NOT_AVRO = "Its bytes do not match the schema."
 NO_REASON = "The transform has given no reason."
 FROM = "onceonly."  # begins the names of headers
 BYTES = "binary"
@@ -122,8 +120,6 @@ def _json(rows: DataFrame, why: str, ddl: str) -> DataFrame:
 
 
 def _avro(rows: DataFrame, why: str, schema: str) -> DataFrame:
-    """Framed, as registered values are: so a record of nulls is told from a failure."""
     taken = f"{why}_taken"
-    rows = rows.withColumn(taken, registered.framed_avro(F.col("value"), schema, registered.sounding(schema)))
-    wrong = F.col("value").isNotNull() & ~F.coalesce(F.col(taken)["sound"], F.lit(False))
-    return rows.withColumns({why: F.when(wrong, F.lit(NOT_AVRO)), "value": F.col(taken)["value"]}).drop(taken)
+    rows = rows.withColumn(taken, avro_value(schema))
+    return rows.withColumns({why: avro_problem(taken), "value": F.col(taken)["value"]}).drop(taken)
