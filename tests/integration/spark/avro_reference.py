@@ -1,4 +1,7 @@
-"""An Avro decoder of a page, by the specification, which takes nothing that was not written: for comparison."""
+"""An Avro decoder of a page, by the specification, for comparison.
+
+It takes nothing that was not written, but for two things that Avro's decoder for Java, and so Spark, does not notice.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def _value(node: Node, data: bytes, at: int) -> tuple[Any, int]:  # noqa: C901
 
 
 def _branch(data: bytes, at: int) -> tuple[int, int]:
-    """The one place where Avro's decoder for Java, and so Spark, takes less than was written: 32 bits of five bytes."""
+    """Of five bytes, Avro's decoder for Java takes 32 bits."""
     size = next((n for n in range(5) if data[at + n : at + n + 1] < b"\x80"), 5)
     _check(size < 5 and at + size < len(data), at)
     number = sum((data[at + n] & 0x7F) << 7 * n for n in range(size + 1)) & 0xFFFFFFFF
@@ -88,6 +91,7 @@ def _items(node: Node, data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
+    """Of ten bytes, Avro's decoder for Java takes 64 bits."""
     number = 0
     for place in range(10):
         if at + place >= len(data):
@@ -95,7 +99,8 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
         byte = data[at + place]
         number |= (byte & 0x7F) << 7 * place
         if not byte & 0x80:
-            return (number >> 1) ^ -(number & 1), _check(number < 1 << 64, at + place + 1)
+            number &= (1 << 64) - 1
+            return (number >> 1) ^ -(number & 1), at + place + 1
     raise Bad("a number of more than 64 bits")
 
 
