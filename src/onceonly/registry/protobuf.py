@@ -257,7 +257,7 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
 
     def read(value: bytes | None) -> dict[str, Any] | None:
         id = None if value is None else id_of(value)
-        if value is None or id not in allowed:
+        if value is None or id is None or id not in allowed:
             return None
         try:
             indexes, start = parsed_indexes(value, HEAD)
