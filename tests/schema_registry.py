@@ -35,11 +35,13 @@ class FakeRegistry:
         login: name:password, where it asks for one; or 'Bearer' and a token, as the client sends them.
         forbidden: subjects that nobody may read or write.
         failing: the status of every answer, as of a registry in trouble.
+        versions_are_text: whether it shows .proto text for a version whatever is asked for, as Karapace does.
     """
 
     login: str | None = None
     forbidden: set[str] = field(default_factory=set)
     failing: int | None = None
+    versions_are_text: bool = False
     requests: list[str] = field(default_factory=list)
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
@@ -76,7 +78,8 @@ class FakeRegistry:
                 parts = [unquote(part) if part else "" for part in found.groups()]
                 if "subjects" in path and parts and parts[0] in self.forbidden:
                     raise Refused(403, 40301, "User is denied operation on this subject")
-                return _as_asked(do(*parts), query.get("format", [""])[0])
+                form = "" if self.versions_are_text and "/versions/" in path else query.get("format", [""])[0]
+                return _as_asked(do(*parts), form)
         raise Refused(404, 404, "HTTP 404 Not Found")
 
     def _versions(self, subject: str) -> list[int]:

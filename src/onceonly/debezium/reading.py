@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,9 +108,17 @@ def _envelope(value: Any) -> tuple[Mapping[str, Kind], Row]:
 
 def _json(value: bytes) -> Any:
     try:
-        return json.loads(value.decode())
+        return json.loads(value.decode(), parse_float=_finite)
     except (ValueError, RecursionError):
         raise Unreadable("it is not a single JSON object") from None
+
+
+def _finite(text: str) -> float:
+    """Raises ValueError for what Python would read as infinity, such as 1e400."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
 
 
 def _key_names(key: Any) -> list[str] | None:

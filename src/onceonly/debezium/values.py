@@ -7,8 +7,12 @@ another one. Times are whole microseconds since 1970, days whole days.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import math
 import re
+import struct
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
@@ -16,14 +20,18 @@ from functools import partial
 from typing import Any
 
 PLACEHOLDER = b"__debezium_unavailable_value"
-UNAVAILABLE: list[Any] = [  # how Debezium writes it in columns of texts, bytes and arrays
-    PLACEHOLDER,
-    PLACEHOLDER.decode(),
-    base64.b64encode(PLACEHOLDER).decode(),
-    PLACEHOLDER.hex(),
-    [PLACEHOLDER.decode()],
-    list(PLACEHOLDER),
+TEXT = PLACEHOLDER.decode()
+AS_UUID = str(uuid.UUID(bytes=hashlib.md5(PLACEHOLDER, usedforsecurity=False).digest(), version=3))
+BYTES: list[Any] = [PLACEHOLDER, base64.b64encode(PLACEHOLDER).decode(), PLACEHOLDER.hex()]
+# How Debezium writes it in columns of texts, bytes, hstore (a map, or the text of one) and arrays.
+UNAVAILABLE: list[Any] = [
+    *(TEXT, *BYTES),
+    *({TEXT: TEXT}, [(TEXT, TEXT)], f'{{"{TEXT}":"{TEXT}"}}'),
+    *([TEXT], [AS_UUID], list(PLACEHOLDER), *([one] for one in BYTES)),
 ]
+SINGLE, DOUBLE = 3.4028234663852886e38, 1.7976931348623157e308  # the largest of each
+DAYS = (-719_162, 2_932_896)  # 0001-01-01 and 9999-12-31, since 1970
+MICROS = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 PER_MICRO = {  # what a number counts, by Debezium's name of it
     "io.debezium.time.Timestamp": "millis",
@@ -59,8 +67,8 @@ def converter(type_: str, encoding: str | None) -> Convert | None:
     plain: dict[str, Convert] = {
         "string": _text,
         "boolean": _boolean,
-        "float": _real,
-        "double": _real,
+        "float": partial(_real, SINGLE),
+        "double": partial(_real, DOUBLE),
         "date": _date,
         "timestamp": partial(_time, encoding, True),
         "timestamp_ntz": partial(_time, encoding, False),
@@ -81,10 +89,24 @@ def _boolean(value: Any, kind: Kind) -> bool:
     return value
 
 
-def _real(value: Any, kind: Kind) -> float:
-    if type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity"):
+def _real(largest: float, value: Any, kind: Kind) -> float:
+    """The nearest one to a decimal fraction; a whole number has to be one of them."""
+    if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
-    raise Unreadable
+    if type(value) is float:
+        if math.isfinite(value) and abs(value) > largest:
+            raise Unreadable
+        return value
+    if type(value) is not int or not abs(value) <= largest:
+        raise Unreadable
+    found = _single(value) if largest == SINGLE else float(value)
+    if found != value:
+        raise Unreadable
+    return found
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _text(value: Any, kind: Kind) -> str:
@@ -145,7 +167,7 @@ def _unscaled(value: str | bytes, scale: int) -> Decimal:
 
 def _date(value: Any, kind: Kind) -> int:
     if type(value) is int:
-        return _whole(1 << 31, value, kind)
+        return _within(DAYS, value)
     if isinstance(value, str):
         value = date.fromisoformat(value.removesuffix("Z"))
     if not isinstance(value, date) or isinstance(value, datetime):
@@ -169,7 +191,14 @@ def _time(encoding: str | None, zoned: bool, value: Any, kind: Kind) -> int:
 
 def _micros(number: int, unit: str | None) -> int:
     if unit == "nanos" and number % 1000 == 0:
-        return number // 1000
+        return _within(MICROS, number // 1000)
     if unit not in ("millis", "micros"):
         raise Unreadable
-    return _whole(1 << 63, number * 1000 if unit == "millis" else number, {})
+    return _within(MICROS, number * 1000 if unit == "millis" else number)
+
+
+def _within(limits: tuple[int, int], number: int) -> int:
+    """Of days or microseconds: years 1 to 9999. PostgreSQL's 'infinity' is written as a number far outside."""
+    if not limits[0] <= number <= limits[1]:
+        raise Unreadable
+    return number

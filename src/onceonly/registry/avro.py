@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from onceonly.registry.avro_schema import full_name
 from onceonly.registry.client import Schema
 
 NAMED = ("record", "error", "enum", "fixed")
@@ -35,7 +36,7 @@ def _definitions(schema: Schema) -> dict[str, Any]:
         found |= _definitions(other)
         definition = _parsed(other.text)
         if isinstance(definition, dict) and "name" in definition:
-            name, space = _full(definition, "")
+            name, space = full_name(definition, "")
             found[name] = {**definition, "namespace": space}
     return found
 
@@ -50,7 +51,7 @@ class _Inlining:
         if isinstance(node, list):
             return [self.walk(each, space) for each in node]
         if node.get("type") in NAMED:
-            name, space = _full(node, space)
+            name, space = full_name(node, space)
             self._defined.add(name)
         made = {key: self.walk(node[key], space) for key in ("type", "items", "values") if key in node}
         if "fields" in node:
@@ -62,12 +63,3 @@ class _Inlining:
         if full not in self._definitions or full in self._defined:
             return name
         return self.walk(self._definitions[full], "")
-
-
-def _full(node: Mapping[str, Any], space: str) -> tuple[str, str]:
-    """(full name, namespace) of a named type."""
-    name = str(node["name"])
-    if "." in name:
-        return name, name.rpartition(".")[0]
-    own = str(node.get("namespace", space))
-    return (f"{own}.{name}" if own else name), own

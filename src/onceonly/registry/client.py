@@ -50,6 +50,10 @@ class Version:
     schema: Schema
 
 
+class _Gone(Exception):
+    """What a registry has named a moment before, it does not have."""
+
+
 class Registry:
     """One registry. Each answer is asked for once.
 
@@ -71,7 +75,8 @@ class Registry:
         form = _form(compiled)
         if (id, form) not in self._known:
             with self._asking(f"schema id {id}"):
-                found = _found(lambda: self._client.get_schema(id, fmt=form))
+                client = self._compiled_client if compiled else self._client
+                found = _found(lambda: client.get_schema(id, fmt=form))
                 self._known[id, form] = self._schema(id, found, form) if found else None
         return self._known[id, form]
 
@@ -80,7 +85,7 @@ class Registry:
         form = _form(compiled)
         with self._asking(f"subject '{subject}'"):
             found = _found(lambda: self._client.get_latest_version(subject, fmt=form))
-            return found and Version(subject, found.version, self._schema(found.schema_id, found.schema, form))
+            return found and Version(subject, found.version, self._of_version(found, form))
 
     def registered(self, subject: str, kind: str, text: str) -> int | None:
         """The id of a schema that is a version of the subject; None if it is not."""
@@ -111,11 +116,30 @@ class Registry:
         return Schema(id, found.schema_type or "AVRO", found.schema_str, references)
 
     def _version(self, subject: str, version: int, form: str | None) -> Schema:
-        found = self._client.get_version(subject, version, deleted=True, fmt=form)
-        return self._schema(found.schema_id, found.schema, form)
+        return self._of_version(self._client.get_version(subject, version, deleted=True, fmt=form), form)
+
+    def _of_version(self, found: Any, form: str | None) -> Schema:
+        """The schema that a version names. In another form than its text it is asked for by its id.
+
+        Karapace knows `format` there alone, and shows .proto text for a version.
+        """
+        if form is None:
+            return self._schema(found.schema_id, found.schema, form)
+        by_id = self.schema(int(found.schema_id), compiled=True)
+        if by_id is None:
+            raise _Gone(f"it names schema {found.schema_id} in a version, and has none of that id")
+        return by_id
+
+    @cached_property
+    def _compiled_client(self) -> Any:
+        """Another one, because a client remembers a schema by its id, in whichever form it was asked for."""
+        return self._open()
 
     @cached_property
     def _client(self) -> Any:
+        return self._open()
+
+    def _open(self) -> Any:
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it names every request
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # raised by authlib's own import
             from confluent_kafka.schema_registry import SchemaRegistryClient

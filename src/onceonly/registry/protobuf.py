@@ -13,7 +13,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from onceonly.registry import protobuf_wire
 from onceonly.registry.client import Schema
+from onceonly.registry.protobuf_wire import Altered
 from onceonly.registry.wire import HEAD, id_of
 
 MAIN = "onceonly_main.proto"
@@ -24,12 +26,13 @@ WRAPPERS = {  # messages of one field, which stand for a value that may be null
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
 COMMON = ("google/protobuf/", "google/type/", "confluent/")  # files that every registry knows
+SECONDS = (-62_135_596_800, 253_402_300_799)  # of Timestamps: 0001-01-01 to 9999-12-31, since 1970
 EPOCH, MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 TYPES = {  # of descriptor.proto; enums and messages are not here
     1: "double", 2: "float", 3: "long", 4: "decimal(20,0)", 5: "integer", 6: "decimal(20,0)", 7: "long", 8: "boolean",
     9: "string", 12: "binary", 13: "long", 15: "integer", 16: "long", 17: "integer", 18: "long",
 }  # fmt: skip
-MESSAGE, ENUM = 11, 14
+STRING, MESSAGE, ENUM = 9, 11, 14
 WIDER = {(5, 3), (13, 4), (13, 3), (17, 18), (14, 5), (14, 3)}  # (written, read), beside the same type
 
 
@@ -243,7 +246,9 @@ Convert = Callable[[Any], Any]
 
 
 def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> Convert:
-    """A function of a whole value, head included: {'value': row, 'sound': True}, or None where it cannot be read.
+    """A function of a whole value, head included: {'value': row, 'why': None}, or why it cannot be read, as a clause.
+
+    None for what has no head, or another schema's.
 
     Args:
         allowed: by schema id: the indexes of the message that is read; other messages of the file are not.
@@ -252,18 +257,38 @@ def reader(files: bytes, name: str, allowed: Mapping[int, tuple[int, ...]]) -> C
 
     def read(value: bytes | None) -> dict[str, Any] | None:
         id = None if value is None else id_of(value)
-        if value is None or id is None:
+        if value is None or id is None or id not in allowed:
             return None
         try:
             indexes, start = parsed_indexes(value, HEAD)
-            if allowed.get(id) != indexes:
-                return None
-            message = made.FromString(value[start:])
-            return {"value": convert(message), "sound": True} if message.IsInitialized() else None
+            if allowed[id] != indexes:
+                return _bad(f"it is another message of its schema, and not {name}")
+            return {"value": convert(_exact(made, value[start:])), "why": None}
+        except Altered as error:
+            return _bad(str(error))
         except Exception:  # a parser may raise anything for malformed bytes
-            return None
+            return _bad("its bytes are no such message")
 
     return read
+
+
+def _bad(why: str) -> dict[str, Any]:
+    return {"value": None, "why": why}
+
+
+def _exact(made: Any, data: bytes) -> Any:
+    """The message that the bytes are. Raises Altered, or what a parser raises.
+
+    A message without unknown fields that has the same bytes when it is written again has lost nothing. Others may be
+    written in another order or by another library: their fields are looked at one by one.
+    """
+    message = made.FromString(data)
+    if not message.IsInitialized():
+        raise Altered("a required field is missing")
+    message.DiscardUnknownFields()
+    if message.SerializeToString(deterministic=True) != data:
+        protobuf_wire.check(data, made.DESCRIPTOR)
+    return message
 
 
 def after_id(files: bytes, name: str) -> Convert:
@@ -288,13 +313,8 @@ def parsed_indexes(value: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
     """A zigzag number, and what follows it."""
-    number = shift = 0
-    while True:
-        byte = value[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return (number >> 1) ^ -(number & 1), at
+    number, at = protobuf_wire.varint(memoryview(value), at)
+    return (number >> 1) ^ -(number & 1), at
 
 
 @lru_cache(64)
@@ -328,13 +348,30 @@ def _one(field: Any) -> Convert:
     if field.type == ENUM:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
         return lambda value: names.get(value, str(value))
+    if field.type == STRING:
+        return _text
     if field.message_type is None:
         return _same
     if field.message_type.full_name == TIMESTAMP:
-        return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+        return _micros
     if field.message_type.full_name in WRAPPERS:
         return lambda value: value.value
     return _converter(field.message_type)
+
+
+def _text(value: Any) -> str:
+    """Proto2's parsers take bytes that are no UTF-8."""
+    if isinstance(value, bytes):
+        raise Altered("a text is not UTF-8")
+    return str(value)
+
+
+def _micros(time: Any) -> int:
+    if not SECONDS[0] <= time.seconds <= SECONDS[1] or not 0 <= time.nanos < 1_000_000_000:
+        raise Altered("a Timestamp is not in the years 1 to 9999")
+    if time.nanos % 1000:
+        raise Altered("a Timestamp is finer than microseconds")
+    return int(time.seconds) * 1_000_000 + int(time.nanos) // 1000
 
 
 def _same(value: Any) -> Any:

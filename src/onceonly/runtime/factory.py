@@ -204,11 +204,13 @@ def stage(
     producing = _Producing(parts, checkpoint, state_before(view, checkpoint), through, say)
     try:
         return through.stage(name, epoch, producing, owner, since)
-    except OnceonlyError:
+    except OnceonlyError as error:
+        if told := _of_text(error):
+            raise told from error
         raise
     except Exception as error:
-        told = producing.diagnose(error, checkpoint.ranges)
-        raise _explained(told, checkpoint, parts.settings) from error
+        cause = _of_text(error) or producing.diagnose(error, checkpoint.ranges)
+        raise _explained(cause, checkpoint, parts.settings) from error
     finally:
         producing.end()
 
@@ -296,6 +298,8 @@ class _Producing:
 
     def _outputs(self, claimed: Checkpoint, result: Any) -> Mapping[str, Any]:
         """Of no records no rows, whatever the transform makes of them: a gate looks, and changes no output."""
+        from onceonly.spark import text
+
         switch_off_skipping(self._spark)
         outputs = dict(transforms.outputs(self._pipeline, result))
         if name := self._pipeline.dead_letters:
@@ -303,7 +307,9 @@ class _Producing:
             outputs[str(name)] = self._bad.letters(
                 outputs.get(str(name)), lambda source: self._undecoded(source, ranges[source]), self._once
             )
-        return outputs if has_data(claimed.ranges) else {name: rows.limit(0) for name, rows in outputs.items()}
+        if not has_data(claimed.ranges):
+            return {name: rows.limit(0) for name, rows in outputs.items()}
+        return {name: text.checked(rows, name) for name, rows in outputs.items()}
 
     def _suited(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The gate's suites are about columns that are there: refused before any row is written."""
@@ -362,6 +368,13 @@ def _check_same(seen: Checkpoint, claimed: Checkpoint) -> None:
             "It was planned again meanwhile, with another definition.",
             "Retry the stage: it takes the new one. Nothing was written.",
         )
+
+
+def _of_text(error: Exception) -> OnceonlyError | None:
+    """Of rows whose text no sink may write, whichever sink has met it."""
+    from onceonly.spark import text
+
+    return text.explained(error)
 
 
 def _explained(error: Exception, checkpoint: Checkpoint, settings: Settings) -> OnceonlyError:

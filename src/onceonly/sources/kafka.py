@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import MappingProxyType
@@ -223,13 +223,13 @@ class KafkaReader:
 
     def judged(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """See `Judges`."""
-        from onceonly.spark import judged
+        from onceonly.spark import decode, judged
 
         parts: list[tuple[str, Any]] = [(each.part, self._judge(each)) for each in self._registered]
         if json := self._plain_json():
             parts = [(json.part, json.decode)]
         elif not parts and (schema := self._schema()):
-            parts = [("value", judged.plain_avro(schema))]
+            parts = [("value", partial(decode.plain_avro, schema=schema))]
         return judged.judged(self._to_decode(spark, ranges), parts)
 
     def _judge(self, part: Registered) -> Any:
@@ -322,18 +322,18 @@ class KafkaReader:
     def _bad_record(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
         from onceonly.spark.decode import find_malformed
 
-        rows = self.undecoded(spark, ranges)
-        bad = find_malformed(error, rows, self._config.format, self._schema())
+        bad = find_malformed(error)
         if bad is None:
             return None
         if self._registered:
-            return self._bad_part(bad, rows)
+            return self._bad_part(bad, self.undecoded(spark, ranges))
         return BadRecord(
             f"topic '{bad.topic}' partition {bad.partition} offset {bad.offset}: the record cannot be decoded as "
             f"{self._config.format} with '{self._config.schema}'.",
             bad.why,
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
             "Nothing was published.",
+            code="record-undecodable",
         )
 
     def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:
@@ -345,6 +345,7 @@ class KafkaReader:
             f"{part.format} with the schema registry {part.registry.connection.describe()}.",
             " ".join(filter(None, [bad.why, more])),
             "Give another reader's schema, or read it raw and decode it in the transform. Nothing was published.",
+            code="record-undecodable",
         )
 
     # --- schema file
@@ -364,7 +365,7 @@ class KafkaReader:
         if text is not None and self._config.format == "json":
             self._columns(text)
         if text is not None and self._config.format == "avro" and (error := avro.flaw(text)):
-            raise self._bad_schema(f"It is not an Avro schema: {error!r}.") from error
+            raise self._bad_schema(f"It is not a usable Avro schema: {error}.") from error
 
     def _columns(self, text: str) -> Any:
         """Of JSON."""
@@ -378,7 +379,7 @@ class KafkaReader:
             f"schema '{self._config.schema}' of topic '{self._config.topic}' cannot be used.",
             why,
             f"Correct the file, or KafkaSource(schema=…), which is relative to {self._root}. Nothing was written.",
-            code="schema-file-unusable",
+            code="schema-unusable",
         )
 
 

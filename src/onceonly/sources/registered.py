@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from onceonly.counts import count
 from onceonly.errors import BadRecord, InvalidPipeline
 from onceonly.json_values.columns import columns as json_columns
 from onceonly.pipeline.sources import FAIL, KafkaSource
-from onceonly.registry import avro, json_schema, protobuf
+from onceonly.registry import avro_schema, json_schema, protobuf
 from onceonly.registry.client import Registry, Schema
 from onceonly.registry.wire import HEAD, KINDS, id_of
 from onceonly.sources.registered_schemas import Pins, Schemas
@@ -143,13 +143,31 @@ class Registered(Schemas):
         from onceonly.spark import registered
 
         if self.format == "avro":
-            return registered.avro(self._writers(pins), self._avro(pins))
+            return self._avro_decoding(pins)
         schemas = {int(id): self._pinned(int(id), sha256) for id, sha256 in pins["writers"].items()}
         with self._usable(reader := self._reader(pins)):
             read = protobuf.files(reader)
             name = self._message(read)
-        allowed = {id: self._indexes(schema, read, name) for id, schema in schemas.items()}
-        return registered.protobuf(allowed, read, name, self._struct(pins))
+        allowed, unfit = self._allowed(schemas, read, name)
+        return registered.protobuf(allowed, read, name, self._struct(pins), unfit)
+
+    def _avro_decoding(self, pins: Pins) -> Any:
+        from onceonly.spark import registered
+
+        writers, reader = self._writers(pins), self._avro(pins)
+        unfit = {id: why for id, text in writers.items() if (why := _why_unfit(text, reader))}
+        if unfit and not self.lenient:
+            raise self._unfit(*min(unfit.items()))
+        return registered.avro({id: text for id, text in writers.items() if id not in unfit}, reader, unfit)
+
+    def _unfit(self, id: int, why: str) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"each {self.part} of topic '{self.topic}' cannot become what the reader's schema asks for.",
+            f"Schema {id} in {self.registry.connection.describe()}: {why}.",
+            "Give a reader's schema that fits all of them: KafkaSource(schema=…, subject=…); or read it raw. Nothing "
+            "was written.",
+            code="schema-unfit",
+        )
 
     def _rules(self, schema: Schema) -> str | None:
         """Of JSON: what values of that schema have to follow; nothing where the reader gives columns of its own."""
@@ -169,38 +187,39 @@ class Registered(Schemas):
     def _message(self, files: bytes) -> str:
         return self.message or protobuf.message_at(files, (0,))
 
-    def _indexes(self, written: Schema, read: bytes, name: str) -> tuple[int, ...]:
-        """Of the message in the writer's file; none of it where it has no such message.
+    def _allowed(
+        self, schemas: Mapping[int, Schema], read: bytes, name: str
+    ) -> tuple[dict[int, tuple[int, ...]], dict[int, str]]:
+        """By schema id: the indexes of the message in the writer's file; and why a schema's values cannot be read.
 
         Raises:
-            InvalidPipeline: values of the writer's cannot be read as the reader's.
+            InvalidPipeline: a schema cannot be used; or unless lenient, its values cannot be read as the reader's.
         """
-        with self._usable(written):
-            try:
-                files = protobuf.files(written)
+        allowed: dict[int, tuple[int, ...]] = {}
+        unfit: dict[int, str] = {}
+        for id, schema in sorted(schemas.items()):
+            with self._usable(schema):
+                files = protobuf.files(schema)
                 indexes = protobuf.indexes_of(files, name)
-                if indexes is not None and (why := protobuf.misfit(files, read, name)):
-                    raise protobuf.Unusable(why)
-                return indexes or ()
-            except protobuf.Unusable:
-                if self.lenient:
-                    return ()
-                raise
+                why = protobuf.misfit(files, read, name) if indexes is not None else None
+            if why and not self.lenient:
+                raise self._unfit(id, why)
+            if why:
+                unfit[id] = why
+            else:
+                allowed[id] = indexes or ()
+        return allowed, unfit
 
     @contextmanager
     def _usable(self, schema: Schema) -> Iterator[None]:
         try:
             yield
         except protobuf.Unusable as error:
-            raise InvalidPipeline(
-                f"each {self.part} of topic '{self.topic}' cannot be decoded.",
-                f"Protobuf schema {schema.id} in {self.registry.connection.describe()}: {error}.",
-                "Correct KafkaSource(subject=…, message=…), or read it raw. Nothing was written.",
-            ) from None
+            raise self._unusable(schema, error) from None
 
     def _avro(self, pins: Pins) -> str:
         """The reader's schema."""
-        return avro.whole(self._reader(pins)) if self.file is None else self.file
+        return self._whole_avro(self._reader(pins)) if self.file is None else self.file
 
     def _struct(self, pins: Pins) -> Any:
         """The reader's type in Spark, of Protobuf."""
@@ -209,8 +228,9 @@ class Registered(Schemas):
         return StructType.fromJson(self._type(self._reader(pins)))
 
     def _type(self, schema: Schema) -> Any:
-        """Of JSON; Avro's has one in any case."""
+        """Of JSON and Protobuf; of Avro it is only seen that there is one."""
         if self.format == "avro":
+            self._whole_avro(schema)
             return None
         if self.format == "protobuf":
             with self._usable(schema):
@@ -260,3 +280,11 @@ class Registered(Schemas):
             f"Each {self.part} would name one of more than {count(most, 'schema')}, so it is something else.",
             "Correct the format in KafkaSource, or remove registry=…. Nothing was written.",
         )
+
+
+def _why_unfit(writer: str, reader: str) -> str | None:
+    try:
+        avro_schema.fitted(avro_schema.parse(writer), avro_schema.parse(reader))
+    except avro_schema.Unfit as error:
+        return str(error)
+    return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceonly.errors import InvalidPipeline
-from onceonly.registry import avro
+from onceonly.registry import avro, avro_schema
 from onceonly.registry.client import Registry, Schema
 from onceonly.registry.wire import KINDS
 
@@ -49,7 +49,25 @@ class Schemas:
         return self._pinned(pins["reader"]["id"], pins["reader"]["sha256"])
 
     def _writers(self, pins: Pins) -> dict[int, str]:
-        return {int(id): avro.whole(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
+        return {int(id): self._whole_avro(self._pinned(int(id), sha256)) for id, sha256 in pins["writers"].items()}
+
+    def _whole_avro(self, schema: Schema) -> str:
+        """Raises InvalidPipeline: it cannot be used, whichever records name it."""
+        text = avro.whole(schema)
+        try:
+            avro_schema.parse(text)
+        except avro_schema.Unusable as error:
+            raise self._unusable(schema, error) from None
+        return text
+
+    def _unusable(self, schema: Schema, why: Exception) -> InvalidPipeline:
+        return InvalidPipeline(
+            f"each {self.part} of topic '{self.topic}' cannot be decoded.",
+            f"Schema {schema.id} ({schema.kind}) in {self.registry.connection.describe()} cannot be used: {why}.",
+            "Correct it there, or name another: KafkaSource(schema=…, subject=…, message=…); or read it raw. Nothing "
+            "was written.",
+            code="schema-unusable",
+        )
 
     def _pinned(self, id: int, sha256: str) -> Schema:
         schema = self.registry.schema(id, self._compiled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from onceonly.settings import Settings
-from onceonly.spark import stores
+from onceonly.spark import jvm, stores
 
 # The options of a Kafka connection are part of a query plan, which explain, the event log and the UI show.
 # Redacted: private keys, and the rest of the line after `LoginModule required` and `….password`.
@@ -44,4 +44,11 @@ def conf(settings: Settings) -> dict[str, str]:
     jars = settings.spark_jars()
     quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     place = {"spark.sql.warehouse.dir": str(settings.home / "warehouse")}
-    return CONF | quiet | place | stores.conf(settings.jars) | ({"spark.jars": ",".join(jars)} if jars else {})
+    return (
+        CONF
+        | quiet
+        | place
+        | jvm.executor_options()
+        | stores.conf(settings.jars)
+        | ({"spark.jars": ",".join(jars)} if jars else {})
+    )

@@ -8,13 +8,12 @@ says the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial, reduce
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from onceonly.pipeline.dead_letters import CHOSEN
-from onceonly.spark import registered
 from onceonly.spark.read import COLUMNS
 
 Decode = Callable[[DataFrame, str], DataFrame]  # decodes a part of the rows, and says in a column of that name why not
@@ -22,7 +21,6 @@ PLACE = ("topic", "partition", "offset")
 ERROR = "_onceonly_error"
 FOUND = "_onceonly_found"
 PARTS = ("key", "value")
-NOT_AVRO = "Its bytes do not match the schema."
 NO_REASON = "The transform has given no reason."
 FROM = "onceonly."  # begins the names of headers
 BYTES = "binary"
@@ -46,11 +44,6 @@ def judged(rows: DataFrame, decodes: Iterable[tuple[str, Decode]]) -> DataFrame:
     rows = rows.withColumn(ERROR, F.when(bad, F.concat_ws(" ", *told)))
     kept = [F.when(F.col(ERROR).isNotNull(), F.col(_raw(part))).alias(_raw(part)) for part in PARTS]
     return rows.select(*COLUMNS, ERROR, *kept)
-
-
-def plain_avro(schema: str) -> Decode:
-    """How Avro values without a registry are decoded: what `decode` refuses is bad, and nothing else."""
-    return partial(_avro, schema=schema)
 
 
 def good(rows: DataFrame) -> DataFrame:
@@ -112,11 +105,3 @@ def _header(name: str, value: Column) -> Column:
 
 def _raw(part: str) -> str:
     return f"_onceonly_raw_{part}"
-
-
-def _avro(rows: DataFrame, why: str, schema: str) -> DataFrame:
-    """Framed, as registered values are: so a record of nulls is told from a failure."""
-    taken = f"{why}_taken"
-    rows = rows.withColumn(taken, registered.framed_avro(F.col("value"), schema, registered.sounding(schema)))
-    wrong = F.col("value").isNotNull() & ~F.coalesce(F.col(taken)["sound"], F.lit(False))
-    return rows.withColumns({why: F.when(wrong, F.lit(NOT_AVRO)), "value": F.col(taken)["value"]}).drop(taken)

@@ -21,6 +21,14 @@ SHORT = 10_000  # records
 # The optimising compiler takes more of two processors than a short job itself. No collector is chosen: if a user's
 # options choose another one, the JVM does not start.
 PLAIN = ("-XX:TieredStopAtLevel=1",)
+# Avro's decoder makes room for as much as a record says that it holds, before it looks: a broken one of twenty bytes
+# would end the JVM. With these it is an error of that record.
+AVRO_LIMITS = (
+    "-Dorg.apache.avro.limits.bytes.maxLength=134217728",
+    "-Dorg.apache.avro.limits.string.maxLength=134217728",
+    "-Dorg.apache.avro.limits.collectionItems.maxLength=16777216",
+)
+OF_EXECUTORS = "spark.executor.defaultJavaOptions"  # which come before the options that a user has set
 
 
 def environment(jars: Path, records: int | None = None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -31,9 +39,16 @@ def environment(jars: Path, records: int | None = None, env: Mapping[str, str] =
     """
     short = PLAIN if records is not None and records <= SHORT else ()
     return {
-        OF_JVM: _before([*short, *archive.options(jars)], env.get(OF_JVM)),
+        OF_JVM: _before([*AVRO_LIMITS, *short, *archive.options(jars)], env.get(OF_JVM)),
         OF_LAUNCHER: _before(PLAIN, env.get(OF_LAUNCHER)),  # it only composes a command line
     }
+
+
+def executor_options(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Options of the executors' JVMs; nothing where spark-defaults.conf has such options."""
+    if any(line.split()[:1] == [OF_EXECUTORS] for line in defaults(env)):
+        return {}
+    return {OF_EXECUTORS: " ".join(AVRO_LIMITS)}
 
 
 def class_path(settings: Settings) -> dict[str, str]:

@@ -5,22 +5,23 @@ Each decoding says per row why it failed, in a column of its own. What follows f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from onceonly.registry.wire import HEAD, MAGIC, UNFRAMED, UNKNOWN, head_of
 from onceonly.spark import arrow
+from onceonly.spark import avro as exact_avro
 
 MOST = 1_000  # ids in one checkpoint; more are bytes of something else
-FRAME = "OnceonlyFrame"
 UNREADABLE = "Its bytes do not match schema %s, or cannot become what the reader's schema asks for."
+UNFIT = "Its schema %s cannot become the reader's: %s."
+NO_VALUE = "It is not a value of schema %s: %s."
 RAISED = "onceonly: malformed record at %s %s %s: its %s. %s (onceonly)"
 Decode = Callable[[Column], Column]
 
@@ -34,12 +35,16 @@ class Decoding:
         take: of the whole bytes: the first column.
         value: of the first column.
         sound: of the first column and the bytes after the head: true where they could be read.
+        why: of the first column: what is wrong, as a clause, if that is known.
+        unfit: by schema id: why no value of that schema can become one of the reader's, as a clause.
     """
 
     ids: Collection[int]
     take: Decode
     value: Decode
     sound: Callable[[Column, Column], Column]
+    why: Decode | None = None
+    unfit: Mapping[int, str] = field(default_factory=dict)
 
 
 def ids(rows: DataFrame, column: str) -> list[int] | None:
@@ -58,12 +63,17 @@ def decoded(rows: DataFrame, column: str, decoding: Decoding, why: str) -> DataF
     """`rows` with the binary `column` decoded, and a text `why` it could not be: null where it was, or is null."""
     bytes_, taken = F.col(column), F.col(f"{why}_taken")
     id_text = F.conv(F.hex(F.substring(bytes_, 2, HEAD - 1)), 16, 10)
-    problem = (
-        F.when(bytes_.isNull() | decoding.sound(taken, _payload(bytes_)), F.lit(None).cast("string"))
-        .when(~_framed(_head(bytes_)), F.lit(UNFRAMED))
-        .when(~_names(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
-        .otherwise(F.format_string(UNREADABLE, id_text))
+    problem = F.when(bytes_.isNull() | decoding.sound(taken, _payload(bytes_)), F.lit(None).cast("string")).when(
+        ~_framed(_head(bytes_)), F.lit(UNFRAMED)
     )
+    for id, clause in decoding.unfit.items():
+        problem = problem.when(_names(bytes_, [id]), F.lit(UNFIT % (id, clause)))
+    problem = problem.when(~_names(bytes_, decoding.ids), F.format_string(UNKNOWN, id_text))
+    unreadable = F.format_string(UNREADABLE, id_text)
+    if decoding.why:
+        clause_known = decoding.why(taken)
+        problem = problem.when(clause_known.isNotNull(), F.format_string(NO_VALUE, id_text, clause_known))
+    problem = problem.otherwise(unreadable)
     # A column of its own: used twice, and computed once.
     both = rows.withColumn(f"{why}_taken", decoding.take(bytes_)).withColumn(why, problem)
     return both.withColumn(column, decoding.value(taken)).drop(f"{why}_taken")
@@ -92,33 +102,33 @@ def _framed(head: Column) -> Column:
     return (F.length(head) == HEAD) & (F.substring(head, 1, 1) == F.lit(MAGIC))
 
 
-def avro(writers: Mapping[int, str], reader: str) -> Decoding:
-    """By each writer's schema into the reader's, by Avro's rules.
-
-    All are put into a record of one field, which has the same bytes. The reader's has a second one with a default: it
-    is there exactly if the bytes could be read, so that a record of nulls is told from a failure.
-    """
-    wanted = sounding(reader)
-
-    def decode(bytes_: Column, writer: str) -> Column:
-        return framed_avro(_payload(bytes_), writer, wanted)
+def avro(writers: Mapping[int, str], reader: str, unfit: Mapping[int, str]) -> Decoding:
+    """By each writer's schema into the reader's, by Avro's rules. `unfit`: of other ids, see `Decoding`."""
 
     def take(bytes_: Column) -> Column:
-        chosen = F.when(F.lit(False), decode(bytes_, reader))  # for the type, should nothing name a schema
+        payload = _payload(bytes_)
+        typed = exact_avro.decoded(payload, reader, reader)
+        chosen = F.when(F.lit(False), typed)  # for the type, should nothing name a schema
         for id, writer in writers.items():
-            chosen = chosen.when(_head(bytes_) == F.lit(head_of(id)), decode(bytes_, writer))
+            chosen = chosen.when(_head(bytes_) == F.lit(head_of(id)), exact_avro.decoded(payload, writer, reader))
         return chosen
 
-    return Decoding(writers, take, lambda taken: taken["value"], lambda taken, _: taken["sound"])
+    def sound(taken: Column, _: Column) -> Column:
+        return taken.isNotNull() & taken["why"].isNull()
+
+    return Decoding(writers, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
 
 
-def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType) -> Decoding:
+def protobuf(
+    allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str, type_: StructType, unfit: Mapping[int, str]
+) -> Decoding:
     """Protobuf by the reader's message, in Python on the workers, which need this package, protobuf and pyarrow.
 
     Args:
         allowed, files, message: see `onceonly.registry.protobuf.reader`.
+        unfit: see `Decoding`.
     """
-    both = StructType().add("value", type_).add("sound", "boolean")
+    both = StructType().add("value", type_).add("why", "string")
 
     def read_all(values: pa.Array) -> pa.Array:
         from pyspark.sql.pandas.types import to_arrow_type
@@ -126,20 +136,25 @@ def protobuf(allowed: Mapping[int, tuple[int, ...]], files: bytes, message: str,
         from onceonly.registry import protobuf
 
         read = protobuf.reader(files, message, allowed)
-        return pa.array(map(read, values.to_pylist()), to_arrow_type(both, timezone="UTC"))
+        return one_by_one(list(map(read, values.to_pylist())), to_arrow_type(both, timezone="UTC"))
 
-    return Decoding(allowed, arrow.udf(read_all, both), lambda taken: taken["value"], lambda taken, _: taken["sound"])
+    def sound(taken: Column, _: Column) -> Column:
+        return taken.isNotNull() & taken["why"].isNull()
 
-
-def sounding(reader: str) -> str:
-    return _framing(reader, {"name": "sound", "type": "boolean", "default": True})
-
-
-def framed_avro(bytes_: Column, writer: str, wanted: str) -> Column:
-    """Decoded into `wanted` (see `sounding`): null, or not sound, where the bytes could not be read."""
-    return from_avro(bytes_, _framing(writer), {"mode": "PERMISSIVE", "avroSchema": wanted})
+    take = arrow.udf(read_all, both)
+    return Decoding(allowed, take, lambda taken: taken["value"], sound, lambda taken: taken["why"], unfit)
 
 
-def _framing(schema: str, *more: Mapping[str, object]) -> str:
-    fields = [{"name": "value", "type": json.loads(schema)}, *more]
-    return json.dumps({"type": "record", "name": FRAME, "fields": fields})
+def one_by_one(rows: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
+    """The rows in Arrow; one that Arrow does not take is bad, and none of the others."""
+    try:
+        return pa.array(rows, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return pa.concat_arrays([_alone(row, kind) for row in rows])
+
+
+def _alone(row: dict[str, Any] | None, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([row], kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return pa.array([{"value": None, "why": "it has a value that its type cannot hold"}], kind)

@@ -39,6 +39,7 @@ from onceonly.runtime import factory
 from onceonly.runtime.factory import LiveParts
 from onceonly.runtime.owners import nobody
 from onceonly.settings import Settings
+from onceonly.spark import avro as avro_on_spark
 from onceonly.statetable import location
 from onceonly.statetable.table import StateTable
 
@@ -240,7 +241,7 @@ def test_a_retried_stage_finds_the_same_records_bad(shop: Shop) -> None:
         whole + "It does not begin with a zero byte and the id of a schema, as clients of a schema registry write."
     )
     unknown = whole + "The registry has no schema of that format with its id {}."
-    unreadable = whole + "Its bytes do not match schema 1, or cannot become what the reader's schema asks for."
+    unreadable = f"{whole}It is not a value of schema 1: {avro_on_spark.UNREADABLE}."
     said = [unframed, unframed, unknown.format(other + 1), unknown.format(other), unreadable]
     assert [row["error"] for row in dead] == said
     assert shop.checkpoint.bad == {"records": 7, "undecoded": {shop.topic: 5}, "rejected": 0}
@@ -414,14 +415,14 @@ def test_a_nested_message_with_types_of_another_file(shop: Shop) -> None:
 def test_another_message_of_the_same_schema_is_not_taken_for_it(shop: Shop) -> None:
     shop.produce(*proto(shop, "shop.Order", NEW, {"id": 1}), *proto(shop, "shop.Other", NEW, {"id": "x"}))
     shop.plan(format="protobuf")
-    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*do not match schema 1")
+    shop.refused(BadRecord, "partition 0 offset 1(.|\n)*not a value of schema 1: it is another message")
 
 
 def test_a_field_that_was_written_as_another_type(shop: Shop) -> None:
     texts = file(message("Order", field(1, "id", "string")))
     shop.produce(*proto(shop, "shop.Order", texts, {"id": "one"}), *proto(shop, "shop.Order", OLD, {"id": 1}))
     shop.plan(format="protobuf")
-    shop.refused(InvalidPipeline, "schema 1 (.|\n)*field 1 (.|\n)*written as another type")
+    shop.refused(InvalidPipeline, "Schema 1 (.|\n)*field 1 (.|\n)*written as another type")
 
 
 # ---- written
@@ -642,7 +643,7 @@ def test_a_writer_that_the_reader_does_not_understand(shop: Shop) -> None:
 def test_a_value_that_ends_too_early(shop: Shop) -> None:
     shop.produce(*[value[:-2] for value in shop.written(V1, {"id": 1, "note": "long enough"})])
     shop.plan()
-    shop.refused(BadRecord, "partition 0 offset 0(.|\n)*do not match schema 1")
+    shop.refused(BadRecord, "partition 0 offset 0(.|\n)*not a value of schema 1: its bytes end")
 
 
 def test_a_topic_without_a_subject(shop: Shop) -> None:

@@ -12,7 +12,7 @@ from integration.debezium.recorded import COLUMNS, KEYS, comparable, encodings, 
 
 from onceonly.debezium import DELETED, ORDER, Changes
 from onceonly.debezium.reading import Reading
-from onceonly.debezium.values import UNAVAILABLE, Unreadable, converter
+from onceonly.debezium.values import Unreadable, converter
 from onceonly.errors import InvalidPipeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -174,6 +174,19 @@ def test_what_is_no_object_is_refused(text: bytes) -> None:
         ("timestamp", 1 << 62, "millis"),
         ("timestamp", "2024-01-01T00:00:00.1234567Z", None),
         ("array<int>", [1, "2"], None),
+        ("date", -622191234, None),  # PostgreSQL's 'infinity', and what follows the year 9999
+        ("date", 2932897, None),
+        ("date", -719163, None),
+        ("date", "+292278994-08-16Z", None),
+        ("timestamp_ntz", 9223372036825200000, "micros"),
+        ("timestamp_ntz", 568971820800000000, "micros"),
+        ("timestamp_ntz", 253402300800000000000, "nanos"),
+        ("timestamp", 253402300800000, "millis"),
+        ("timestamp", -62135596800001, "millis"),
+        ("double", (1 << 53) + 1, None),
+        ("double", 10**400, None),
+        ("float", (1 << 24) + 1, None),
+        ("float", 1e39, None),
     ],
 )
 def test_what_can_be_read_in_two_ways_or_would_be_cut_is_refused(type_: str, value: Any, encoding: str | None) -> None:
@@ -196,6 +209,10 @@ def test_what_can_be_read_in_two_ways_or_would_be_cut_is_refused(type_: str, val
         ("binary", "vu8=", "base64", b"\xbe\xef"),
         ("string", 5, None, "5"),
         ("double", 1, None, 1.0),
+        ("double", "Infinity", None, float("inf")),
+        ("float", 16777216, None, 16777216.0),
+        ("date", 2932896, None, 2932896),
+        ("timestamp", 253402300799999, "millis", 253402300799999000),
     ],
 )
 def test_values(type_: str, value: Any, encoding: str | None, wanted: Any) -> None:
@@ -203,8 +220,35 @@ def test_values(type_: str, value: Any, encoding: str | None, wanted: Any) -> No
     assert convert and convert(value, {}) == wanted
 
 
-def test_the_placeholder_is_known_in_every_form() -> None:
-    assert len(UNAVAILABLE) == 6
+NAME = "__debezium_unavailable_value"
+PLACEHOLDERS: list[tuple[str, Any]] = [  # as Debezium 3.6.1 has sent them for PostgreSQL 15
+    ("string", NAME),
+    ("binary", NAME.encode()),
+    ("binary", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="),
+    ("binary", NAME.encode().hex()),
+    ("array<string>", [NAME]),
+    ("array<string>", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+    ("array<binary>", ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),
+    ("array<int>", list(NAME.encode())),
+    ("array<bigint>", list(NAME.encode())),
+    ("string", {NAME: NAME}),
+    ("string", [(NAME, NAME)]),
+    ("string", f'{{"{NAME}":"{NAME}"}}'),
+]
+
+
+@pytest.mark.parametrize(("type_", "value"), PLACEHOLDERS)
+def test_every_placeholder_is_refused(type_: str, value: Any) -> None:
+    source = {"lsn": 2, "sequence": '["1","2"]'}
+    envelope = {"op": "u", "before": None, "after": {"id": 1, "c": value}, "source": source}
+    with pytest.raises(Unreadable, match="column 'c' was not sent"):
+        reading(f"id INT, c {type_}", ["id"]).row({"id": 1}, envelope, 0)
+
+
+def test_a_number_beyond_a_double_is_refused() -> None:
+    text = b'{"op":"c","after":{"id":1,"c":1e400},"source":{"lsn":2,"sequence":"[\\"1\\",\\"2\\"]"}}'
+    with pytest.raises(Unreadable, match="not a single JSON object"):
+        reading("id INT, c DOUBLE", ["id"]).row(None, text, 0)
 
 
 def test_a_definition_that_says_nothing_is_refused() -> None:

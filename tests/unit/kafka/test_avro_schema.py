@@ -34,9 +34,32 @@ def test_a_record_without_fields_is_refused_at_any_depth(schema):
     [
         "long",
         {"type": "record", "name": "empty", "fields": []},
-        {"type": "record", "name": "list", "fields": [{"name": "next", "type": ["null", "list"]}]},
         {"type": "map", "values": {"type": "array", "items": "string"}},
     ],
 )
 def test_these_are_schemas(schema):
     assert avro.flaw(json.dumps(schema)) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            {"type": "record", "name": "list", "fields": [{"name": "next", "type": ["null", "list"]}]},
+            "field 'next' contains",
+        ),
+        ({"type": "record", "name": "r", "fields": [{"name": "n", "type": "Other"}]}, "field 'n' has the type 'Other'"),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": "n", "type": "int", "default": "1"}]},
+            "field 'n' has a default",
+        ),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 60}, "a decimal of 60 digits"),
+        ({"type": "fixed", "name": "f"}, "fixed without a size"),
+        ({"type": "array"}, "array without 'items'"),
+        ({"type": "enum", "name": "e"}, "no list of 'symbols'"),
+        ({"type": "record", "name": "r", "fields": [{"type": "int"}]}, "a field without name or type"),
+        (3, "is not a type"),
+    ],
+)
+def test_these_are_not_schemas_that_can_be_used(schema, why):
+    assert why in str(avro.flaw(json.dumps(schema)))

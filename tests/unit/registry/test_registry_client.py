@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from schema_registry import FakeRegistry, serving
 
 from onceonly.errors import InvalidPipeline, NotCommitted
@@ -43,6 +45,41 @@ def test_the_latest_version_of_a_subject(server: FakeRegistry) -> None:
     found = registry(server).latest("shop/orders value")
     assert found and (found.version, found.schema.id) == (2, id)
     assert registry(server).latest("nobody") is None
+
+
+def compiled(name: str) -> str:
+    made = FileDescriptorProto(name="default", package="shop", syntax="proto3")
+    made.message_type.add(name=name).field.add(name="id", number=1, type=3, label=1)
+    return base64.b64encode(made.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize("versions_are_text", [False, True])
+def test_a_compiled_schema_is_asked_for_by_its_id(server: FakeRegistry, versions_are_text: bool) -> None:
+    """Karapace shows the text of a version, whatever is asked for."""
+    server.versions_are_text = versions_are_text
+    id = server.register("orders-value", compiled("Order"), "PROTOBUF")
+    found = registry(server).latest("orders-value", compiled=True)
+    assert found and (found.schema.id, found.schema.text) == (id, compiled("Order"))
+    asked = registry(server).schema(id, compiled=True)
+    assert asked and asked.sha256 == found.schema.sha256
+
+
+@pytest.mark.parametrize("versions_are_text", [False, True])
+def test_compiled_references_are_asked_for_by_their_ids(server: FakeRegistry, versions_are_text: bool) -> None:
+    server.versions_are_text = versions_are_text
+    server.register("money", compiled("Money"), "PROTOBUF")
+    reference = {"name": "money.proto", "subject": "money", "version": 1}
+    id = server.register("orders-value", compiled("Order"), "PROTOBUF", references=[reference])
+    found = registry(server).schema(id, compiled=True)
+    assert found and [(name, other.text) for name, other in found.references] == [("money.proto", compiled("Money"))]
+
+
+def test_the_text_of_a_schema_is_not_taken_for_its_compiled_form(server: FakeRegistry) -> None:
+    id = server.register("orders-value", compiled("Order"), "PROTOBUF")
+    asked = registry(server)
+    text = asked.schema(id)
+    found = asked.schema(id, compiled=True)
+    assert text and found and found.text == compiled("Order") != text.text
 
 
 def test_references_are_part_of_a_schema_and_of_its_hash(server: FakeRegistry) -> None:

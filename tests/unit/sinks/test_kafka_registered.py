@@ -160,7 +160,7 @@ def test_a_message_is_named_by_its_indexes(server: FakeRegistry, tmp_path: Path)
     [
         ("late.json", b"{", "JSONDecodeError"),
         ("late.json", b'{"type": "objekt"}', "type is not valid"),
-        ("late.avsc", b"{}", "KeyError"),
+        ("late.avsc", b"{}", "is not a type"),
         ("late.desc", b"not compiled", "not a FileDescriptorSet"),
         ("late.desc", b"", "describes no message"),
         ("none.json", None, "FileNotFoundError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from schema_registry import FakeRegistry, serving
 from onceonly.errors import InvalidPipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.registry import protobuf
-from onceonly.registry.client import Registry
+from onceonly.registry.client import Registry, Schema
 from onceonly.registry.connection import RegistryConnection
 from onceonly.sources.registered import Registered, parts_of
 from onceonly.spark import arrow
@@ -42,24 +43,52 @@ def test_a_pattern_with_a_file_needs_no_subject_and_still_asks_the_registry(serv
         values(server, "{}", **of_all).check()
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        file(message("Order", field(1, "id", "string"))),  # another type
-        file(message("Order", field(1, "id", ".shop.Money")), imports=("money.proto",)),  # no such reference
-    ],
-    ids=["another type", "imports what is not there"],
-)
-def test_a_writers_schema_that_cannot_be_used_makes_its_records_bad_where_that_is_asked_for(
-    server: FakeRegistry, written: Any
+READ = protobuf.files(Schema(9, "PROTOBUF", protos.text(ORDER)))
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+def test_a_writers_schema_of_another_type_makes_its_records_bad(server: FakeRegistry, policy: str) -> None:
+    texts = file(message("Order", field(1, "id", "string")))
+    id = server.register("orders-value", protos.text(texts), "PROTOBUF")
+    part = values(server, topic="orders", on_bad_record=policy)
+    schemas = {id: part._schema(id)}
+    if policy == "drop":
+        allowed, unfit = part._allowed(schemas, READ, "shop.Order")
+        assert allowed == {} and "written as another type" in unfit[id]
+        return
+    with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
+        part._allowed(schemas, READ, "shop.Order")
+    assert refused.value.code == "schema-unfit"
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+def test_a_schema_that_cannot_be_used_is_refused_in_every_mode(server: FakeRegistry, policy: str) -> None:
+    """Else every record that names it would be dropped, and the run would succeed."""
+    broken = file(message("Order", field(1, "id", ".shop.Money")), imports=("money.proto",))
+    id = server.register("orders-value", protos.text(broken), "PROTOBUF")
+    part = values(server, topic="orders", on_bad_record=policy)
+    with pytest.raises(InvalidPipeline, match=f"Schema {id} ") as refused:
+        part._allowed({id: part._schema(id)}, READ, "shop.Order")
+    assert refused.value.code == "schema-unusable"
+
+
+RECURSIVE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+UNDEFINED = {"type": "record", "name": "Order", "fields": [{"name": "net", "type": "shop.Money"}]}
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+@pytest.mark.parametrize(("schema", "field_"), [(RECURSIVE, "next"), (UNDEFINED, "net")])
+def test_an_avro_schema_without_a_type_is_refused_by_check(
+    server: FakeRegistry, schema: Any, field_: str, policy: str
 ) -> None:
-    id = server.register("orders-value", protos.text(written), "PROTOBUF")
-    read = protobuf.files(values(server, topic="orders")._schema(server.register("o", protos.text(ORDER), "PROTOBUF")))
-    lenient = values(server, topic="orders", on_bad_record="drop")
-    assert lenient._indexes(lenient._schema(id), read, "shop.Order") == ()
-    strict = values(server, topic="orders")
-    with pytest.raises(InvalidPipeline, match=f"Protobuf schema {id} "):
-        strict._indexes(strict._schema(id), read, "shop.Order")
+    server.schemas[1] = {"schema": json.dumps(schema), "schemaType": "AVRO", "references": []}
+    server.subjects["orders-value"] = [1]
+    part = values(server, topic="orders", format="avro", on_bad_record=policy)
+    with pytest.raises(InvalidPipeline, match=f"field '{field_}'") as refused:
+        part.check()
+    assert refused.value.code == "schema-unusable"
+    with pytest.raises(InvalidPipeline, match=f"field '{field_}'"):
+        part._writers({"writers": {"1": part._schema(1).sha256}})
 
 
 def test_a_readers_schema_without_a_message_is_told_in_our_words(server: FakeRegistry) -> None:

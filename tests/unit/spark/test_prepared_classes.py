@@ -42,7 +42,7 @@ def settings(jars: Path) -> Settings:
 
 def test_without_an_archive_everything_is_as_spark_has_it(jars: Path) -> None:
     assert archive.options(jars) == []
-    assert jvm.environment(jars, env={})["SPARK_SUBMIT_OPTS"] == ""
+    assert jvm.environment(jars, env={})["SPARK_SUBMIT_OPTS"] == " ".join(jvm.AVRO_LIMITS)
     assert jvm.class_path(settings(jars)) == {}
 
 

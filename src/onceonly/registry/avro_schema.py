@@ -1,0 +1,321 @@
+"""Avro schemas as trees in which every name is resolved; and of a writer's schema, how it is read as the reader's.
+
+Source: Apache Avro 1.12 specification, "Schema Declaration", "Schema Resolution", "Logical Types".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+NAMED = ("record", "error", "enum", "fixed")
+LOGICAL = {  # the types on which Spark and we know a logical type; elsewhere it is ignored, as Avro asks for
+    "date": ("int",), "time-millis": ("int",), "time-micros": ("long",),
+    "timestamp-millis": ("long",), "timestamp-micros": ("long",), "timestamp-nanos": ("long",),
+    "local-timestamp-millis": ("long",), "local-timestamp-micros": ("long",), "local-timestamp-nanos": ("long",),
+    "decimal": ("bytes", "fixed"),
+}  # fmt: skip
+TIME_OF_DAY = ("time-millis", "time-micros")
+MOST_DIGITS = 38  # of a decimal in Spark
+EXACT_BITS = {"float": 24, "double": 53}  # of a whole number
+PROMOTED = {  # written -> read, by Avro's rules
+    "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
+    "string": ("bytes",), "bytes": ("string",),
+}  # fmt: skip
+
+
+class Unusable(ValueError):
+    """Why a schema cannot be used, and at which field."""
+
+
+class Unfit(ValueError):
+    """Why what one schema has written means something else to another one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One type of a schema.
+
+    Args:
+        kind: of PLAIN, or record, enum, fixed, array, map, union.
+        logical: its logical type, if it is one of LOGICAL; "decimal" has `digits` and `scale`.
+        parts: fields by name, branches of a union, or what an array or a map holds.
+        aliases: of a record's fields: (name, its other names).
+        defaulted: names of the fields that have a default.
+        size: of a fixed: bytes; of an enum: symbols.
+        exact_bits: of a whole number that is read as a float or double: the bits that it keeps.
+        is_read: whether a reader takes it.
+    """
+
+    kind: str
+    logical: str = ""
+    name: str = ""
+    parts: tuple[tuple[str, Node], ...] = ()
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    defaulted: tuple[str, ...] = ()
+    size: int = 0
+    digits: int = 0
+    scale: int = 0
+    exact_bits: int = 0
+    is_read: bool = True
+
+    @property
+    def item(self) -> Node:
+        return self.parts[0][1]
+
+    @property
+    def branches(self) -> list[Node]:
+        """Of a union: those that are not null."""
+        return [part for _, part in self.parts if part.kind != "null"]
+
+
+def parse(text: str) -> Node:
+    """The schema as a tree.
+
+    Raises:
+        Unusable: it is no Avro schema, or one that Spark has no type for, such as a record within itself.
+    """
+    from fastavro import parse_schema
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        schema = text  # `string`, as some registries show a schema of one word
+    tree = _Parser().type(schema, "", "", ())
+    try:
+        parse_schema(schema)
+    except UnknownType as error:
+        raise Unusable(f"the type '{error.name}' is not defined") from None
+    except (KeyError, TypeError, AttributeError, ValueError, SchemaParseException) as error:
+        raise Unusable(f"{type(error).__name__}: {error}") from None
+    return tree
+
+
+def parse_file(text: str) -> Node:
+    """As `parse`, of a file, which has to be JSON: a schema of one word is in quotes there."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise Unusable(f"it is not JSON: {error}") from None
+    return parse(text)
+
+
+def with_plain_times(text: str) -> str:
+    """The schema with times of a day as the whole numbers that they are written as.
+
+    Spark before 4.1 reads them so; the type TIME, which it has since, cannot be stored in a table.
+    """
+    try:
+        return json.dumps(_with_plain_times(json.loads(text)))
+    except ValueError:
+        return text
+
+
+def _with_plain_times(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_with_plain_times(branch) for branch in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: value for key, value in node.items() if key != "logicalType" or value not in TIME_OF_DAY}
+    for key in ("type", "items", "values"):
+        if key in kept:
+            kept[key] = _with_plain_times(kept[key])
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [_with_plain_times(field) for field in kept["fields"]]
+    return kept
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._definitions: dict[str, Node] = {}
+
+    def type(self, schema: Any, space: str, at: str, within: tuple[str, ...]) -> Node:
+        if isinstance(schema, str):
+            return self._by_name(schema, space, at, within)
+        if isinstance(schema, list):
+            return self._union(schema, space, at, within)
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise Unusable(f"{_place(at)} is not a type: {json.dumps(schema)[:100]}")
+        match schema["type"]:
+            case "array" | "map" as kind:
+                key = "items" if kind == "array" else "values"
+                if key not in schema:
+                    raise Unusable(f"{_place(at)} is {kind} without '{key}'")
+                return Node(kind, parts=((key, self.type(schema[key], space, f"{at}[]", within)),))
+            case kind if isinstance(kind, str) and kind in NAMED:
+                return self._named(schema, kind, space, at, within)
+            case str() as kind if kind in PLAIN:
+                return _logical(Node(kind), schema, at)
+            case inner:
+                return self.type(inner, space, at, within)
+
+    def _by_name(self, name: str, space: str, at: str, within: tuple[str, ...]) -> Node:
+        if name in PLAIN:
+            return Node(name)
+        full = name if "." in name or not space else f"{space}.{name}"
+        if full in within or name in within:
+            raise Unusable(f"{_place(at)} contains its own record '{name}', and no column can do so")
+        known = self._definitions.get(full) or self._definitions.get(name)
+        if known is None:
+            raise Unusable(f"{_place(at)} has the type '{name}', which is not defined")
+        return known
+
+    def _union(self, schemas: list[Any], space: str, at: str, within: tuple[str, ...]) -> Node:
+        return Node("union", parts=tuple(("", self.type(branch, space, at, within)) for branch in schemas))
+
+    def _named(self, schema: Mapping[str, Any], kind: str, space: str, at: str, within: tuple[str, ...]) -> Node:
+        if not isinstance(schema.get("name"), str):
+            raise Unusable(f"{_place(at)} is {kind} without a name")
+        name, space = full_name(schema, space)
+        if kind == "fixed":
+            node = _logical(Node("fixed", name=name, size=_whole(schema.get("size"), at)), schema, at)
+        elif kind == "enum":
+            symbols = schema.get("symbols")
+            if not isinstance(symbols, list):
+                raise Unusable(f"{_place(at)} is enum '{name}', which has no list of 'symbols'")
+            node = Node("enum", name=name, size=len(symbols))
+        else:
+            node = self._record(schema, name, space, at, (*within, name))
+        self._definitions[name] = node
+        return node
+
+    def _record(self, schema: Mapping[str, Any], name: str, space: str, at: str, within: tuple[str, ...]) -> Node:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise Unusable(f"record '{name}' has no list of 'fields'")
+        parts, aliases, defaulted = [], [], []
+        for field in fields:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+                raise Unusable(f"record '{name}' has a field without name or type")
+            place = f"{at}/{field['name']}".lstrip("/")
+            node = self.type(field["type"], space, place, within)
+            if "default" in field:
+                defaulted.append(field["name"])
+                if not is_default(node, field["default"]):
+                    raise Unusable(f"{_place(place)} has a default that is not of its type")
+            parts.append((field["name"], node))
+            aliases.append((field["name"], tuple(map(str, field.get("aliases", ())))))
+        return Node("record", name=name, parts=tuple(parts), aliases=tuple(aliases), defaulted=tuple(defaulted))
+
+
+def full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
+    """(full name, namespace) of a named type."""
+    name = str(schema["name"])
+    if "." in name:
+        return name, name.rpartition(".")[0]
+    own = str(schema.get("namespace", space) or "")
+    return (f"{own}.{name}" if own else name), own
+
+
+def is_default(node: Node, value: Any) -> bool:
+    """Whether the JSON value can be the default of a field of that type."""
+    match node.kind:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "int" | "long":
+            bits = 31 if node.kind == "int" else 63
+            return type(value) is int and -(1 << bits) <= value < 1 << bits
+        case "float" | "double":
+            return type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity")
+        case "array":
+            return isinstance(value, list) and all(is_default(node.item, item) for item in value)
+        case "map":
+            return isinstance(value, dict) and all(is_default(node.item, item) for item in value.values())
+        case "record":
+            return isinstance(value, dict) and all(
+                is_default(part, value[name]) if name in value else name in node.defaulted for name, part in node.parts
+            )
+        case "union":
+            return any(is_default(part, value) for _, part in node.parts)
+        case _:
+            return isinstance(value, str)
+
+
+def _place(at: str) -> str:
+    return f"field '{at}'" if at else "it"
+
+
+def _whole(value: Any, at: str) -> int:
+    if type(value) is not int or value < 0:
+        raise Unusable(f"{_place(at)} is fixed without a size")
+    return value
+
+
+def _logical(node: Node, schema: Mapping[str, Any], at: str) -> Node:
+    logical = str(schema.get("logicalType", ""))
+    if node.kind not in LOGICAL.get(logical, ()):
+        return node
+    if logical != "decimal":
+        return replace(node, logical=logical)
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(digits) is not int or type(scale) is not int or not 0 <= scale <= digits or digits == 0:
+        return node
+    if node.kind == "fixed" and digits > len(str(1 << (8 * node.size - 1))) - 1:
+        return node  # more digits than its bytes can hold
+    if digits > MOST_DIGITS:
+        raise Unusable(f"{_place(at)} is a decimal of {digits} digits, and Spark has at most {MOST_DIGITS}")
+    return replace(node, logical=logical, digits=digits, scale=scale)
+
+
+# ---- resolution
+
+
+def fitted(written: Node, read: Node, at: str = "") -> Node:
+    """The writer's tree with what the reader makes of it: its logical types, and which fields it takes.
+
+    Raises:
+        Unfit: a number would be taken for something else than was written. Avro leaves logical types out of its rules.
+    """
+    if written.kind == "union":
+        return replace(written, parts=tuple((name, fitted(part, read, at)) for name, part in written.parts))
+    if read.kind == "union":
+        chosen = _branch(written, read)
+        return fitted(written, chosen, at) if chosen else written
+    match written.kind:
+        case "record" if read.kind == "record":
+            return replace(written, parts=tuple(_field(name, part, read, at) for name, part in written.parts))
+        case "array" | "map" if read.kind == written.kind:
+            return replace(written, parts=(("", fitted(written.item, read.item, f"{at}[]")),))
+        case _:
+            return _fitted_leaf(written, read, at)
+
+
+def _field(name: str, part: Node, read: Node, at: str) -> tuple[str, Node]:
+    wanted = dict(read.parts)
+    place = f"{at}/{name}".lstrip("/")
+    if name in wanted:
+        return name, fitted(part, wanted[name], place)
+    for own, others in read.aliases:
+        if name in others:
+            return name, fitted(part, wanted[own], place)
+    return name, replace(part, is_read=False)
+
+
+def _branch(written: Node, read: Node) -> Node | None:
+    """The branch of the reader's union that takes it: of the same type, else the first that it is promoted to."""
+    same = [part for part in read.branches if part.kind == written.kind]
+    named = [part for part in same if part.name.rpartition(".")[2] == written.name.rpartition(".")[2]]
+    wider = [part for part in read.branches if part.kind in PROMOTED.get(written.kind, ())]
+    return next(iter([*named, *same, *wider]), None)
+
+
+def _fitted_leaf(written: Node, read: Node, at: str) -> Node:
+    if written.logical and read.logical and _unit(written) != _unit(read):
+        raise Unfit(f"{_place(at)} was written as {_shown(written)}, and is read as {_shown(read)}")
+    bits = EXACT_BITS.get(read.kind, 0) if written.kind in ("int", "long") else 0
+    kept = replace(written, logical=read.logical, digits=read.digits, scale=read.scale, exact_bits=bits)
+    return replace(kept, logical="text") if written.kind == "bytes" and read.kind == "string" else kept
+
+
+def _unit(node: Node) -> tuple[str, int]:
+    return node.logical, node.scale
+
+
+def _shown(node: Node) -> str:
+    return f"decimal({node.digits}, {node.scale})" if node.logical == "decimal" else node.logical
