@@ -99,6 +99,6 @@ def _is_of_type(column: Column, name: str) -> bool:
 def _known(result: Judged) -> Start:
     def judge() -> Judgement:
         return result
-        yield  # it asks nothing of the rows
+        yield  # no row is needed
 
     return judge

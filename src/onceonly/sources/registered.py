@@ -181,7 +181,7 @@ class Registered(Schemas):
                 f"The rules of schema {schema.id} in {self.registry.connection.describe()} cannot be used: {error}.",
                 "Register a corrected schema, or give the columns as a file: KafkaSource(schema='….ddl'). "
                 "Nothing was written.",
-                code="json-schema-unusable",
+                code="schema-unusable",
             ) from None
 
     def _message(self, files: bytes) -> str:
@@ -247,7 +247,7 @@ class Registered(Schemas):
             f"each {self.part} of topic '{self.topic}' cannot get one type for all.",
             f"The reader's schema {schema.id} has no equivalent type in Spark: {why}.",
             "Give the columns as a file: KafkaSource(schema='….ddl'). Nothing was written.",
-            code="json-schema-without-type",
+            code="schema-unusable",
         )
 
     # ---- what records name

@@ -114,7 +114,7 @@ def test_a_failing_query_names_the_record_and_why(spark: Any) -> None:
         table = few.table([Message(number, each) for number, each in enumerate([b"{}", record])])
         with pytest.raises(Exception, match="onceonly") as caught:
             registered.failing(decoder.decode(few.frame(spark, table), "why"), "value", "why").collect()
-        found = decode.find_malformed(caught.value, None, "json", None)  # type: ignore[arg-type]
+        found = decode.find_malformed(caught.value)
         assert found is not None and (found.topic, found.offset, found.part) == ("t", 1, "value")
         assert found.why.startswith(("value.", "The name", "It has")) and found.why.endswith(".")
 

@@ -566,6 +566,7 @@ def lake(folder, disk, monkeypatch) -> DeltaWriter:
     """Its rows are Arrow tables, which delta-rs stages in the place of Spark."""
     schema = Schema.from_json('{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}')
     monkeypatch.setattr(deltastage, "target", lambda config, uri, rows: made(uri, schema))
+    monkeypatch.setattr(deltaschema, "check_rows", lambda *given: None)
     monkeypatch.setattr(deltaschema, "check", lambda *given: deltaschema.Change([], {}))
     monkeypatch.setattr(deltastage, "write", lambda uri, rows: write_deltalake(uri, rows, mode="append"))
     return DeltaWriter(DeltaSink("lake", "lake"), str(folder), lambda: None)

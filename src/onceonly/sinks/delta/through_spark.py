@@ -50,7 +50,7 @@ def refuse_unwritable(sink: str, table: log.Table) -> None:
         raise InvalidPipeline(
             f"sink '{sink}': {table.table_uri} cannot be written to.",
             f"Its protocol demands {', '.join(unknown)} of writers, and neither delta-rs nor Spark has that.",
-            "Use another table, or drop that feature: ALTER TABLE … DROP FEATURE …. Nothing was written.",
+            "Use another table, or remove that with the system that has added it. Nothing was written.",
             code="table-not-writable",
         )
 
