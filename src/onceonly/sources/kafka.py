@@ -307,13 +307,14 @@ class KafkaReader:
     def diagnose(self, error: Exception, spark: Any, ranges: tuple[TopicRange, ...]) -> Exception:
         """SourceLost if the log shows it, a BadRecord if one is found, otherwise `error` itself."""
         from onceonly.spark.decode import looks_malformed
-        from onceonly.spark.read import looks_lost
+        from onceonly.spark.read import looks_lost, looks_untimely
 
-        if not (looks_lost(error) or looks_malformed(error)):
+        if not (looks_lost(error) or looks_malformed(error) or looks_untimely(error)):
             return error
         try:
             self.verify(ranges)
-            return self._bad_record(error, spark, ranges) or error
+            found = self._bad_time(ranges) if looks_untimely(error) else self._bad_record(error, spark, ranges)
+            return found or error
         except SourceLost as lost:
             return lost
         except Exception:  # the original error says more than a failure to explain it
@@ -334,6 +335,24 @@ class KafkaReader:
             "Correct the schema file, or read the topic with format='raw' and decode it in the transform. "
             "Nothing was published.",
             code="record-undecodable",
+        )
+
+    def _bad_time(self, ranges: tuple[TopicRange, ...]) -> BadRecord | None:
+        """Spark cannot read a record with such a time, so it becomes no dead letter either."""
+        from onceonly.spark import few
+
+        bad = next((each for each in self._records(ranges) if not few.is_time(each.timestamp()[1])), None)
+        if bad is None:
+            return None
+        topic, partition, offset = bad.topic(), bad.partition(), bad.offset()
+        return BadRecord(
+            f"topic '{topic}' partition {partition} offset {offset}: Spark cannot read the record.",
+            f"Its Kafka timestamp is {bad.timestamp()[1]} ms since 1970, and a timestamp of Spark holds at most "
+            f"{few.MOST_MILLIS}. A producer that takes nanoseconds for milliseconds writes such times.",
+            "Correct the producer. To leave the record out: abort the checkpoint, run the pipeline up to it "
+            f"(max_records), then onceonly skip PIPELINE --topic {topic} --partition {partition} --to {offset + 1} "
+            "--reason …, which leaves out all unread records before that offset. Nothing was published.",
+            code="record-time-unreadable",
         )
 
     def _bad_part(self, bad: Malformed, rows: Any) -> BadRecord:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 RECORDS = 10_000  # read by a checkpoint; rows made of them
 BYTES = 16 * 1024 * 1024  # of keys, values and headers
+MOST_MILLIS = (2**63 - 1) // 1000
 Row = tuple[Any, ...]  # of SCHEMA
 TOO_LARGE = "maxResultSize"  # in the error about rows that are few, and of many megabytes
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -104,16 +105,21 @@ def _table(messages: Iterable[Any]) -> pa.Table | None:
 
 
 def _row(message: Any) -> Row | None:
-    """None: it has no time, or a header whose name is no text, of which Spark makes something of its own."""
+    """None: it has no time, one that is no microsecond, or a header whose name is no text: Spark says what it is."""
     kind, millis = message.timestamp()
     try:
         headers = message.headers()
     except UnicodeDecodeError:
         return None
-    if not kind:
+    if not kind or not is_time(millis):
         return None
     place = message.topic(), message.partition(), message.offset(), millis * 1000
     return message.key(), message.value(), *place, [{"key": k, "value": v} for k, v in headers or ()] or None
+
+
+def is_time(millis: int) -> bool:
+    """Whether a record's time, in milliseconds since 1970, can be a timestamp of Spark: 64 bits of microseconds."""
+    return abs(millis) <= MOST_MILLIS
 
 
 def _size(row: Row) -> int:

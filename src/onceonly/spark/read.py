@@ -26,6 +26,7 @@ LOST = re.compile(
     r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"
     r"|have been lost|Cannot fetch record|COULD_NOT_READ_OFFSET_RANGE|out of range|TimeoutException"
 )
+OVERFLOW = re.compile(r"ArithmeticException|long overflow")  # a record's time in microseconds has more than 64 bits
 
 
 def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -> DataFrame:
@@ -55,6 +56,11 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
 def looks_lost(error: Exception) -> bool:
     """Whether a read may have failed because records or the topic were deleted. Only the log can prove it."""
     return LOST.search(str(error)) is not None
+
+
+def looks_untimely(error: Exception) -> bool:
+    """Whether a read may have failed because of the time of a record. Only the record can prove it."""
+    return OVERFLOW.search(str(error)) is not None
 
 
 def _offsets(ranges: Ranges) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
