@@ -62,6 +62,9 @@ class Log:
     def topic_config(self, topic: str) -> dict[str, str]:
         return {"max.message.bytes": str(self.largest)}
 
+    def largest_request(self) -> int:
+        return 100 << 20
+
     def refusing(self, topics: Any) -> list[str]:
         return []
 

@@ -125,7 +125,14 @@ class Cluster:
         Raises:
             InvalidPipeline: no permission to describe the brokers' configuration.
         """
-        key = "transaction.max.timeout.ms"
+        return self._smallest("transaction.max.timeout.ms") / 1000
+
+    def largest_request(self) -> int:
+        """The socket.request.max.bytes of every broker. Raises as `transaction_max_timeout`."""
+        return self._smallest("socket.request.max.bytes")
+
+    def _smallest(self, key: str) -> int:
+        """Of the brokers' values of a setting."""
         found = [self._config("BROKER", str(broker), [key]).get(key) for broker in self.brokers()]
         known = [int(most) for most in found if most is not None]
         if len(known) < len(found) or not known:
@@ -134,7 +141,7 @@ class Cluster:
                 "DescribeConfigs on the Cluster is not granted to this client.",
                 "Grant it, or do not use the option that depends on it. Nothing was published.",
             )
-        return min(known) / 1000
+        return min(known)
 
     def transaction_version(self) -> int:
         """The cluster's transaction.version; 0 if it has none. 2 (Kafka 4) bumps the epoch with every EndTxn."""

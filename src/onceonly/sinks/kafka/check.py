@@ -16,6 +16,9 @@ from onceonly.sinks.kafka.limits import Topic, Topics
 
 ANY = 2**63 - 1  # milliseconds: in Kafka, no limit
 USUAL_LARGEST = 1_048_588  # Kafka's default of max.message.bytes
+SIZES = ("max.message.bytes", "segment.bytes")  # of a batch
+REQUEST = 1024  # maximum bytes of a request in addition to its batch
+KEPT, UNCOMPRESSED = "producer", "uncompressed"  # compression.type of which brokers leave our batches as they are
 SAFE_VERSION = 2  # transaction.version: each end raises the epoch, so a zombie cannot write into a later transaction
 
 
@@ -82,14 +85,27 @@ def _topic(name: str, partitions: int, known: Transactions) -> Topic:
     except InvalidPipeline:  # needs DescribeConfigs
         return Topic(partitions, USUAL_LARGEST)
     stamped = config.get("message.timestamp.type") == "LogAppendTime"
+    sizes = {setting: int(config[setting]) for setting in SIZES if setting in config}
+    if request := _largest_request(known):
+        sizes["the brokers' socket.request.max.bytes"] = request - REQUEST
+    setting = min(sizes, key=lambda name: sizes[name])
     return Topic(
         partitions,
-        int(config["max.message.bytes"]),
+        sizes[setting],
+        setting,
+        recompressed=config.get("compression.type", KEPT) not in (KEPT, UNCOMPRESSED),
         keyed="compact" in config.get("cleanup.policy", ""),
         stamped=stamped,
         behind=None if stamped else _milliseconds(config, "before"),
         ahead=None if stamped else _milliseconds(config, "after"),
     )
+
+
+def _largest_request(known: Transactions) -> int | None:
+    try:
+        return known.largest_request()
+    except InvalidPipeline:  # needs DescribeConfigs on the Cluster
+        return None
 
 
 def _milliseconds(config: Mapping[str, str], side: str) -> int | None:

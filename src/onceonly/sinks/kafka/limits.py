@@ -21,6 +21,7 @@ QUEUE = 64 << 20  # maximum bytes that wait to be sent: limits the memory, and t
 BATCH = 61  # bytes of a record batch before its records
 AROUND = 36  # maximum bytes of a record in addition to key, value and headers, as librdkafka counts
 AROUND_HEADER = 10  # the same for one header
+CODEC_HEAD = 256  # maximum bytes that a codec adds to a batch beside what grows with it
 DAY = 24 * 3600 * 1000  # milliseconds
 NOW, NO_TIME = 0, -1  # the meaning of these timestamps in librdkafka, and in Kafka
 
@@ -29,8 +30,11 @@ NOW, NO_TIME = 0, -1  # the meaning of these timestamps in librdkafka, and in Ka
 class Topic:
     """What the brokers accept for a topic.
 
+    Source: LogValidator and UnifiedLog of Kafka 4.3, and SocketServer for a request.
+
     Args:
-        largest: maximum bytes of a record batch.
+        largest: maximum bytes of a record batch, and `setting`, which says so.
+        recompressed: the brokers compress each batch again (compression.type), so it may grow, and rebuild its records.
         keyed: a record needs a key, because the topic is compacted.
         stamped: the brokers set the timestamps, and ignore those of the records.
         behind, ahead: milliseconds by which a record's time may differ from the broker's clock; None: no limit.
@@ -39,11 +43,18 @@ class Topic:
 
     partitions: int
     largest: int
+    setting: str = "max.message.bytes"
+    recompressed: bool = False
     keyed: bool = False
     stamped: bool = False
     behind: int | None = None
     ahead: int | None = None
     margin: bool = True
+
+    @property
+    def room(self) -> int:
+        """Bytes of a batch that is accepted however little it can be compressed: with Snappy, 60 bytes become 62."""
+        return self.largest * 30 // 31 - CODEC_HEAD if self.recompressed else self.largest
 
     def earliest(self, now: int) -> int | None:
         """In milliseconds."""
@@ -68,9 +79,9 @@ class Topics:
         return name
 
     @property
-    def smallest(self) -> int:
-        """The largest record batch that all of them accept."""
-        return min(topic.largest for topic in self.limits.values())
+    def narrowest(self) -> Topic:
+        """The one that accepts the smallest record batches, which the others accept as well."""
+        return min(self.limits.values(), key=lambda topic: topic.room)
 
     def without_margin(self) -> Topics:
         """For rows that are about to be written."""
@@ -107,7 +118,10 @@ class Rows:
             f"; the same applies to {bad_rows - 1:,} more of {count(len(self.batch), 'row')}" if bad_rows > 1 else ""
         )
         raise InvalidPipeline(
-            f"sink '{self.sink}': {named} {what(row)}{others}.", why, f"{todo} Nothing was published."
+            f"sink '{self.sink}': {named} {what(row)}{others}.",
+            why,
+            f"{todo} Nothing was published.",
+            code="row-not-accepted",
         )
 
 
@@ -127,7 +141,7 @@ def check(topics: Topics, rows: Rows) -> None:
         _check_keys(rows, name, topics.limits[name], mine)
         _check_times(rows, name, topics.limits[name], mine)
     _check_headers(rows)
-    _check_sizes(rows, min(topics.smallest, QUEUE))
+    _check_sizes(rows, topics.narrowest)
 
 
 def _check_topic(topics: Topics, rows: Rows, name: str | None) -> None:
@@ -167,7 +181,11 @@ def _check_keys(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> N
 
 def _check_times(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
     column = rows.batch.column("timestamp")
-    if topic.stamped or column.null_count == len(column):
+    if column.null_count == len(column):
+        return
+    if topic.recompressed:
+        _check_rebuilt(rows, name, mine)
+    if topic.stamped:
         return
     rows.refuse(
         _both(mine, pc.is_in(column, pa.array([NOW, NO_TIME], pa.int64()))),
@@ -176,6 +194,16 @@ def _check_times(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> 
         "Change it by a millisecond, or leave 'timestamp' null for the time of writing.",
     )
     _check_span(rows, name, topic, mine)
+
+
+def _check_rebuilt(rows: Rows, name: str, mine: pa.Array | None) -> None:
+    column = rows.batch.column("timestamp")
+    rows.refuse(
+        _both(mine, pc.and_(pc.less(column, 0), pc.not_equal(column, NO_TIME))),
+        lambda row: f"for topic '{name}' has the timestamp {_date(column[row].as_py())}, before 1970",
+        "The topic's compression.type makes the brokers build its records again, and then they refuse such times.",
+        "Leave 'timestamp' null (the time of writing), or set the topic's compression.type to producer.",
+    )
 
 
 def _check_span(rows: Rows, name: str, topic: Topic, mine: pa.Array | None) -> None:
@@ -213,7 +241,8 @@ def _check_headers(rows: Rows) -> None:
     )
 
 
-def _check_sizes(rows: Rows, most: int) -> None:
+def _check_sizes(rows: Rows, topic: Topic) -> None:
+    most = min(topic.room, QUEUE)
     sizes = _sizes(rows.batch)
     if (pc.max(sizes).as_py() or 0) + BATCH + AROUND <= most:
         return
@@ -222,9 +251,14 @@ def _check_sizes(rows: Rows, most: int) -> None:
     rows.refuse(
         pc.or_(pc.greater(pa.array(exact, pa.int64()), most), pc.greater(sizes, most - AROUND)),
         lambda row: f"has {sizes[row].as_py():,} bytes, or {exact[row]:,} as a Kafka record batch",
-        f"The topic accepts at most {most:,} (max.message.bytes), and the client at most {QUEUE:,}.",
-        "Make the rows smaller, or raise the topic's max.message.bytes.",
+        f"The topic accepts at most {topic.room:,} ({topic.setting} is {topic.largest:,}{_growth(topic)}), and the "
+        f"client at most {QUEUE:,}.",
+        f"Make the rows smaller, or raise {topic.setting}.",
     )
+
+
+def _growth(topic: Topic) -> str:
+    return ", and the brokers compress again, which may add to it: compression.type" if topic.recompressed else ""
 
 
 # ---- sizes

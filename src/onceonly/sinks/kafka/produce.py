@@ -179,8 +179,8 @@ def _config(target: Target, transactional_id: str | None) -> dict[str, Any]:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",  # keys get the same partitions as with Java's producers
-        "message.max.bytes": min(max(target.topics.smallest, 1000), 1_000_000_000),
-        "batch.size": min(max(target.topics.smallest, 1), 1_000_000),  # of several rows, if that is below 1000
+        "message.max.bytes": min(max(target.topics.narrowest.room, 1000), 1_000_000_000),
+        "batch.size": min(max(target.topics.narrowest.room, 1), 1_000_000),  # of several rows, if that is below 1000
         "queue.buffering.max.kbytes": QUEUE >> 10,
         "linger.ms": 5,  # with more, the queue exceeds the cache: 0.2 µs of CPU per row
         "reconnect.backoff.ms": 10,  # also the interval at which the client checks for its coordinator
@@ -199,6 +199,8 @@ def _advice(code: int) -> str:
         KafkaError.INVALID_TIMESTAMP: "message.timestamp.before.max.ms and .after.max.ms",
         KafkaError.INVALID_RECORD: "cleanup.policy",
         KafkaError.MSG_SIZE_TOO_LARGE: "max.message.bytes",
+        KafkaError.RECORD_LIST_TOO_LARGE: "segment.bytes",
+        KafkaError.UNKNOWN: "compression.type",
     }
     return f"; the topic's {settings[code]} must allow these rows until they are written" if code in settings else ""
 

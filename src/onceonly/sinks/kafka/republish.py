@@ -7,7 +7,7 @@ one round are recorded and ended before the next round begins, and are never wri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks.kafka import produce, transactional_ids
+from onceonly.sinks.kafka import limits, produce, transactional_ids
 from onceonly.sinks.kafka.handle import Part, Tx
+from onceonly.sinks.kafka.limits import Rows
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.transactional_ids import Ids
 
@@ -93,7 +94,15 @@ class Republisher:
     def _write(self, under: tuple[Part, str]) -> tuple[int, int] | None:
         part, id = under
         shared = transactional_ids.slot_of(id) is not None
-        return produce.write_all(self._target, id, self._rows(part), self._known if shared else None)
+        return produce.write_all(self._target, id, self._accepted(part), self._known if shared else None)
+
+    def _accepted(self, part: Part) -> Iterator[Any]:
+        """The rows. Raises InvalidPipeline for one that the brokers' settings of today refuse."""
+        topics, first = self._target.topics.without_margin(), 0
+        for batch in self._rows(part):
+            limits.check(topics, Rows(self._target.sink, batch, first, part.spool))
+            first += batch.num_rows
+            yield batch
 
     def _id_for(self, part: Part) -> str:
         number = part.spool.split("-")[0]
