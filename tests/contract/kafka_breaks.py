@@ -15,6 +15,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.dev.services import machine
+from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.handle import Tx, parts_of
 from onceonly.testing.contract import Break
@@ -109,8 +110,15 @@ def accept_only_tiny_records(target: Any, handle: Handle, txn: Transaction) -> U
 
 
 def lose_connection(target: Any, handle: Handle, txn: Transaction) -> Undo:
+    patient = BrokerClient.timeout
     object.__setattr__(target, "sink_bootstrap", f"127.0.0.1:{machine.free_port()}")
-    return lambda: object.__setattr__(target, "sink_bootstrap", "")
+    BrokerClient.timeout = 1.0
+
+    def connect() -> None:
+        BrokerClient.timeout = patient
+        object.__setattr__(target, "sink_bootstrap", "")
+
+    return connect
 
 
 KAFKA_BREAKS = (

@@ -1,0 +1,33 @@
+"""The Delta sink passes the suite that every sink has to pass."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from contract.delta_breaks import DELTA_BREAKS
+from contract.spark_rows import Folder, OnSpark, no_spark
+from deltalake import DeltaTable
+
+from onceonly.checkpoint.sink import Sink
+from onceonly.pipeline.sinks import DeltaSink
+from onceonly.sinks.delta.sink import DeltaWriter
+from onceonly.testing import contract
+from onceonly.testing.contract import SINK
+
+
+@dataclass(frozen=True)
+class Delta(Folder):
+    def sink(self) -> Sink:
+        return DeltaWriter(DeltaSink(SINK, self.folder), self.folder, no_spark)
+
+    def published(self) -> list[int]:
+        return sorted(DeltaTable(self.folder).to_pyarrow_table()["n"].to_pylist())
+
+
+@pytest.mark.integration
+class TestDelta(OnSpark):
+    breaks = DELTA_BREAKS
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> contract.Target:
+        return Delta(str(tmp_path / "out"))
