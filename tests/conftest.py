@@ -104,3 +104,10 @@ def spark(spark_server: str) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.remote(spark_server).getOrCreate()
+
+
+@pytest.fixture(autouse=True)
+def connected(request: pytest.FixtureRequest) -> None:
+    """PySpark forgets that there is a server once any session is stopped, and a test may have stopped its own."""
+    if "spark" in request.fixturenames:
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"

@@ -76,7 +76,7 @@ def examined(sink: Sink, handle: Handle, spark: Any) -> Callable[[], Any]:
     inspector = LiveInspector(pipeline, lambda name: sink, Path(), "", lambda: spark)
     staged: Any = SimpleNamespace(handles={sink.name: handle})
     suite: Any = None
-    return lambda: inspector._subject(staged, sink.name, suite).rows.collect()
+    return lambda: inspector._subject(staged, sink.name, suite).rows._frame.collect()
 
 
 def published_through_spark(spark: Any, folder: Path) -> Case:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ def test_bad_is_exactly_what_fails_otherwise(spark: Any, format: str, schema: st
     numbered = [(None, value, "t", 0, n, None, None) for n, value in enumerate(VALUES[format])]
     rows = spark.createDataFrame(numbered, read.SCHEMA)
     json_ = JsonDecoder(columns(schema), "value") if format == "json" else None
-    both = judged.judged(rows, [("value", json_.decode if json_ else judged.plain_avro(schema))])
+    way = json_.decode if json_ else partial(decode.plain_avro, schema=schema)
+    both = judged.judged(rows, [("value", way)])
     good = {row["offset"]: row["value"] for row in judged.good(both).collect()}
     bad = {row["offset"]: row["value"] for row in judged.bad(both).collect()}
     assert judged.counts(both) == (len(numbered), len(bad))

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -195,7 +196,7 @@ def test_each_policy_says_the_same_of_the_same_records(spark: Any) -> None:
         None,
     ]
     rows = spark.createDataFrame([(None, v, "t", 0, n, None, None) for n, v in enumerate(values)], read.SCHEMA)
-    both = judged.judged(rows, [("value", judged.plain("avro", json.dumps(PAIR)))])
+    both = judged.judged(rows, [("value", partial(decode.plain_avro, schema=json.dumps(PAIR)))])
     bad = {row["offset"]: row["error"] for row in judged.bad(both).collect()}
     assert set(bad) == set(range(len(values) - 2))
     for n in range(len(values)):
