@@ -234,7 +234,7 @@ def of_effect(
             yield f"epoch {checkpoint.epoch} in {sink} is refused after its rehearsal, and nobody changed the target"
     elif what == "discard" and _is_owed(checkpoint, sink, name) and name not in target.published:
         yield f"1: epoch {checkpoint.epoch} in {sink} is decided, and discarded"
-    elif what == "discard" and checkpoint.state is State.STAGED and checkpoint.handles[sink].get("txn") == name:
+    elif what == "discard" and checkpoint.state is State.STAGED and checkpoint.handles.get(sink, {}).get("txn") == name:
         yield f"epoch {checkpoint.epoch} in {sink} is staged, and discarded"
 
 
@@ -270,7 +270,7 @@ def _early(target: Any, waiting: list[Checkpoint], of: str, sink: str) -> Iterat
 def _is_owed(checkpoint: Checkpoint, sink: str, name: str) -> bool:
     """Whether it is decided, and this very transaction is what this sink still has to get."""
     decided = checkpoint.state is State.COMMITTING and sink in checkpoint.waiting
-    return decided and checkpoint.handles[sink].get("txn") == name
+    return decided and checkpoint.handles.get(sink, {}).get("txn") == name
 
 
 def of_pool(known: Checkpoints, sink: str, name: str, tx: str | None, by: str | None) -> Iterator[str]:
