@@ -194,7 +194,7 @@ def _whole(kind: str, bits: int) -> Convert:
     least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def convert(value: Any) -> int:
-        if type(value) is Decimal and value.adjusted() < bits:
+        if type(value) is Decimal and (not value or value.adjusted() < bits):  # 0e8 is zero, whatever its exponent
             whole = int(value)
             if whole == value and least <= whole <= most:
                 return whole
