@@ -41,7 +41,7 @@ def number(value: Any) -> int | Decimal:
     exact = Decimal(repr(value)) if isinstance(value, float) else value
     if not math.isfinite(exact):
         raise Unjudgeable(f"{value} is no number that values can be compared with")
-    if isinstance(exact, Decimal) and exact.adjusted() > 400:
+    if isinstance(exact, Decimal) and exact and exact.adjusted() > 400:
         raise Unjudgeable(f"{value} is beyond every number of a column")
     return exact
 

@@ -22,6 +22,7 @@ from onceonly.gate.errors import Unjudgeable, WrongKind
 from onceonly.gate.literals import literal, number
 from onceonly.gate.reductions import Judgement, Reduction
 from onceonly.gate.results import Tally, chosen
+from onceonly.json_values.text import parser
 
 Predicate = Callable[[Any], bool]
 Start = Callable[[], Judgement]
@@ -187,22 +188,32 @@ def json_parseable(arguments: Arguments) -> Start:
 
 
 def json_schema(arguments: Arguments) -> Start:
-    from jsonschema import SchemaError, validators
+    """Judge texts by a JSON Schema in exact arithmetic: 19.99 is a multiple of 0.01, and 9007199254740993 is itself."""
+    import jsonschema_rs as engine
 
-    schema = json.loads(json.dumps(arguments.kwargs.get("json_schema"), default=float))
-    kind = validators.validator_for(schema)
+    schema = _exact(arguments.kwargs.get("json_schema"))
     try:
-        kind.check_schema(schema)
-    except SchemaError as error:
-        raise Unjudgeable(f"its json_schema is not one: {error.message}") from error
+        schema_validator = engine.validator_for(schema, validate_formats=False, offline=True)
+    except (engine.ValidationError, engine.ReferencingError, ValueError) as error:
+        raise Unjudgeable(f"its json_schema is not one: {str(error).partition(chr(10))[0]}") from error
+    parse = parser()
 
     def is_valid(text: str) -> bool:
         try:
-            return bool(kind(schema).is_valid(json.loads(text)))
-        except (ValueError, RecursionError):
+            return bool(schema_validator.is_valid(parse(text.encode())))
+        except ValueError:  # it is not JSON, or not Unicode
             return False
 
     return values_rule(arguments, arguments.column(TEXT), is_valid)
+
+
+def _exact(value: Any) -> Any:
+    """Return a value of a suite with each float as it is written."""
+    if isinstance(value, dict):
+        return {name: _exact(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(item) for item in value]
+    return number(value) if isinstance(value, float) else value
 
 
 def dateutil_parseable(arguments: Arguments) -> Start:

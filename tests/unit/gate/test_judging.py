@@ -100,6 +100,35 @@ def test_dates_and_times_are_compared_as_such():
         verdict(rows, "column_values_to_be_between", column="local", min_value="2026-05-01T00:00:00Z")
 
 
+@pytest.mark.parametrize(
+    ("schema", "text", "fits"),
+    [
+        ({"multipleOf": 0.01}, "19.99", True),
+        ({"multipleOf": Decimal("0.01")}, "19.99", True),
+        ({"multipleOf": 0.01}, "19.991", False),
+        ({"maximum": 9007199254740992}, "9007199254740993", False),
+        ({"const": 9007199254740993}, "9007199254740992", False),
+        ({"exclusiveMinimum": 0.1}, "0.1000000000000000000001", True),
+        ({"enum": [0.1]}, "0.1000000000000000000001", False),
+        ({"type": "integer"}, "1e3", True),
+        ({"type": "number"}, "1e400", True),
+        ({"pattern": r"^\d+$"}, '"1\\n"', False),
+        ({"type": "number"}, "NaN", False),
+        ({"type": "object"}, "{", False),
+        (True, "1", True),
+        ({"type": "string"}, '"\\ud83d"', False),
+    ],
+)
+def test_json_schemas_are_judged_exactly(schema, text, fits):
+    assert verdict(column([text]), "column_values_to_match_json_schema", column="c", json_schema=schema) is fits
+
+
+@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"pattern": "("}, {"$ref": "#/no"}, 1, None])
+def test_what_is_no_json_schema_is_refused(schema):
+    with pytest.raises(InvalidPipeline, match="json_schema"):
+        verdict(column(["1"]), "column_values_to_match_json_schema", column="c", json_schema=schema)
+
+
 def test_a_figure_of_no_values_meets_no_bound():
     for rows in (column([], pa.float64()), column([None, math.nan], pa.float64())):
         for figure in ("min", "max", "mean", "median", "stdev"):
