@@ -38,6 +38,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
+from onceonly.spark import few
 from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
@@ -58,14 +59,15 @@ DDL = "carrier STRING, delay INT, at TIMESTAMP"
 class Topic:
     """A topic of its own for each test, with the records of years ago kept."""
 
-    def __init__(self, broker: str, partitions: int = 1) -> None:
+    def __init__(self, broker: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         self.broker, self.name = broker, f"source-{uuid.uuid4().hex[:8]}"
+        self.config = {"retention.ms": "-1"} | (config or {})
         self.admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
         self.create(partitions)
 
     def create(self, partitions: int = 1) -> None:
         """Again, too: an older topic of this name may still be on its way out."""
-        topic = NewTopic(self.name, partitions, 1, config={"retention.ms": "-1"})
+        topic = NewTopic(self.name, partitions, 1, config=self.config)
         until(lambda: self.admin.create_topics([topic])[self.name].result() is None)
         until(
             lambda: len(self.admin.list_topics(self.name, timeout=PATIENCE).topics[self.name].partitions) == partitions
@@ -560,6 +562,22 @@ def test_a_lost_range_goes_before_a_malformed_record(topic: Topic, tmp_path: Pat
         source.read(spark, ranges).collect()
     topic.delete_records(before=1)
     assert isinstance(source.diagnose(caught.value, spark, ranges), SourceLost)
+
+
+@pytest.mark.parametrize("records", [1, None])
+def test_a_record_whose_time_spark_cannot_read_is_named(
+    broker: str, tmp_path: Path, spark: Any, records: int | None
+) -> None:
+    """Nanoseconds that a producer took for milliseconds; of few records and of many."""
+    topic = Topic(broker, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    topic.produce("a")
+    topic.produce("b", seconds=[1e15])
+    topic.produce("c")
+    with few.reading(records):
+        error = failure(KafkaReader(KafkaSource(topic.name), topic.broker, tmp_path), spark, "timestamp")
+    assert isinstance(error, BadRecord), error
+    assert error.code == "record-time-unreadable"
+    assert f"topic '{topic.name}' partition 0 offset 1: " in str(error)
 
 
 def test_any_other_error_is_handed_back(topic: Topic, tmp_path: Path, spark: Any) -> None:
