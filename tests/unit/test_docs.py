@@ -11,6 +11,7 @@ import pytest
 
 from onceonly import errors
 from onceonly.cli import main
+from onceonly.runtime import faults
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -63,6 +64,7 @@ def test_every_code_has_a_row() -> None:
     ]
     documented = {code for row in rows for code in re.findall(f"`({WORD})`", row)}
     raised = {code: path for path in sorted((ROOT / "src").rglob("*.py")) for code in _codes(path)}
+    raised |= {fault.code: Path(faults.__file__) for fault in faults.FAULTS}
     assert {code: path for code, path in raised.items() if code not in documented} == {}
 
 
