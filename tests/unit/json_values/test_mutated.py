@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 
 import pytest
@@ -16,7 +15,7 @@ from onceonly.registry.json_reader import framed_reader
 from onceonly.registry.json_schema import rules
 from onceonly.registry.wire import head_of
 
-SAMPLE = int(os.environ.get("ONCEONLY_MUTATED", "2000"))  # 100,000 in `make heavy`
+counts = pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.heavy)])
 DDL = (
     "id BIGINT, price DECIMAL(10,2), share DOUBLE, part FLOAT, note STRING, day DATE, at TIMESTAMP, "
     "local TIMESTAMP_NTZ, tags MAP<STRING, TINYINT>, lines ARRAY<STRUCT<sku: STRING, data: BINARY>>, paid BOOLEAN"
@@ -65,26 +64,28 @@ def mutated(chance: random.Random) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_mutated_records_are_good_or_bad() -> None:
+@counts
+def test_mutated_records_are_good_or_bad(count: int) -> None:
     chance = random.Random(7)
     good, bad = json.dumps(GOOD).encode(), 0
     type_ = columns(DDL)
-    for _ in range(0, SAMPLE, 1000):
+    for _ in range(0, count, 1000):
         records = [mutated(chance) for _ in range(1000)]
         rows = read([good, *records, good], type_)
         assert rows[0] == rows[-1] and rows[0][1] is None
         assert all((row is None) == bool(why) for row, why in rows)
         bad += sum(row is None for row, _ in rows)
-    assert SAMPLE / 3 < bad < SAMPLE
+    assert count / 3 < bad < count
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_mutated_records_of_a_schema_are_good_or_bad() -> None:
+@counts
+def test_mutated_records_of_a_schema_are_good_or_bad(count: int) -> None:
     chance = random.Random(8)
     framed = framed_reader(columns(DDL), "value", {7: rules(Schema(7, "JSON", json.dumps(SCHEMA))), 8: None})
     assert framed(head_of(7) + json.dumps(GOOD).encode())[1] is None
-    for _ in range(SAMPLE):
+    for _ in range(count):
         record = head_of(chance.choice([7, 7, 7, 7, 8, 9])) + mutated(chance)
         if chance.random() < 0.05:
             record = record[chance.randrange(5) :]
