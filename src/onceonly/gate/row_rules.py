@@ -187,24 +187,38 @@ def json_parseable(arguments: Arguments) -> Start:
     return values_rule(arguments, arguments.column(TEXT), _without((ValueError, RecursionError), json.loads))
 
 
-def json_schema(arguments: Arguments) -> Start:
-    """Judge texts by a JSON Schema in exact arithmetic: 19.99 is a multiple of 0.01, and 9007199254740993 is itself."""
-    import jsonschema_rs as engine
+class _FollowsSchema:
+    """Whether a text follows a JSON Schema, in exact arithmetic: 19.99 is a multiple of 0.01.
 
-    schema = _exact(arguments.kwargs.get("json_schema"))
-    try:
-        schema_validator = engine.validator_for(schema, validate_formats=False, offline=True)
-    except (engine.ValidationError, engine.ReferencingError, ValueError) as error:
-        raise Unjudgeable(f"its json_schema is not one: {str(error).partition(chr(10))[0]}") from error
-    parse = parser()
+    Raises:
+        ValueError, ReferencingError: that is no JSON Schema, or it refers to what is not in it.
+    """
 
-    def is_valid(text: str) -> bool:
+    def __init__(self, schema: Any) -> None:
+        from jsonschema_rs import validator_for
+
+        self._schema, self._parse = schema, parser()
+        self._validator = validator_for(schema, validate_formats=False, offline=True)
+
+    def __reduce__(self) -> tuple[type[_FollowsSchema], tuple[Any]]:
+        """Each of Spark's workers compiles it for itself."""
+        return type(self), (self._schema,)
+
+    def __call__(self, text: str) -> bool:
         try:
-            return bool(schema_validator.is_valid(parse(text.encode())))
+            return bool(self._validator.is_valid(self._parse(text.encode())))
         except ValueError:  # it is not JSON, or not Unicode
             return False
 
-    return values_rule(arguments, arguments.column(TEXT), is_valid)
+
+def json_schema(arguments: Arguments) -> Start:
+    from jsonschema_rs import ReferencingError
+
+    try:
+        follows = _FollowsSchema(_exact(arguments.kwargs.get("json_schema")))
+    except (ValueError, ReferencingError) as error:
+        raise Unjudgeable(f"its json_schema is not one: {str(error).partition(chr(10))[0]}") from error
+    return values_rule(arguments, arguments.column(TEXT), follows)
 
 
 def _exact(value: Any) -> Any:
