@@ -353,7 +353,7 @@ def _summary(has_others: bool, lacking: Any) -> str:
 
 
 def most_common(arguments: Arguments) -> Start:
-    """Judge whether the most common value is in a set: the only one, or with `ties_okay` one of several."""
+    """Judge whether the most common value is in a set. Of several that are as common: all, or with `ties_okay` any."""
     column, where, ties_okay = arguments.column(COMPARABLE), arguments.where, arguments.flag("ties_okay")
     values = arguments.values(column)
 
@@ -370,7 +370,7 @@ def most_common(arguments: Arguments) -> Start:
 
     def judge() -> Judgement:
         times, leaders, in_set, shown = yield Reduction((column,), where, fold, merge, by_value=True)
-        ok = in_set > 0 if ties_okay else leaders == 1 and in_set == 1
+        ok = in_set > 0 and (ties_okay or in_set == leaders)
         summary = f"{count(leaders, 'value')} with {count(times, 'row')}"
         return listed(ok, [column.show(value) for value in shown], summary)
 

@@ -137,6 +137,16 @@ def test_a_figure_of_no_values_meets_no_bound():
         assert verdict(rows, "column_values_to_be_between", column="c", min_value=5)
 
 
+@pytest.mark.parametrize(
+    ("value_set", "ties_okay", "ok"),
+    [(["a", "b"], None, True), (["a"], None, False), (["a"], True, True), (["c"], True, False), ([], None, False)],
+)
+def test_of_several_most_common_values_all_have_to_be_in_the_set(value_set, ties_okay, ok):
+    rows = column(["a", "a", "b", "b", "c"])
+    arguments = {"column": "c", "value_set": value_set, "ties_okay": ties_okay}
+    assert verdict(rows, "column_most_common_value_to_be_in_set", **arguments) is ok
+
+
 def test_quantiles_are_judged():
     rows, ranges = column(list(range(5))), {"quantiles": [0.5, 1], "value_ranges": [[2, 2], [None, 4]]}
     found = result(rows, "column_quantile_values_to_be_between", column="c", quantile_ranges=ranges)
