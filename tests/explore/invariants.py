@@ -253,6 +253,10 @@ def _published(
         yield f"{of} is published although it was given up"
     if lost := lacking(known.values(), target, sink):
         yield f"{of} is published to a target that has lost epochs {lost}"
+    if there := [
+        cp.epoch for cp in known.values() if sink in cp.missing and cp.handles[sink]["txn"] in target.published
+    ]:
+        yield f"{of} is published to a target that shows epochs {there}, which are recorded as missing"
     if name in target.published:
         yield f"{of} is published twice"
     waiting = [cp for cp in known.values() if cp.decision and cp.decision < (decision or 0) and sink in cp.waiting]

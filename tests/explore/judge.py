@@ -199,10 +199,8 @@ def _rows(world: World, sink: str) -> Iterator[str]:
         return  # nobody knows whether it has the rows that were given up
     shown = _state(target, decided, sink) if isinstance(target, targets.Runs) else target.visible()
     wanted = _wanted(decided, sink)
-    missing = {row for cp in decided if sink in cp.missing for row in _range(cp)}
     if twice := sorted({row for row in shown if shown.count(row) > 1}):
         yield f"{sink} shows {twice} more than once"
-    shown = [row for row in shown if row not in missing]  # they may have come back
     if not isinstance(target, targets.Lake | targets.Topic):
         shown, wanted = sorted(shown), sorted(wanted)
     if shown != wanted:

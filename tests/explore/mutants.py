@@ -536,6 +536,20 @@ EDGE = [
         "absence-accepted",
     ),
     Mutant(
+        "plan ignores that what was accepted as lost is there again",
+        HISTORY,
+        "        return self.shows_lost or is_missing(",
+        "        return is_missing(",
+        "loss-returns",
+    ),
+    Mutant(
+        "published to where what was accepted as lost is there again",
+        HISTORY,
+        "    return None if last.absent else _with_lost(view, live.name, last)\n",
+        "    return None if last.absent else last\n",
+        "loss-returns",
+    ),
+    Mutant(
         "a rehearsal goes by what it has computed before another decision",
         REHEARSAL,
         "            view.head.decision,\n            {sink:",

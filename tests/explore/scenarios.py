@@ -580,6 +580,22 @@ TARGETS = [
         may_go_back=["a"],
     ),
     unsteady(
+        "loss-returns",
+        {"run1": a.run("run1"), "world": a.swaps("a")},
+        [*HAS_COPY, a.swaps("a"), a.accept_loss("a")],
+        mend=lambda world: None,
+        may_go_back=["a"],
+        may_lose=[("a", 3)],
+    ),
+    unsteady(
+        "loss-returns-staged",
+        {"commit": a.commit(3), "recov": a.recover(), "world": a.swaps("a")},
+        [*HAS_COPY, a.swaps("a"), a.accept_loss("a"), a.plan("run1"), a.stage(3)],
+        mend=lambda world: None,
+        may_go_back=["a"],
+        may_lose=[("a", 3)],
+    ),
+    unsteady(
         "loss-found",
         {"person": a.accept_loss("a"), "world": a.swaps("a")},
         [*HAS_COPY, a.swaps("a")],

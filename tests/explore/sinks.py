@@ -187,6 +187,8 @@ class Proven(MemorySink, ProvesHistory):
     def _require(self, last: Publication | None) -> None:
         if last and not self._shows(last):
             raise TargetWentBack(f"sink '{self.name}' refuses.", "The target lacks what was published to it.")
+        if last and any(self._shows(lost) for lost in last.lost):
+            raise TargetWentBack(f"sink '{self.name}' refuses.", "The target shows what was accepted as lost.")
 
 
 class TakesBack(Replaceable):

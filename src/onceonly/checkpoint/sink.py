@@ -42,12 +42,15 @@ class Publication:
     Args:
         proof: what the sink's commit returned as `Outcome.proof`: by which its target can be recognised later.
         absent: a person has accepted that this target no longer exists. The sink may make it again.
+        lost: what was published there afterwards, and is recorded as missing. A target that shows any of it is the one
+            that was given up, and must not be published to before that is recorded.
     """
 
     epoch: int
     decision: int
     proof: Mapping[str, Any]
     absent: bool = False
+    lost: tuple[Publication, ...] = ()
 
     @property
     def target(self) -> str:

@@ -43,7 +43,8 @@ class Comparison:
 
     Args:
         view: the pipeline in the state table; of a target that went back, as it was read after the look.
-        last: the publication that the target should show.
+        last: the publication that the target should show, with those that it should not.
+        shows_lost: it shows what is recorded as missing there.
     """
 
     pipeline: Pipeline
@@ -52,6 +53,7 @@ class Comparison:
     live: ProvesHistory
     last: Publication
     history: History
+    shows_lost: bool = False
 
     @property
     def went_back(self) -> bool:
@@ -63,7 +65,9 @@ class Comparison:
         """Whether it shows what was recorded as missing, or exists although that was recorded as absent."""
         if self.last.absent:
             return is_there_again(self.last, self.history)
-        return self.history.answer is Answer.SAME and is_missing(self.view, self.sink, self.last)
+        if self.history.answer is not Answer.SAME:
+            return False
+        return self.shows_lost or is_missing(self.view, self.sink, self.last)
 
     @property
     def shown(self) -> int:
@@ -98,8 +102,7 @@ class Comparison:
         return found[::-1]
 
     def _has(self, checkpoint: Checkpoint) -> bool:
-        proof = checkpoint.published[self.sink].get("proof")
-        publication = Publication(checkpoint.epoch, checkpoint.decision or 0, proof) if proof else None
+        publication = _publication(checkpoint, self.sink)
         return publication is not None and self.live.compare(publication).answer is Answer.SAME
 
     def _is_of_target(self, checkpoint: Checkpoint) -> bool:
@@ -202,7 +205,9 @@ def require_accepted(state: StateTable, parts: Parts, pipeline: Pipeline, sink: 
 
 
 def last_publication(live: Sink, view: View) -> Publication | None:
-    """The sink's last publication in its target, which a commit has to find there; None: there is none.
+    """The sink's last publication in its target, which a commit has to find there, and what it must not find.
+
+    None: there is none.
 
     The target is looked at only if the sink has had several, or one that no longer exists.
 
@@ -221,7 +226,25 @@ def last_publication(live: Sink, view: View) -> Publication | None:
         raise _not_accepted(view.pipeline, live.name, "That rows are missing there is recorded, and not all of it.")
     if last.absent and is_there_again(last, live.compare(last)):
         raise _not_accepted(view.pipeline, live.name, "It is there again, and it was accepted that it is not.")
-    return None if last.absent else last
+    return None if last.absent else _with_lost(view, live.name, last)
+
+
+def _with_lost(view: View, sink: str, last: Publication) -> Publication:
+    """Add what was published to that target afterwards, and is recorded as missing there.
+
+    There is some only until the sink publishes again. Reads the history of a sink that has ever lost something.
+    """
+    if last.absent or not view.head.missing.get(sink):
+        return last
+    later = [each for each in view.published_to(sink, last.decision) if sink in each.missing]
+    publications = (_publication(checkpoint, sink) for checkpoint in later)
+    return replace(last, lost=tuple(each for each in publications if each and each.target == last.target))
+
+
+def _publication(checkpoint: Checkpoint, sink: str) -> Publication | None:
+    """Return how a checkpoint was published to a sink; None: it left no proof."""
+    proof = checkpoint.published[sink].get("proof")
+    return Publication(checkpoint.epoch, checkpoint.decision or 0, proof) if proof else None
 
 
 def is_there_again(absent: Publication, history: History) -> bool:
@@ -261,7 +284,9 @@ def _look(parts: Parts, pipeline: Pipeline, view: View, sink: str) -> Comparison
         for last in publications_of(view, sink):
             history = live.compare(last)
             if history.answer is not Answer.ELSEWHERE:
-                return Comparison(pipeline, view, sink, live, last, history)
+                last = _with_lost(view, sink, last)
+                shows_lost = any(live.compare(each).answer is Answer.SAME for each in last.lost)
+                return Comparison(pipeline, view, sink, live, last, history, shows_lost)
     except (NotCommitted, Fenced):
         raise
     except Exception as error:
@@ -312,12 +337,19 @@ def refused_commit(parts: Parts, error: TargetWentBack, now: View, checkpoint: C
     with suppress(Exception):  # the refusal stands, whatever can be told of it
         comparison = _look(parts, Pipeline.from_json(checkpoint.definition), now, sink)
         missing = _missing(comparison) if comparison and comparison.went_back else ""
+    code, recover = error.code or WENT_BACK, f"onceonly recover {name}"
+    ways_out = f"Record that it is there again: {_command(name, sink)}. Then: {recover}"
+    if code != IS_BACK:
+        ways_out = (
+            f"Bring the target back (mount its volume, restore its newest copy), then: {recover}. If those rows are "
+            f"lost: {_command(name, sink)}"
+        )
     return TargetWentBack(
-        f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target went back.",
+        f"{name} epoch {checkpoint.epoch}: sink '{sink}' was not published, because its target "
+        f"{'is there again' if code == IS_BACK else 'went back'}.",
         f"{first_sentence(error)}{missing}",
-        "The decision stands and nothing was deleted. Bring the target back (mount its volume, restore its newest "
-        f"copy), then: onceonly recover {name}. If those rows are lost: {_command(name, sink)}",
-        code=error.code or WENT_BACK,
+        f"The decision stands and nothing was deleted. {ways_out}",
+        code=code,
     )
 
 

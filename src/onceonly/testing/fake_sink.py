@@ -216,6 +216,10 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
         if history and history.answer is Answer.WENT_BACK:
             what = f"sink '{self.name}': its target lacks what was published to it."
             raise TargetWentBack(what, history.why, "Bring it back.", code="target-went-back")
+        for publication in last.lost if last else ():
+            if self.compare(publication).answer is Answer.SAME:
+                what = f"sink '{self.name}': its target shows epoch {publication.epoch} again."
+                raise TargetWentBack(what, "It was accepted as lost.", "Record it.", code="target-is-back")
 
     def _check_rows(self, handle: Handle) -> list[Any]:
         """Return the staged rows. Raises StageAgain unless they are all there."""

@@ -14,15 +14,17 @@ from unit.lightdelta import LightDelta, LightParts
 from unit.lightfiles import FileParts, LightFiles
 from unit.world import World
 
-from onceonly.checkpoint.model import State
+from onceonly.checkpoint.model import State, Transaction
 from onceonly.checkpoint.sink import ProvesHistory
 from onceonly.coordinator.accept_loss import Acceptance
-from onceonly.errors import ActionNeeded
+from onceonly.coordinator.target_history import last_publication
+from onceonly.errors import ActionNeeded, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
 
 THREE = [DeltaSink(name, name) for name in ("lake", "files", "late")]
 FIVE = [0, 1, 2, 3, 4]
+NEVER: Any = None  # the handles of these sinks are never replaced
 
 
 class DeltaParts(LightParts):
@@ -105,10 +107,14 @@ class Lake(World):
         for place in (self.kept / "newest").iterdir():
             shutil.copytree(place, parent / place.name)
 
-    def refuses(self, step: Any) -> ActionNeeded:
+    def rows(self, numbers: list[int]) -> list[Any]:
+        """As the sinks of this kind stage them."""
+        return numbers if self.kind.sink is LightDelta else [{"value": number} for number in numbers]
+
+    def refuses(self, step: Any, code: str = "target-went-back") -> ActionNeeded:
         with pytest.raises(ActionNeeded) as refusal:
             step()
-        assert refusal.value.code == "target-went-back", str(refusal.value)
+        assert refusal.value.code == code, str(refusal.value)
         return refusal.value
 
 
@@ -169,6 +175,45 @@ def test_an_accepted_copy_is_continued(lake):
     lake.put(11)
     lake.run("run-3")
     assert (lake.values("lake"), lake.values("files")) == ([*FIVE, 11], [*FIVE, 10, 11])
+
+
+def test_what_was_accepted_as_lost_is_noticed_when_it_returns(lake):
+    """Also right away, when nothing was published to the copy yet."""
+    lake.keep("lake", "old")
+    for number in (10, 11):
+        lake.put(number)
+        lake.run(f"run-{number}")
+    lake.exchange("lake", "old")
+    person, lost = Person(lake.coordinator), Acceptance("ann", "the copy is all there is")
+    assert [each.epoch for each in person.accept_loss("flights", "lake", lost)] == [2, 3]
+    lake.bring_back("lake")
+    lake.put(12)
+    error = lake.refuses(lambda: lake.plan("run-12"), "target-is-back")
+    assert "It shows epochs 2, 3, recorded as missing" in error.why
+    assert person.accept_loss("flights", "lake", Acceptance("ann", "it was found")) == []
+    lake.run("run-12")
+    assert [lake.values(name) for name in ("lake", "files")] == [[*FIVE, 10, 11, 12]] * 2
+    assert lake.state.view("flights").head.missing == {}
+
+
+def test_nothing_is_published_to_what_was_accepted_as_lost(lake):
+    """It returns after the rehearsal has looked."""
+    lake.keep("lake", "old")
+    lake.put(10)
+    lake.run("run-2")
+    lake.exchange("lake", "old")
+    person = Person(lake.coordinator)
+    person.accept_loss("flights", "lake", Acceptance("ann", "the copy is all there is"))
+    lake.bring_back("lake")
+    live, view = lake.live("lake"), lake.state.view("flights")
+    last = last_publication(live, view)
+    lake.put(11)
+    handle = live.stage(Transaction("ab" * 16, "flights", "lake", 3, 1, "0" * 12), lake.rows([11]))
+    for step in (live.rehearse, lambda *given: live.commit(*given[:2], NEVER, given[2])):
+        with pytest.raises(TargetWentBack) as refusal:
+            step(handle, 3, last)
+        assert refusal.value.code == "target-is-back"
+    assert lake.values("lake") == [*FIVE, 10]
 
 
 def test_an_accepted_absence_lets_the_next_stage_make_it(lake):

@@ -16,6 +16,7 @@ from onceonly.checkpoint.sink import Answer, History, Publication
 from onceonly.errors import TargetWentBack
 from onceonly.filesystems.paths import local_path, spark_uri
 from onceonly.sinks.delta import errors, evidence, head
+from onceonly.sinks.staging import history as histories
 
 MAX_ENTRIES_REMARKED = 500  # log entries since the publication that are searched for what others did
 # Operations after which published rows may be gone, as commits name them; others only add rows or move them.
@@ -78,7 +79,7 @@ def is_elsewhere(uri: str, last: Publication | None) -> bool:
 def require(
     sink: str, uri: str, last: Publication | None, table_id: str, number_of: Callable[[str], int | None]
 ) -> None:
-    """Raise TargetWentBack unless the snapshot of a table shows the sink's last recorded publication.
+    """Raise TargetWentBack unless the snapshot of a table shows the sink's last recorded publication, and nothing lost.
 
     Args:
         number_of: the snapshot's transaction number of an app id.
@@ -91,6 +92,9 @@ def require(
     if number < last.proof["txn"]:
         shown = f"decision {evidence.decision_of(number)}" if number else "no decision of this sink"
         raise went_back(sink, uri, last, f"It shows {shown}.")
+    for publication in last.lost:
+        if number == publication.proof["txn"]:  # what it shows last; a copy of it has earlier ones as well
+            raise histories.is_back(sink, publication)
 
 
 def went_back(sink: str, uri: str, last: Publication, why: str) -> TargetWentBack:

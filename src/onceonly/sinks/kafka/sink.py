@@ -191,12 +191,13 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
         """Whether the log shows all of the handle although the topics lack the last publication.
 
         Raises:
-            TargetWentBack: they lack it, and the log does not show all of the handle.
+            TargetWentBack: they lack it, and the log does not show all of the handle; or they show what was lost.
         """
         if last is None:
             return False
         compared = history.compare(known, self._connection.bootstrap, self.config.allowed, last)
         if compared.answer is not Answer.WENT_BACK:
+            histories.require_still_lost(self, last)
             return False
         if not rehearsal.is_published(known, handle):
             raise histories.went_back(self.name, last, compared)

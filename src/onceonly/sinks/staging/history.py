@@ -1,4 +1,4 @@
-"""The refusal to build on a target that lacks what was published to it."""
+"""The refusal to build on a target that lacks what was published to it, or shows what was recorded as missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require(sink: Comparing, last: Publication | None) -> bool:
     """Whether the target shows the sink's last publication; False: there is none, or it was to another target.
 
     Raises:
-        TargetWentBack: the target lacks it.
+        TargetWentBack: the target lacks it, or shows what is recorded as missing there.
         OutcomeUnknown: the target does not answer.
     """
     if last is None or not last.proof:
@@ -26,7 +26,25 @@ def require(sink: Comparing, last: Publication | None) -> bool:
     history = sink.compare(last)
     if history.answer is Answer.WENT_BACK:
         raise went_back(sink.name, last, history)
+    require_still_lost(sink, last)
     return history.answer is not Answer.ELSEWHERE
+
+
+def require_still_lost(sink: Comparing, last: Publication) -> None:
+    """Raise TargetWentBack if the target shows a publication that is recorded as missing there."""
+    for publication in last.lost:
+        if sink.compare(publication).answer is Answer.SAME:
+            raise is_back(sink.name, publication)
+
+
+def is_back(sink: str, publication: Publication) -> TargetWentBack:
+    return TargetWentBack(
+        f"sink '{sink}': {publication.proof['target']} shows epoch {publication.epoch} (decision "
+        f"{publication.decision}) again.",
+        "It was accepted that its rows are missing there.",
+        f"Nothing was written. Record that it is there again: onceonly accept-loss PIPELINE {sink} --reason …",
+        code="target-is-back",
+    )
 
 
 def went_back(sink: str, last: Publication, history: History) -> TargetWentBack:
