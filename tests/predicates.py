@@ -1,8 +1,13 @@
 """Random rows of every type, and what each reader of a Delta table finds in it by predicates of every operator.
 
 Truth is found without a reader: all files of the table, row by row. NaN is the largest value and equal to itself, as in
-SQL, except in datasets of pyarrow, which compare it as IEEE 754 does. A dataset is not asked about NaN: by any
-bound of a file, it takes all rows for less.
+SQL, except in datasets of pyarrow, which compare it as IEEE 754 does.
+
+Three questions are not asked, because readers get them wrong in any table:
+
+- a dataset, about NaN: by any bound of a file, it takes all rows for less;
+- Spark, about -0.0: in a Parquet file with a dictionary it does not find 0.0 (Spark 4.2, also in a file of its own);
+- delta-rs's engine, about times in files that others have written as INT96, as Spark does by default: they overflow.
 """
 
 from __future__ import annotations
@@ -346,11 +351,20 @@ def compare(uri: str, chance: random.Random, columns: Mapping[str, pa.DataType],
             shown["polars"] = [by_polars(uri, each, kind) for each in asked]
         for reader, found in shown.items():
             for predicate, ids in zip(asked, found, strict=True):
-                if reader == "dataset" and any(each != each for each in predicate.values):
+                if _is_misread(reader, predicate, kind, truth):
                     continue
                 answers += 1
                 assert ids == truth.ids(predicate, ieee=reader == "dataset"), f"{reader}: {predicate} in {uri}"
     return answers, asked_in_all
+
+
+def _is_misread(reader: str, predicate: Predicate, kind: pa.DataType, truth: Truth) -> bool:
+    """Whether this reader's answer is wrong in any table (see above)."""
+    if reader == "dataset":
+        return any(value != value for value in predicate.values)
+    if reader == "spark":
+        return any(value == 0 and math.copysign(1, value) < 0 for value in predicate.values if isinstance(value, float))
+    return reader == "delta-rs's engine" and pa.types.is_timestamp(kind) and not truth.is_ours
 
 
 def _has_polars() -> bool:

@@ -40,6 +40,8 @@ class Lake:
     def publish(self, epoch: int, table: pa.Table, in_process: bool) -> None:
         writer = DeltaWriter(DeltaSink("lake", self.uri, **self.options), self.uri, lambda: self.spark)
         data = self.spark.createDataFrame(table).coalesce(1)
+        if "local" in table.column_names:  # otherwise Spark takes it for a time with a zone
+            data = data.withColumn("local", data["local"].cast("timestamp_ntz"))
         with few.reading(table.num_rows if in_process else None):
             handle = writer.stage(Transaction("11112222", "p", "lake", epoch, 1, f"{epoch:012x}"), data)
         handle = writer.rehearse(json.loads(json.dumps(handle)), epoch)
