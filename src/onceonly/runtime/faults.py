@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 KEPT = "Nothing was published, and what was written is removed."
 OTHERWISE = "Fix the cause and retry the stage."
+TOO_LONG = "File name too long"  # what Linux says, and Hadoop keeps to itself
+MAX_NAME_BYTES = 255  # of a file or folder, on nearly all file systems
+NOT_CREATED = re.compile(r"Mkdirs failed to create (\S+)")
 JAVA_FRAME = re.compile(r"\s*at [\w.$/@<>]+\(")  # a line of a Java trace: its classes are in every trace
 
 
@@ -51,7 +54,7 @@ FAULTS = (  # the most telling first: an error may have the words of several
         "permission-denied",
         r"Permission denied|AccessControlException|AccessDenied(Exception)?|Access Denied|EACCES|AuthorizationFailure|"
         r"PERMISSION_DENIED|status code:? 403|403 Forbidden|TopicAuthorizationException|GroupAuthorizationException|"
-        r"Read-only file system",
+        r"Read-only file system|Mkdirs failed to create",
         "Let the user of Spark's driver and executors read the source and write where the sink is.",
     ),
     _fault(
@@ -125,7 +128,7 @@ FAULTS = (  # the most telling first: an error may have the words of several
     ),
     _fault(
         "no-such-column",
-        r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|UNRESOLVED_FIELD|AMBIGUOUS_REFERENCE|COLUMN_ALREADY_EXISTS",
+        r"UNRESOLVED_(USING_)?COLUMN|FIELD_NOT_FOUND|UNRESOLVED_FIELD|AMBIGUOUS_REFERENCE|COLUMN_ALREADY_EXISTS",
         "Correct the name in the transform.",
     ),
     _fault(
@@ -165,8 +168,15 @@ FAULTS = (  # the most telling first: an error may have the words of several
 
 def classify(text: str) -> tuple[str, str]:
     """Return the code of an error, empty for one that is not known, and what to do about it."""
-    told = "\n".join(line for line in text.splitlines() if not JAVA_FRAME.match(line))
+    lines = [line for line in text.splitlines() if not JAVA_FRAME.match(line)]
+    told = "\n".join([*lines, *(TOO_LONG for line in lines if _names_too_long(line))])
     for fault in FAULTS:
         if fault.words.search(told):
             return fault.code, f"{fault.todo} {KEPT} Then retry the stage."
     return "", f"{KEPT} {OTHERWISE}"
+
+
+def _names_too_long(line: str) -> bool:
+    """Return whether a line is about a folder that could not be created because its name is too long."""
+    folder = NOT_CREATED.search(line)
+    return folder is not None and any(len(name.encode()) > MAX_NAME_BYTES for name in folder[1].split("/"))

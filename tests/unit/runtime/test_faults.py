@@ -20,6 +20,9 @@ FAULTS = [
     ("null-refused", "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: n."),
     ("null-refused", "[NOT_NULL_ASSERT_VIOLATION] NULL value appeared in non-nullable field: n"),
     ("name-too-long", JOB + "(TID 4): java.io.FileNotFoundException: /lake/p=xx/part-0.parquet (File name too long)"),
+    ("name-too-long", CALL + "x\nCaused by: java.io.IOException: Mkdirs failed to create file:/lake/p=" + "é" * 130),
+    ("permission-denied", CALL + "x\nCaused by: java.io.IOException: Mkdirs failed to create file:/lake/p=1"),
+    ("no-such-column", "[UNRESOLVED_USING_COLUMN_FOR_JOIN] USING column `x` cannot be resolved on the left side"),
     ("schema-does-not-fit", CALL + "x\nCaused by: org.apache.spark.sql.avro.IncompatibleSchemaException: Cannot "
      "convert SQL type STRUCT<a: STRING, b: INT> to Avro type"),
     ("schema-does-not-fit", "[AVRO_INCOMPATIBLE_READ_TYPE] Cannot convert Avro field"),

@@ -1,0 +1,42 @@
+"""What users are told of their own mistakes: the same code in the process, through Spark Connect, and on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.programs import user_faults
+from integration.programs.children import output, start, without_spark
+from integration.services import spark_cluster
+from patience import PATIENCE
+
+ROOT = Path(__file__).parents[3]
+PATHS = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+WAYS = ["in process", "connect", pytest.param("cluster", marks=pytest.mark.heavy)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address; empty: there is none."""
+    if request.param == "cluster":
+        for cluster in spark_cluster.cluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": PATHS}):
+            yield cluster.remote
+    else:
+        yield request.getfixturevalue("spark_server") if request.param == "connect" else ""
+
+
+def test_each_mistake_has_its_code(server: str, tmp_path: Path) -> None:
+    remote = {"SPARK_REMOTE": server} if server else {}
+    jars = {"ONCEONLY_JARS": str(ROOT / ".jars"), "PYTHONPATH": PATHS, "ONCEONLY_HOME": str(tmp_path / "home")}
+    child = start(user_faults.__file__, str(tmp_path), env={**without_spark(os.environ), **jars, **remote})
+    printed = output(child, 4 * PATIENCE)
+    told = [json.loads(line[6:]) for line in printed.splitlines() if line.startswith("FAULT ")]
+    codes = {fault["name"]: fault["code"] for fault in told}
+    assert codes == {name: code for name, (code, _) in user_faults.FAULTS.items()}, printed[-5000:]
+    assert {
+        fault["name"]: fault["text"] for fault in told if len(fault["text"]) > 800 or "\tat " in fault["text"]
+    } == {}
