@@ -6,7 +6,7 @@ SQL, except in datasets of pyarrow, which compare it as IEEE 754 does.
 Three questions are not asked, because readers get them wrong in any table:
 
 - a dataset, about NaN: by any bound of a file, it takes all rows for less;
-- Spark, about -0.0: in a Parquet file with a dictionary it does not find 0.0 (Spark 4.2, also in a file of its own);
+- Spark, about 0.0 and -0.0: by the dictionary of a Parquet file, also of its own, it finds one of the two only;
 - delta-rs's engine, about times in files that others have written as INT96, as Spark does by default: they overflow.
 """
 
@@ -363,7 +363,7 @@ def _is_misread(reader: str, predicate: Predicate, kind: pa.DataType, truth: Tru
     if reader == "dataset":
         return any(value != value for value in predicate.values)
     if reader == "spark":
-        return any(value == 0 and math.copysign(1, value) < 0 for value in predicate.values if isinstance(value, float))
+        return pa.types.is_floating(kind) and 0 in predicate.values
     return reader == "delta-rs's engine" and pa.types.is_timestamp(kind) and not truth.is_ours
 
 

@@ -163,6 +163,11 @@ FAULTS = (  # the most telling first: an error may have the words of several
         r"SparkContext was shut down|SESSION_CLOSED",
         "Look at the executor's log for why it ended (memory, a lost machine).",
     ),
+    _fault(
+        "task-failed",
+        r"TASK_WRITE_FAILED|Job aborted due to stage failure|Job aborted",
+        "Spark does not say why here: look at the logs of its driver and executors.",
+    ),
 )
 
 

@@ -59,7 +59,7 @@ def _sql(statement: str) -> Make:
     return lambda rows: rows.sparkSession.sql(statement)
 
 
-FAULTS: Mapping[str, tuple[str, Make]] = {  # name -> code, rows
+FAULTS: Mapping[str, tuple[str, Make]] = {  # name -> code, or several of which it is one, and rows
     "cast": ("value-does-not-fit", _expression(f"CAST({TEXT} AS INT) AS n")),
     "overflow": ("value-does-not-fit", _expression("9223372036854775807 + id AS n")),
     "decimal": ("value-does-not-fit", _expression("CAST(id * 100000 AS DECIMAL(4,0)) AS n")),
@@ -76,7 +76,7 @@ FAULTS: Mapping[str, tuple[str, Make]] = {  # name -> code, rows
     "function": ("function-raised", _function(_raise)),
     "package": ("package-missing-on-workers", _function(_import)),
     "memory": ("out-of-memory", _function(_exhaust)),
-    "worker": ("executor-lost", _function(_die)),
+    "worker": ("executor-lost or task-failed", _function(_die)),  # on a cluster, Connect has no cause of it
     "long name": ("name-too-long", _expression("id AS n", "repeat('x', 300) AS part")),
     "null": ("null-refused", _expression("IF(id < 5, id, NULL) AS n")),
     "check": ("constraint-violated", _expression("id AS n")),

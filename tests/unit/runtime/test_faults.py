@@ -64,6 +64,7 @@ FAULTS = [
     ("not-reachable", "<_MultiThreadedRendezvous of RPC: StatusCode.UNAVAILABLE, failed to connect>"),
     ("executor-lost", JOB + "ExecutorLostFailure (executor 3 exited caused by one of the running tasks)"),
     ("executor-lost", "Python worker exited unexpectedly (crashed)"),
+    ("task-failed", "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030"),
     ("", "Something that nobody has seen."),
 ]  # fmt: skip
 
