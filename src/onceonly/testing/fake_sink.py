@@ -155,8 +155,10 @@ class FakeSink(Sink, Traced, ProvesHistory, Replaceable, Inspectable, Resolvable
     def proof_now(self, last: Publication) -> Publication | None:
         if not self._published.exists():
             return None
-        at = self.compare(last).decision
-        name = next((name for name, decision in self._log().items() if decision == at), None)
+        proven = (Transaction.parse(publication.proof["txn"] or "") for publication in (last, *last.lost))
+        prefixes = [f"{txn.prefix}-" for txn in proven if txn]
+        log = {name: at for name, at in self._log().items() if name.startswith(tuple(prefixes))}
+        name, at = max(log.items(), key=lambda entry: entry[1], default=(None, 0))
         txn = Transaction.parse(name or "")
         return Publication(txn.epoch if txn else 0, at, {"target": str(self.folder), "txn": name})
 

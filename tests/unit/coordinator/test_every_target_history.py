@@ -90,8 +90,12 @@ class Lake(World):
         for place in self.places(name):
             shutil.copytree(place, self.kept / to / place.name)
 
-    def exchange(self, name: str, to: str = "") -> None:
-        """The target as it was kept; empty: a volume that is not mounted. What is there now is kept as "newest"."""
+    def exchange(self, name: str, to: str = "", is_mounted: bool = False) -> None:
+        """The target as it was kept; empty: a volume that is not mounted. What is there now is kept as "newest".
+
+        Args:
+            is_mounted: the target's folder exists, whatever is in it.
+        """
         shutil.rmtree(self.kept / "newest", ignore_errors=True)
         parent = self.kind.folder(self.live(name)).parent
         self.keep(name, "newest")
@@ -99,6 +103,8 @@ class Lake(World):
             shutil.rmtree(place)
         for place in (self.kept / to).iterdir() if to else ():
             shutil.copytree(place, parent / place.name)
+        if is_mounted:
+            self.kind.folder(self.live(name)).mkdir(exist_ok=True)
 
     def bring_back(self, name: str) -> None:
         parent = self.kind.folder(self.live(name)).parent
@@ -249,3 +255,23 @@ def test_other_writers_are_no_loss(lake):
     other.coordinator.commit("others", planned.epoch)
     lake.put(31)
     assert lake.run("run-2").state is State.COMMITTED
+
+
+@pytest.mark.parametrize("copy", ["old", "empty"])
+def test_a_target_that_was_found_again_may_go_back_again(lake, copy):
+    """Whether the loss was of some publications, or of all."""
+    lake.keep("lake", "old")
+    (lake.kept / "empty").mkdir()
+    lake.put(10)
+    lake.run("run-2")
+    epochs = {"old": [2], "empty": [1, 2]}[copy]
+    person, lost = Person(lake.coordinator), Acceptance("ann", "the copy is all there is")
+    for _ in range(2):
+        lake.exchange("lake", copy, is_mounted=True)
+        lake.refuses(lambda: lake.plan("run-3"))
+        assert [each.epoch for each in person.accept_loss("flights", "lake", lost)] == epochs
+        lake.bring_back("lake")
+        assert person.accept_loss("flights", "lake", Acceptance("ann", "it was found")) == []
+    lake.put(11)
+    lake.run("run-3")
+    assert lake.values("lake") == [*FIVE, 10, 11]

@@ -55,7 +55,8 @@ def proof_now(on: FileSystem, target: str, last: Publication) -> Publication | N
     """The last publication of the same pipeline, sink and state table that the folder shows."""
     if not _exists(on, target):
         return None
-    path = last.proof.get("manifest")
+    paths = (publication.proof.get("manifest") for publication in (last, *last.lost))
+    path = next(filter(None, paths), None)  # none if an empty folder was accepted before anything was lost there
     shown = [each for each in _shown(on, target, path) if not manifest.is_given_up(each)] if path else []
     if not shown:
         return Publication(0, 0, {"target": target})
