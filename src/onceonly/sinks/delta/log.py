@@ -333,10 +333,12 @@ def _covering(protocol: dict[str, Any], features: set[str]) -> dict[str, Any]:
 
 def _protocol(protocol: Any) -> dict[str, Any]:
     action = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
-    if protocol.reader_features is not None:
-        action["readerFeatures"] = protocol.reader_features
-    if protocol.writer_features is not None:
-        action["writerFeatures"] = protocol.writer_features
+    if (
+        protocol.min_reader_version >= 3
+    ):  # required from there on, also where it is empty, which deltalake shows as None
+        action["readerFeatures"] = protocol.reader_features or []
+    if protocol.min_writer_version >= 7:
+        action["writerFeatures"] = protocol.writer_features or []
     return action
 
 
