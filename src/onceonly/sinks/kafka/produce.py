@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from onceonly.counts import count
 from onceonly.errors import Fenced, InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka.connection import DENIED
-from onceonly.kafka.librdkafka import Failed, Producer, Records
+from onceonly.kafka.librdkafka import FailureCallback, Producer, Records
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.limits import QUEUE, Topics
 
@@ -164,7 +164,7 @@ def write_all(
     return output.producer
 
 
-def _reporter(errors: list[str]) -> Failed:
+def _reporter(errors: list[str]) -> FailureCallback:
     def report(code: int, text: str, topic: str, partition: int) -> None:
         place = f" (topic '{topic}' partition {partition})" if topic else ""
         errors.append(f"{text}{place}{_advice(code)}")
