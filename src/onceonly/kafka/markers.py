@@ -73,7 +73,7 @@ class Marker:
 
 
 class MarkerScan:
-    """Scans the record batches of one log, from an offset on, for the markers of some producers.
+    """A scan of the record batches of one log, from an offset on, for the markers of some producers.
 
     Each batch is read once, however many transactions are looked for. Threads may share a scan: whoever holds `turn`
     may move it on, by the page at its position alone.
@@ -224,7 +224,8 @@ async def _fetch(client: BrokerClient, log: PartitionLog, offset: int) -> Page |
         response = await client.send(_request({log: offset}), node)
         check(response.error_code)
         result = response.responses[0].partitions[0]
-        check(0 if result.error_code == OUT_OF_RANGE else result.error_code)
+        if result.error_code != OUT_OF_RANGE:
+            check(result.error_code)
     except (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError):
         return None
     page = _to_page(log, offset, result)

@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class TopicClient:
-    """Every request has a time limit. Errors name the topic, the address, the protocol and the mechanism."""
+    """Requests to the brokers about one topic. Every request has a time limit.
+
+    Errors name the topic, the address, the protocol and the mechanism.
+    """
 
     def __init__(self, topic: str, kafka: KafkaConnection) -> None:
         self._topic, self._kafka = topic, kafka
@@ -262,9 +265,11 @@ class TopicClient:
         reason = self._kafka.scrub(error.str()) if error else why
         if REFUSED in reason:
             return self._credentials_refused(reason)
+        if reason != why:
+            why = f"{why}: {reason}"
         return NotCommitted(
             f"topic '{self._topic}': the Kafka broker at {self._kafka.describe()} did not answer.",
-            f"{why}: {reason}." if reason != why else f"{why}.",
+            f"{why}.",
             "Check that it is running and reachable from here. This is safe to retry. Nothing was written.",
         )
 
@@ -294,7 +299,7 @@ class TopicClient:
 
 
 class NoTopic(InvalidPipeline):
-    """The topic does not exist. The user's mistake, unless a checkpoint has pinned a range of it."""
+    """The error for a topic that does not exist: the user's mistake, unless a checkpoint has pinned a range of it."""
 
 
 def _utc(millis: int) -> datetime:

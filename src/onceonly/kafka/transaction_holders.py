@@ -71,7 +71,7 @@ def _has_batch_of_others(
     """
     client = transactions._client
     for _ in range(MAX_PAGES):
-        records = client.call(lambda at=offset: _fetch(transactions, topic, number, at))  # type: ignore[misc]
+        records = client.call(lambda at=offset: _fetch_records(transactions, topic, number, at))  # type: ignore[misc]
         page_start = offset
         for header in batches.headers(records):
             is_of_open = header.attributes & batches.TRANSACTIONAL and header.producer_id in producer_ids
@@ -83,13 +83,14 @@ def _has_batch_of_others(
     return True
 
 
-async def _fetch(transactions: Transactions, topic: Topic, number: int, offset: int) -> bytes:
+async def _fetch_records(transactions: Transactions, topic: Topic, number: int, offset: int) -> bytes:
     ((node, _),) = (await partitions_by_leader(transactions._client, topic, {number: 0})).items()
     request = batches.fetch_request(topic[0], {number: offset}, PAGE_BYTES, PAGE_BYTES)
     response = await transactions._client.send(request, node)
     check(response.error_code)
     result = response.responses[0].partitions[0]
-    check(0 if result.error_code == batches.OUT_OF_RANGE else result.error_code)
+    if result.error_code != batches.OUT_OF_RANGE:
+        check(result.error_code)
     return bytes(result.records or b"")
 
 
@@ -100,7 +101,9 @@ def _describe(transactions: Transactions, producer_id: int) -> tuple[str | None,
     """
     try:
         id = transactions._client.call(lambda: _find_transactional_id(transactions, producer_id))
-        return id, transactions.describe([id]).get(id) if id else None
+        if not id:
+            return id, None
+        return id, transactions.describe([id]).get(id)
     except NotCommitted:
         return None, None
 

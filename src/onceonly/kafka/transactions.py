@@ -69,7 +69,7 @@ class Transactions(Cluster):
         self._nodes: dict[str, int] = {}  # coordinators by `prepare_ends`, each for one request
 
     def watch(self, since: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:
-        """From now on, read the log once for all of these transactions instead of once for each.
+        """Read the log once for all of these transactions from now on, instead of once for each.
 
         Args:
             since: by producer id and epoch, as for `look_at_all`. Those with the same start in a partition share it.
@@ -176,10 +176,11 @@ class Transactions(Cluster):
             topic_id: return UNKNOWN if the topic of that name has another id; None: that of the present topic.
             alone: whether the producer never had another transaction.
         """
-        id = self.topic_ids([partition[0]]).get(partition[0]) if topic_id is None else topic_id
-        if id is None:
+        if topic_id is None:
+            topic_id = self.topic_ids([partition[0]]).get(partition[0])
+        if topic_id is None:
             return MarkerState.UNKNOWN
-        scan = MarkerScan(PartitionLog(*partition, id), since, [producer_id])
+        scan = MarkerScan(PartitionLog(*partition, topic_id), since, [producer_id])
         return markers.look(self._client, scan, (producer_id, epoch), alone)
 
     def look_at_all(
@@ -246,7 +247,9 @@ class Transactions(Cluster):
         whole_id = re.compile(pattern)
         ids: set[str] = set()
         for node in await self._client.brokers():
-            fields = {"transactional_id_pattern": pattern} if api_version(ListTransactionsRequest) >= 2 else {}
+            fields = {}
+            if api_version(ListTransactionsRequest) >= 2:
+                fields["transactional_id_pattern"] = pattern
             response = await self._client.send(ListTransactionsRequest(state_filters=list(OPEN), **fields), node)
             check(response.error_code)
             ids.update(state.transactional_id for state in response.transaction_states)
@@ -336,12 +339,16 @@ def _starts(since: Starts, topic_ids: Mapping[str, str]) -> list[Start]:
 
 
 def _to_described(state: Any) -> Described:
+    """Return a coordinator's description of a transaction as ours."""
     start_millis = state.transaction_start_time_ms
+    partitions: set[Partition] = set()
+    for topic in state.topics:
+        partitions |= {(topic.topic, number) for number in topic.partitions}
     return Described(
         state=state.transaction_state,
         producer_id=state.producer_id,
         epoch=state.producer_epoch,
         timeout=state.transaction_timeout_ms / 1000,
         started_at=EPOCH + timedelta(milliseconds=start_millis) if start_millis >= 0 else None,
-        partitions=frozenset((topic.topic, number) for topic in state.topics for number in topic.partitions),
+        partitions=frozenset(partitions),
     )

@@ -98,6 +98,9 @@ def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:
     except InvalidPipeline:  # needs DescribeConfigs
         return Topic(partitions, USUAL_LARGEST)
     stamped = config.get("message.timestamp.type") == "LogAppendTime"
+    behind = ahead = None
+    if not stamped:
+        behind, ahead = _milliseconds(config, "before"), _milliseconds(config, "after")
     sizes = {setting: int(config[setting]) for setting in SIZES if setting in config}
     if request := _largest_request(transactions):
         sizes["the brokers' socket.request.max.bytes"] = request - REQUEST
@@ -109,8 +112,8 @@ def _topic(name: str, partitions: int, transactions: Transactions) -> Topic:
         recompressed=config.get("compression.type", KEPT) not in (KEPT, UNCOMPRESSED),
         keyed="compact" in config.get("cleanup.policy", ""),
         stamped=stamped,
-        behind=None if stamped else _milliseconds(config, "before"),
-        ahead=None if stamped else _milliseconds(config, "after"),
+        behind=behind,
+        ahead=ahead,
     )
 
 

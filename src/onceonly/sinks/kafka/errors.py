@@ -56,7 +56,7 @@ def another_cluster(sink: str, handle: Handle, cluster: str) -> ActionNeeded:
 
 
 def doubt_before_decision(sink: str, handle: Handle, parts: Sequence[Part]) -> ActionNeeded:
-    names = ", ".join(part.tx.id for part in parts if part.tx)
+    names = _transaction_names(parts)
     return ActionNeeded(
         f"sink '{sink}': it is not known how {count(len(parts), 'transaction')} of it ended.",
         f"{names}: not open any more, and the part of the log with the marker no longer exists. No decision is "
@@ -99,7 +99,7 @@ def staged_for_another(sink: str, handle: Handle, then: Place, now: Place) -> Ca
 
 
 def in_doubt(sink: str, parts: Sequence[Part]) -> InDoubt:
-    names = ", ".join(part.tx.id for part in parts if part.tx)
+    names = _transaction_names(parts)
     return InDoubt(
         f"sink '{sink}': it is not known whether {count(len(parts), 'transaction')} of it committed.",
         f"The marker of {names} no longer exists: the log was truncated or compacted, or the topic was recreated.",
@@ -112,6 +112,10 @@ def _command_arguments(handle: Handle) -> str:
     """Return the pipeline and epoch, as commands take them."""
     txn = Transaction.parse(handle["txn"])
     return f"{txn.pipeline} {txn.epoch}" if txn else "PIPELINE EPOCH"
+
+
+def _transaction_names(parts: Sequence[Part]) -> str:
+    return ", ".join(part.tx.id for part in parts if part.tx)
 
 
 def _pipeline(handle: Handle) -> str:

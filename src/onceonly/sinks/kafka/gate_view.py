@@ -244,8 +244,10 @@ def _value_type(handle: Handle, format: str) -> Any:
     """Return Spark's type of `value` after it is read back; None if it was not recorded."""
     if format == "raw":
         return "string"
-    staged_types = {field["name"]: field["type"] for field in handle.get("schema", {"fields": []})["fields"]}
-    staged_type = staged_types.get(VALUE)
+    staged_type = None
+    for field in handle.get("schema", {"fields": []})["fields"]:
+        if field["name"] == VALUE:
+            staged_type = field["type"]
     if format == "json" and staged_type:
         return file_formats.in_json(staged_type)
     return staged_type
@@ -258,7 +260,15 @@ def _message_type(schema: Part) -> dict[str, Any]:
 
 def _message_decoder(files: bytes, name: str) -> Decode:
     read = protobuf.after_id(files, name)
-    return lambda values: [None if value is None else read(value) for value in values.to_pylist()]
+
+    def decode_message(value: bytes | None) -> dict[str, Any] | None:
+        return None if value is None else read(value)
+
+    return _for_each_value(decode_message)
+
+
+def _for_each_value(decode_value: Callable[[bytes | None], dict[str, Any] | None]) -> Decode:
+    return lambda values: [decode_value(value) for value in values.to_pylist()]
 
 
 def _make_decoder(format: str, schema: Schema, kind: Any) -> Decode:
@@ -267,9 +277,9 @@ def _make_decoder(format: str, schema: Schema, kind: Any) -> Decode:
         return _message_decoder(schema.files, schema.record)
     if format == "json":
         parse = row_text.json_parser(kind)
-        return lambda values: [_as_row(value and parse(value.decode())) for value in values.to_pylist()]
+        return _for_each_value(lambda value: _as_row(value and parse(value.decode())))
     if schema is None:
-        return lambda values: [{VALUE: _text(value)} for value in values.to_pylist()]
+        return _for_each_value(lambda value: {VALUE: _text(value)})
     from fastavro import parse_schema, schemaless_reader
 
     parsed = parse_schema(json.loads(schema))
@@ -279,7 +289,7 @@ def _make_decoder(format: str, schema: Schema, kind: Any) -> Decode:
             return None
         return _as_row(schemaless_reader(io.BytesIO(value), parsed, None))
 
-    return lambda values: [decode_avro(value) for value in values.to_pylist()]
+    return _for_each_value(decode_avro)
 
 
 def _strip_head(head: int, decode: Decode) -> Decode:

@@ -82,7 +82,7 @@ class Topics:
 
     @property
     def narrowest(self) -> Topic:
-        """The one that accepts the smallest record batches, which the others accept as well."""
+        """The limits of the topic that accepts the smallest record batches, which the others accept as well."""
         return min(self.limits.values(), key=lambda topic: topic.room)
 
     def without_margin(self) -> Topics:

@@ -26,7 +26,7 @@ ROOM = 0.005  # seconds until there may be room in a full queue
 
 @dataclass(frozen=True)
 class Target:
-    """How to produce. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
+    """What a producer needs. Can be pickled, so that Spark can send it to its workers (in the task, not in the plan).
 
     Args:
         config: librdkafka's settings of the connection, including secrets.

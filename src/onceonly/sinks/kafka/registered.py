@@ -149,9 +149,14 @@ def _avro_record(text: str) -> str:
     if flaw := avro.flaw(text):
         raise ValueError(f"{type(flaw).__name__}: {flaw}")
     parsed = json.loads(text)
-    name = str(parsed.get("name", "")) if isinstance(parsed, dict) else ""
-    space = parsed.get("namespace") if name and "." not in name else None
-    return f"{space}.{name}" if space else name
+    if not isinstance(parsed, dict):
+        return ""
+    name = str(parsed.get("name", ""))
+    if name and "." not in name:
+        namespace = parsed.get("namespace")
+        if namespace:
+            return f"{namespace}.{name}"
+    return name
 
 
 def _json_record(text: str) -> str:

@@ -178,8 +178,10 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
         output.flush()
     if not rows:
         return None
-    written = (id, output.producer) if output else (None, None)
-    return Receipt(spool.name if spool else "", rows, size, *written)
+    spool_name = spool.name if spool else ""
+    if output is None:
+        return Receipt(spool_name, rows, size, id=None)
+    return Receipt(spool_name, rows, size, id, output.producer)
 
 
 def _add_missing_columns(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
