@@ -115,6 +115,7 @@ def compare(client: BrokerClient, topic: Topic, ends: Mapping[int, int], marks: 
         if is_in_question and mark.epoch != NO_EPOCH:
             epochs[partition] = mark.epoch
     epoch_ends = read_epoch_ends(client, topic, epochs)
+    # A missing batch alone proves nothing, as retention and compaction remove batches too
     cut_off, unknown = set(), []
     for partition in sorted(missing):
         epoch_end = epoch_ends.get(partition)

@@ -156,7 +156,8 @@ class TransactionFinisher:
         Raises:
             OutcomeUnknown, NotCommitted: the brokers do not answer.
         """
-        deadline, end_was_sent, recorded = monotonic() + PATIENCE, False, tx
+        deadline, end_was_sent = monotonic() + PATIENCE, False
+        recorded = tx  # with the log ends that the handle names; `tx` may become one with later ends
         while True:
             outcome = self._read_outcome(tx)
             if outcome is TxOutcome.DOUBT:

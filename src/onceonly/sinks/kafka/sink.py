@@ -11,7 +11,7 @@ Source: KIP-98, KIP-890; the schedules are in docs/kafka.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ from onceonly.sinks.kafka import (
 )
 from onceonly.sinks.kafka import spool as kafkaspool
 from onceonly.sinks.kafka.confirm import confirm_open
-from onceonly.sinks.kafka.handle import Part, Tx, parts_of, with_parts
+from onceonly.sinks.kafka.handle import Part, parts_of, with_parts
 from onceonly.sinks.kafka.outcome import TransactionFinisher, TxOutcome, discard_open
 from onceonly.sinks.kafka.produce import Target
 from onceonly.sinks.kafka.republish import Republisher, side_by_side
@@ -122,7 +122,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             with self._explain_refusals(transactions):
                 receipts = stage.run(job, records)
             producers_by_id = {receipt.id: receipt.producer for receipt in receipts if receipt.id}
-            txs_by_id = self._confirm(transactions, producers_by_id)
+            txs_by_id = confirm_open(self.config, transactions, producers_by_id)
             log_ends = staged_rows.read_log_ends(transactions, place["topics"], txs_by_id.values())
             if job.ids:  # failed and repeated task attempts have left others open
                 self._fence_open(transactions, txn, keep=set(txs_by_id))
@@ -146,9 +146,6 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
                 "parts": [part.to_json() for part in parts],
                 "log_ends": log_ends,
             }
-
-    def _confirm(self, transactions: Transactions, written: Mapping[str, tuple[int, int] | None]) -> dict[str, Tx]:
-        return confirm_open(self.config, transactions, written)
 
     def _place(self, transactions: Transactions) -> dict[str, Any]:
         """Return where the rows go: the cluster's id and, by name, those of the topics."""
@@ -279,6 +276,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             self._check_same_topics(transactions, handle)
             parts = [replace(part, tx=txs_by_spool.get(part.spool, part.tx)) for part in parts_of(handle)]
             new_handle = {**with_parts(handle, parts), "log_ends": [*handle.get("log_ends", ()), *log_ends]}
+            # Not recorded yet: if the process dies before this, its new transactions are swept or time out
             recorded_handle = receipts.replace(handle, new_handle)
         except BaseException:  # the first error is the one to raise
             republisher.end(tx.id for tx in txs_by_spool.values())
@@ -296,7 +294,7 @@ class KafkaWriter(Sink, KeepsCopies, Revocable, ProvesHistory, Inspectable, Pool
             self._target(transactions),
             ids,
             lambda part: self._read_spooled(handle, part),
-            lambda written: self._confirm(transactions, written),
+            lambda written: confirm_open(self.config, transactions, written),
         )
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
